@@ -1,0 +1,73 @@
+"""Every resource name, label and annotation, one function or constant each, as LLMKube names them.
+
+Called by the renderers, the components, the engine (targets by URN) and the loop.
+"""
+
+from __future__ import annotations
+
+from program.desired.keys import ServiceKey
+
+FIELD_MANAGER = "herdsman"
+PROJECT = "herdsman"
+
+LABEL_APP = "app"
+LABEL_SERVICE = "inference.llmkube.dev/service"
+LABEL_MODEL = "inference.llmkube.dev/model"
+LABEL_RUNTIME = "inference.llmkube.dev/runtime"
+LABEL_HOST = "herdsman.dev/host"
+
+ANNOTATION_TEMPLATE_HASH = "llmkube.ai/desired-template-hash"
+ANNOTATION_APPLIED_HASH = "herdsman.dev/applied-hash"
+"""On the last object of a service to be made: the hash of all that was rendered. Unchanged means no engine run."""
+ANNOTATION_ADOPT = "herdsman.dev/adopt"
+ANNOTATION_HOST = "herdsman.dev/host"
+ANNOTATION_MODE = "herdsman.dev/mode"
+ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+
+CACHE_CLAIM = "llmkube-model-cache"
+
+TYPE_SERVICE = "herdsman:index:InferenceDeployment"
+TYPE_AUTOSCALER = "herdsman:index:Autoscaler"
+TYPE_CACHE = "herdsman:index:ModelCache"
+TYPE_HOST_PROCESS = "herdsman:index:HostedProcess"
+
+
+def deployment_name(service: str) -> str:
+    return service
+
+
+def service_name(service: str) -> str:
+    """Name the Kubernetes Service: an RFC 1035 label, so dots become dashes and a leading digit gets `s-` before it."""
+    name = service.replace(".", "-")
+    return f"s-{name}" if name[:1].isdigit() else name
+
+
+def autoscaler_name(service: str) -> str:
+    return service
+
+
+def host_process_name(service: str) -> str:
+    return service
+
+
+def logical_name(key: ServiceKey, part: str = "") -> str:
+    """Name a Pulumi resource of a service. `/` stands in no Kubernetes name, so `a` can never match `a-b` or `a/x`."""
+    base = f"{key.dialect}/{key.name}"
+    return f"{base}/{part}" if part else base
+
+
+def service_of_logical_name(logical: str, namespace: str) -> ServiceKey | None:
+    """Tell which service a logical name belongs to; None for what is shared (a cache)."""
+    parts = logical.split("/")
+    if len(parts) < 2 or parts[0] == "cache":
+        return None
+    return ServiceKey(parts[0], namespace, parts[1])
+
+
+def cache_logical_name(claim: str) -> str:
+    return f"cache/{claim}"
+
+
+def urn(stack: str, type_chain: str, logical: str) -> str:
+    """Build a URN as the engine does: `type_chain` is parent types and own type joined by `$`."""
+    return f"urn:pulumi:{stack}::{PROJECT}::{type_chain}::{logical}"

@@ -1,0 +1,64 @@
+"""What renderers produce: the Kubernetes objects of one service, ready to be registered, printed or compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from components import naming
+from program.desired.base import JsonObject
+from program.desired.keys import ServiceKey
+
+
+@dataclass(frozen=True)
+class RenderedObject:
+    """One Kubernetes object and its place in the Pulumi program."""
+
+    part: str
+    """Its name within the service (`deployment`, `service`, `hpa`, `process`); the logical name follows from it."""
+    component: str
+    """Type token of the component resource that it is a child of (`naming.TYPE_…`)."""
+    manifest: JsonObject
+
+    @property
+    def kind(self) -> str:
+        return str(self.manifest["kind"])
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class RenderedService:
+    """All objects of one service. `shared` holds what several services use (cache claims), owned by none of them."""
+
+    key: ServiceKey
+    objects: tuple[RenderedObject, ...]
+    """In order of creation; the last one carries the applied hash and depends on all before it."""
+    shared: tuple[RenderedObject, ...] = ()
+    fingerprint: str = field(default="")
+
+    @staticmethod
+    def of(
+        key: ServiceKey, objects: tuple[RenderedObject, ...], shared: tuple[RenderedObject, ...] = ()
+    ) -> RenderedService:
+        """Seal the rendered objects: compute the fingerprint and write it on the last object."""
+        fingerprint = fingerprint_of([o.manifest for o in (*shared, *objects)])
+        if not objects:
+            return RenderedService(key, objects, shared, fingerprint)
+        *first, last = objects
+        metadata = dict(last.manifest["metadata"])
+        metadata["annotations"] = {
+            **metadata.get("annotations", {}),
+            naming.ANNOTATION_APPLIED_HASH: fingerprint,
+        }
+        sealed = RenderedObject(last.part, last.component, {**last.manifest, "metadata": metadata})
+        return RenderedService(key, (*first, sealed), shared, fingerprint)
+
+
+def fingerprint_of(value: object) -> str:
+    """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

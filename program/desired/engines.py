@@ -1,0 +1,99 @@
+"""The settings of each inference engine; `runtimes/` turns them into argv. Fields mean what the engine's flags mean."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from program.desired.base import Desired
+
+
+class SecretKey(Desired):
+    """One key of a Secret in the service's namespace. Only the reference travels; the value never does."""
+
+    name: str
+    key: str
+    optional: bool | None = None
+
+
+class RopeScaling(Desired):
+    type: Literal["linear", "yarn", "longrope"]
+    factor: str | None = None
+    original_context: int | None = None
+
+
+class LlamaCpp(Desired):
+    """llama-server. None means: say nothing and let llama.cpp decide."""
+
+    kind: Literal["llamacpp"] = "llamacpp"
+    context_size: int | None = None
+    rope_scaling: RopeScaling | None = None
+    parallel_slots: int | None = None
+    flash_attention: bool | None = None
+    jinja: bool | None = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    moe_cpu_offload: bool | None = None
+    moe_cpu_layers: int | None = None
+    no_kv_offload: bool | None = None
+    no_warmup: bool | None = None
+    tensor_overrides: tuple[str, ...] = ()
+    metadata_overrides: tuple[str, ...] = ()
+    batch_size: int | None = None
+    ubatch_size: int | None = None
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str | None = None
+    extra_args: tuple[str, ...] = ()
+
+
+class Speculative(Desired):
+    """vLLM's draft model, already resolved to what the engine understands (a repository or a path)."""
+
+    model: str
+    num_speculative_tokens: int | None = None
+
+
+class Vllm(Desired):
+    kind: Literal["vllm"] = "vllm"
+    tensor_parallel_size: int | None = None
+    max_model_len: int | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    max_num_batched_tokens: int | None = None
+    attention_backend: str | None = None
+    speculative: Speculative | None = None
+    enable_expert_parallel: bool | None = None
+    cpu_offload_gb: int | None = None
+    gpu_memory_utilization: float | None = None
+    max_num_seqs: int | None = None
+    hf_token: SecretKey | None = None
+    extra_args: tuple[str, ...] = ()
+
+
+class Tgi(Desired):
+    kind: Literal["tgi"] = "tgi"
+    quantize: str | None = None
+    max_input_length: int | None = None
+    max_total_tokens: int | None = None
+    dtype: str | None = None
+    hf_token: SecretKey | None = None
+    extra_args: tuple[str, ...] = ()
+
+
+class PersonaPlex(Desired):
+    kind: Literal["personaplex"] = "personaplex"
+    quantize_4bit: bool | None = None
+    cpu_offload: bool | None = None
+    hf_token: SecretKey | None = None
+
+
+class Generic(Desired):
+    """Any server: the user's command and arguments, verbatim."""
+
+    kind: Literal["generic"] = "generic"
+    args: tuple[str, ...] = ()
+
+
+EngineSettings = LlamaCpp | Vllm | Tgi | PersonaPlex | Generic

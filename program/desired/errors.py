@@ -1,0 +1,31 @@
+"""What can be wrong with desired state. The type decides retry, condition and log level (automation.controller).
+
+`SpecInvalid` waits for an edit; `NotYet` waits for the world. Both are expected and never logged as errors.
+"""
+
+from __future__ import annotations
+
+
+class DesiredError(Exception):
+    """The base of both families: `reason` is a CamelCase condition reason, `field` the path in the custom resource."""
+
+    def __init__(self, *, reason: str, why: str, field: str = "") -> None:
+        super().__init__(f"{field}: {why}" if field else why)
+        self.reason = reason
+        self.why = why
+        self.field = field
+
+
+class SpecInvalid(DesiredError):
+    """The object asks for something that cannot be; only an edit helps."""
+
+    def __init__(self, *, field: str, why: str, reason: str = "SpecInvalid") -> None:
+        super().__init__(reason=reason, why=why, field=field)
+
+
+class NotYet(DesiredError):
+    """Something that the object needs is not there yet; ask again when it changes, or after `retry_after_s`."""
+
+    def __init__(self, *, reason: str, why: str, field: str = "", retry_after_s: float = 30.0) -> None:
+        super().__init__(reason=reason, why=why, field=field)
+        self.retry_after_s = retry_after_s

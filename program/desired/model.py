@@ -1,0 +1,102 @@
+"""The weights that a service serves: where they come from, what they are, what hardware they want."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from program.desired.base import Desired
+
+
+class SourceKind(StrEnum):
+    """Where weights come from."""
+
+    HTTP = "http"
+    """One file behind an http or https URL."""
+    FILE = "file"
+    """A path on the node or host (`file://` or absolute)."""
+    CLAIM = "pvc"
+    """A file on an existing PersistentVolumeClaim."""
+    REPOSITORY = "hf"
+    """A Hugging Face repository that the engine fetches itself."""
+
+
+class ModelSource(Desired):
+    """One source of weights, parsed once from the address that a user wrote."""
+
+    kind: SourceKind
+    address: str
+    """The source exactly as written; the cache key is derived from it."""
+    path: str = ""
+    """FILE: the absolute path. CLAIM: the file's path on the claim. HTTP: the URL's last path segment."""
+    claim: str = ""
+    """CLAIM: the PersistentVolumeClaim's name."""
+    repository: str = ""
+    """REPOSITORY: `org/name`."""
+    revision: str = ""
+    """REPOSITORY: branch, tag or commit; empty means the repository's default."""
+
+
+class GpuVendor(StrEnum):
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+
+
+class Gpu(Desired):
+    """The GPUs of one replica. No GPU is `None` where a Gpu is optional; `count` is at least 1."""
+
+    count: int = Field(ge=1)
+    vendor: GpuVendor = GpuVendor.NVIDIA
+    layers: int | None = None
+    """Layers kept on the GPU; None or -1 means all, 0 means none."""
+    split_mode: Literal["layer", "row", "none"] = "layer"
+    """llama.cpp's `--split-mode`, for more than one GPU."""
+    tensor_split: tuple[int, ...] = ()
+    """llama.cpp's `--tensor-split` proportions; empty means equal shares."""
+
+
+class GgufFacts(Desired):
+    """What the GGUF header says (keys of the GGUF specification); None where it does not say."""
+
+    architecture: str = ""
+    name: str = ""
+    quantization: str = ""
+    license: str = ""
+    file_version: int = 0
+    context_length: int | None = None
+    embedding_size: int | None = None
+    layer_count: int | None = None
+    head_count: int | None = None
+    head_count_kv: int | None = None
+    tensor_count: int = 0
+
+
+class ModelFormat(StrEnum):
+    GGUF = "gguf"
+    MLX = "mlx"
+    SAFETENSORS = "safetensors"
+    PYTORCH = "pytorch"
+    CUSTOM = "custom"
+
+
+class DesiredModel(Desired):
+    """A model as a service uses it. `gpu` of the model is a default: the service's own view is `DesiredService.gpu`."""
+
+    name: str
+    source: ModelSource
+    format: ModelFormat = ModelFormat.GGUF
+    quantization: str = ""
+    sha256: str | None = None
+    """Lower-case hex SHA-256 of the file, checked before the file counts as there."""
+    cache_key: str = ""
+    """First 16 hex digits of SHA-256 of the source's address; empty when nothing is cached."""
+    file_name: str = ""
+    """The file's name inside its cache directory, fixed once per cache key."""
+    size_bytes: int | None = None
+    gguf: GgufFacts | None = None
+    accelerator: Literal["cpu", "metal", "cuda", "rocm"] = "cpu"
+    memory_budget_bytes: int | None = None
+    memory_fraction: float | None = None
