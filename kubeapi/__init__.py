@@ -1,1 +1,1 @@
-"""A small client of the Kubernetes API: raw JSON, typed errors, informers. A leaf that provider, loop and agent share."""
+"""A small client of the Kubernetes API: raw JSON, typed errors, informers. Provider, loop and agent share it."""

@@ -1,4 +1,4 @@
-"""What was observed of a service or a model; dialects turn it into status. Written by `automation.observe`, pure data."""
+"""What was observed of a service or a model, as pure data; dialects turn it into status."""
 
 from __future__ import annotations
 
