@@ -32,6 +32,8 @@ class PodFacts(Desired):
     """A container's waiting or terminated reason: ImagePullBackOff, CrashLoopBackOff, OOMKilled, …"""
     waiting_message: str = ""
     container: str = ""
+    requests: dict[str, str] = {}
+    """The limits that its containers ask for, by resource (`nvidia.com/gpu: "2"`)."""
 
 
 class HostedFacts(Desired):

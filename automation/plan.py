@@ -1,0 +1,74 @@
+"""Decide what to do for one service: (desired, observed, last) → Plan. Pure; the controller acts on the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from components.rendered import RenderedService
+
+
+class ObjectName(NamedTuple):
+    """An object of a service, by kind and name within the service's namespace."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class LiveObject:
+    """An object that exists for a service."""
+
+    name: ObjectName
+    uid: str
+    applied_hash: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class LastRun:
+    """What the engine last did for this service in this process."""
+
+    fingerprint: str
+    ok: bool
+    generation: int = 0
+    """The last object's `metadata.generation` once its change was seen; 0 while unknown."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`apply` runs the engine, `sweep` deletes leftovers that the engine's state no longer knows, `none` does nothing."""
+
+    action: Literal["apply", "sweep", "none"]
+    why: str
+    leftovers: tuple[LiveObject, ...] = ()
+
+
+def make_plan(
+    rendered: RenderedService,
+    live: tuple[LiveObject, ...],
+    *,
+    last: LastRun | None,
+) -> Plan:
+    """Compare what is rendered with what lives.
+
+    The applied hash stands on the last object of a service, which the engine makes after all others, so an equal hash
+    and no missing object mean that everything was applied. Objects of the service that are not rendered (an autoscaler
+    that is no longer wanted) are the engine's to delete; they are left over only when the engine has just succeeded and
+    did not know them, as after the loss of its state.
+    """
+    wanted = {ObjectName(o.kind, o.name) for o in rendered.objects}
+    by_name = {o.name: o for o in live}
+    leftovers = tuple(o for o in live if o.name not in wanted)
+    missing = wanted - by_name.keys()
+    if missing:
+        kind, name = min(missing)
+        return Plan("apply", f"{kind} {name} is missing")
+    applied = {o.applied_hash for o in live if o.applied_hash and o.name in wanted}
+    if rendered.objects and applied != {rendered.fingerprint}:
+        return Plan("apply", "what is rendered has changed")
+    if leftovers:
+        if last is not None and last.ok and last.fingerprint == rendered.fingerprint:
+            return Plan("sweep", "objects are left over that the engine does not know", leftovers)
+        return Plan("apply", f"{leftovers[0].name.kind} {leftovers[0].name.name} is no longer wanted")
+    return Plan("none", "everything is as rendered")
