@@ -1,0 +1,87 @@
+"""The kinds that Herdsman reads and writes, and where the API server serves them.
+
+Used by every caller of `kubeapi.client`; kinds that are not listed here come from `KubeClient.mapping`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One REST resource: `plural` is its path segment, `namespaced` says whether a namespace belongs in the path."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+
+    @property
+    def group(self) -> str:
+        """The API group, empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Build the URL path of a collection, an object or its subresource.
+
+        A namespaced kind without a namespace means the collection over all namespaces. Raises ValueError for an
+        object of a namespaced kind without a namespace, and for an empty name.
+        """
+        parts = [group_version_path(self.api_version)]
+        if self.namespaced and namespace:
+            parts.append(f"namespaces/{quote(namespace, safe='')}")
+        elif self.namespaced and name is not None:
+            raise ValueError(f"{self.kind} is namespaced; the namespace of {name!r} is missing")
+        parts.append(self.plural)
+        if name is not None:
+            if not name:
+                raise ValueError(f"the name of a {self.kind} is empty")
+            parts.append(quote(name, safe=""))
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+def group_version_path(api_version: str) -> str:
+    """Give the URL path under which a group version is served."""
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+DEPLOYMENTS = Kind("apps/v1", "Deployment", "deployments", True)
+SERVICES = Kind("v1", "Service", "services", True)
+PODS = Kind("v1", "Pod", "pods", True)
+NODES = Kind("v1", "Node", "nodes", False)
+CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True)
+SECRETS = Kind("v1", "Secret", "secrets", True)
+CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True)
+EVENTS = Kind("v1", "Event", "events", True)
+NAMESPACES = Kind("v1", "Namespace", "namespaces", False)
+AUTOSCALERS = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True)
+ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", True)
+LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True)
+CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False)
+MODELS = Kind("inference.llmkube.dev/v1alpha1", "Model", "models", True)
+INFERENCE_SERVICES = Kind("inference.llmkube.dev/v1alpha1", "InferenceService", "inferenceservices", True)
+HOST_PROCESSES = Kind("herdsman.dev/v1alpha1", "HostProcess", "hostprocesses", True)
+
+WELL_KNOWN = (
+    DEPLOYMENTS,
+    SERVICES,
+    PODS,
+    NODES,
+    CLAIMS,
+    SECRETS,
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    AUTOSCALERS,
+    ENDPOINT_SLICES,
+    LEASES,
+    CRDS,
+    MODELS,
+    INFERENCE_SERVICES,
+    HOST_PROCESSES,
+)
+"""All of the above, for a mapping without a request."""
