@@ -1,0 +1,62 @@
+"""How commands speak to people and scripts: tables and colours on a terminal, JSON with `-o json`, errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class OutputFormat(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def complain(message: str, *, hint: str = "") -> None:
+    """Say on stderr what went wrong and, where something helps, what to do."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(Text("Error: ", style="bold red") + Text(message))
+    if hint:
+        console.print(Text(f"  {hint}", style="dim"))
+
+
+def print_json(value: object) -> None:
+    """Print a value for scripts."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+_PHASE_STYLES = {
+    "Ready": "green",
+    "ok": "green",
+    "Failed": "red",
+    "failed": "red",
+    "missing": "red",
+    "warning": "yellow",
+    "Stopped": "dim",
+    "WaitingForGPU": "yellow",
+}
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
+    """Print a plain table that stays readable (and greppable) without colours."""
+    console = Console(soft_wrap=True, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ignore")
+    for row in rows:
+        cells = [
+            Text(cell, style=_PHASE_STYLES.get(cell, "") if index == phase_column else "")
+            for index, cell in enumerate(row)
+        ]
+        table.add_row(*cells)
+    if not console.is_terminal:
+        console = Console(soft_wrap=True, highlight=False, width=400)
+    console.print(table)

@@ -1,0 +1,414 @@
+"""The flow of one service, top to bottom: key → observe → desired → plan → engine → status.
+
+A worker of `loop` calls `reconcile` with a key; nothing here blocks on the engine: a change is handed to the `Batcher`,
+whose outcome enqueues the key again. The error's type decides what follows: `SpecInvalid` waits for an edit, `NotYet`
+for the world, a failed batch is retried with back-off, an API error requeues the pass.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from automation.backoff import backoff_s
+from automation.engine.batches import Batcher
+from automation.engine.port import ServiceOutcome
+from automation.events import EventRecorder
+from automation.observe import Observed, live_hosts, observe, service_facts
+from automation.placement import place
+from automation.plan import LastRun, LiveObject, make_plan
+from automation.watch import World, models_of
+from components import naming
+from components.render import RenderOptions, render
+from components.rendered import RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, NotFound
+from program.desired.errors import DesiredError, NotYet, SpecInvalid
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.dialects.llmkube.parse import model_of, parse_service, unhonoured
+from program.dialects.llmkube.service_status import service_status
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+# The engine needs about half a second; a status that only says "applying" for that long is a write for nothing.
+QUIET_S = 2.0
+# A cache follows its own write within milliseconds; past this it is a real difference.
+CACHE_LAG_S = 3.0
+# A host says nothing when it dies; look again when its heartbeat would have grown stale (LLMKube: every 90 s).
+HOSTED_RECHECK_S = 90.0
+# After this many failures in a row the service is Stalled: Herdsman goes on trying, a person should look.
+STALLED_AFTER = 5
+
+_KINDS = {
+    "Deployment": kinds.DEPLOYMENTS,
+    "Service": kinds.SERVICES,
+    "HorizontalPodAutoscaler": kinds.AUTOSCALERS,
+    "HostProcess": kinds.HOST_PROCESSES,
+}
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """The last outcome of the engine for one service."""
+
+    fingerprint: str
+    at: datetime
+    problem: Problem | None = None
+    failures: int = 0
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a pass wants: the parsed service, or the problem that stands in its way."""
+
+    desired: DesiredService | None = None
+    problem: Problem | None = None
+    unhonoured: tuple[Problem, ...] = ()
+    retry_after_s: float | None = None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Controller:
+    """Reconciles services of the LLMKube dialect. One instance per loop; `reconcile` runs in any worker thread."""
+
+    def __init__(
+        self,
+        *,
+        client: KubeClient,
+        world: World,
+        batcher: Batcher,
+        options: RenderOptions,
+        recorder: EventRecorder,
+        in_state: Callable[[ServiceKey], bool],
+        requeue: Callable[[ServiceKey, float], None],
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._client = client
+        self._world = world
+        self._batcher = batcher
+        self._options = options
+        self._recorder = recorder
+        self._in_state = in_state
+        self._requeue = requeue
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._runs: dict[ServiceKey, EngineRun] = {}
+        self._submitted: dict[ServiceKey, tuple[str, datetime]] = {}
+        self._statuses: dict[ServiceKey, tuple[str, int, Object]] = {}
+        self._generations: dict[ServiceKey, int] = {}
+
+    # --- one pass -------------------------------------------------------------------------------------------------
+
+    def reconcile(self, key: ServiceKey) -> None:
+        """Bring one service closer to what its custom resource says, and say in its status how far it is."""
+        now = self._clock()
+        cr = self._world.services.get(key.namespace, key.name)
+        if cr is None or "deletionTimestamp" in cr["metadata"]:
+            self._remove(key)
+            return
+        observed = observe(self._world, key)
+        model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
+        wanted = self._wanted(key, cr, model, observed, now=now)
+        rendered = None
+        objects_exist = False
+        problem = wanted.problem
+        if wanted.desired is not None:
+            options = self._options.model_copy(update={"claim_is_foreign": observed.claim_is_foreign})
+            rendered = render(wanted.desired, options)
+            objects_exist = self._act(key, cr, rendered, observed, now=now) and bool(rendered.objects)
+            problem = self._engine_problem(key, rendered)
+            self._release_ready_pods(wanted.desired, observed)
+            if wanted.desired.host_placement is not None:
+                self._requeue(key, HOSTED_RECHECK_S)
+        if wanted.retry_after_s is not None:
+            self._requeue(key, wanted.retry_after_s)
+        facts = service_facts(
+            observed,
+            desired=wanted.desired,
+            cr=cr,
+            model=model,
+            applying=self._batcher.busy(key),
+            objects_exist=objects_exist,
+            problem=problem,
+            unhonoured=wanted.unhonoured,
+            now=now,
+        )
+        self._report(key, cr, wanted.desired, facts, now=now)
+
+    def _wanted(
+        self, key: ServiceKey, cr: Object, model_cr: Object | None, observed: Observed, *, now: datetime
+    ) -> Wanted:
+        """Parse the service with its model; an expected error becomes the problem that the status names."""
+        try:
+            self._check_name(key, cr)
+            if model_cr is None:
+                # The status has its own words for a missing model (LLMKube's); a Model's arrival enqueues the service.
+                return Wanted()
+            if (model_cr.get("status") or {}).get("phase") != "Ready":
+                return Wanted()
+            draft = next(
+                (
+                    self._world.models.get(key.namespace, name)
+                    for name in sorted(models_of(cr) - {cr["spec"]["modelRef"]})
+                ),
+                None,
+            )
+            desired = parse_service(
+                cr,
+                model_of(model_cr),
+                placed_host=self._place(cr, model_cr, observed, now=now),
+                draft=model_of(draft) if draft is not None else None,
+            )
+            return Wanted(desired=desired, unhonoured=unhonoured(cr, desired))
+        except SpecInvalid as error:
+            return Wanted(problem=_problem_of(error, terminal=True))
+        except NotYet as error:
+            return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+
+    def _check_name(self, key: ServiceKey, cr: Object) -> None:
+        """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`); the older service keeps it."""
+        for rival in self._world.index.rivals(key.namespace, key.name):
+            other = self._world.services.get(key.namespace, rival)
+            if other is not None and _age_key(other) < _age_key(cr):
+                raise SpecInvalid(
+                    field="metadata.name",
+                    reason="NameTaken",
+                    why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
+                    f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
+                )
+
+    def _place(self, cr: Object, model_cr: Object, observed: Observed, *, now: datetime) -> str | None:
+        annotations = cr["metadata"].get("annotations") or {}
+        pinned = annotations.get(naming.ANNOTATION_HOST)
+        hardware = model_cr["spec"].get("hardware") or {}
+        if not pinned and hardware.get("accelerator") != "metal":
+            return None
+        current = observed.host_process["spec"]["host"] if observed.host_process else None
+        return place(pinned=pinned, current=current, hosts=live_hosts(self._world, now=now))
+
+    # --- acting ---------------------------------------------------------------------------------------------------
+
+    def _act(
+        self, key: ServiceKey, cr: Object, rendered: RenderedService, observed: Observed, *, now: datetime
+    ) -> bool:
+        """Carry out the plan; True when every object is there as rendered."""
+        run = self._runs.get(key)
+        last = LastRun(run.fingerprint, run.problem is None) if run is not None else None
+        plan = make_plan(rendered, observed.live, last=last)
+        if plan.action == "sweep":
+            self._sweep(key, plan.leftovers)
+            return True
+        if plan.action == "none":
+            if not self._drifted(key, rendered, observed):
+                return True
+            plan = replace(plan, action="apply", why="the live object was changed by somebody else")
+        with self._lock:
+            submitted = self._submitted.get(key)
+        if submitted is not None and submitted[0] == rendered.fingerprint:
+            return False
+        if run is not None and run.fingerprint == rendered.fingerprint:
+            if run.retry_at is not None and now < run.retry_at:
+                self._requeue(key, (run.retry_at - now).total_seconds())
+                return False
+            if run.problem is None and now < run.at + timedelta(seconds=CACHE_LAG_S):
+                # Applied a moment ago; the caches will show it, and their event brings the key back.
+                self._requeue(key, CACHE_LAG_S)
+                return False
+        log.debug("Submitted to the engine", why=plan.why)
+        with self._lock:
+            self._submitted[key] = (rendered.fingerprint, now)
+        self._batcher.submit(rendered)
+        return False
+
+    def _remove(self, key: ServiceKey) -> None:
+        """Have the engine delete what it made for a service that is gone. The garbage collector works beside it."""
+        with self._lock:
+            self._statuses.pop(key, None)
+            self._generations.pop(key, None)
+            self._runs.pop(key, None)
+            waiting = self._submitted.pop(key, None)
+        if waiting is not None or self._in_state(key):
+            self._batcher.remove(key)
+
+    def _sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
+        for leftover in leftovers:
+            kind = _KINDS[leftover.name.kind]
+            try:
+                self._client.delete(kind, key.namespace, leftover.name.name, uid=leftover.uid)
+            except NotFound:
+                continue
+            log.info("Deleted a leftover", kind=leftover.name.kind, name=leftover.name.name)
+
+    def _drifted(self, key: ServiceKey, rendered: RenderedService, observed: Observed) -> bool:
+        """Tell whether somebody changed the last object's spec in a field that is ours.
+
+        The generation says that something changed since the engine's last run; a dry run of our own apply says whether
+        that touches us (an autoscaler's new replica count does not).
+        """
+        if not rendered.objects:
+            return False
+        last = rendered.objects[-1]
+        live = next((o for o in observed.live if o.name == (last.kind, last.name)), None)
+        if live is None:
+            return False
+        with self._lock:
+            known = self._generations.get(key)
+            self._generations[key] = live.generation
+        if known is None or known == live.generation:
+            return False
+        kind = _KINDS[last.kind]
+        applied = self._client.apply(
+            kind, key.namespace, last.manifest, field_manager=naming.FIELD_MANAGER, force=True, dry_run=True
+        )
+        return int(applied["metadata"].get("generation", 0)) != live.generation
+
+    def _release_ready_pods(self, desired: DesiredService, observed: Observed) -> None:
+        """Let the node autoscaler move pods that serve: `do-not-disrupt` protects only the long start.
+
+        The annotation goes from the pod, not from the template, where its removal would restart what just became ready.
+        """
+        if naming.ANNOTATION_DO_NOT_DISRUPT in desired.pod.annotations:
+            return
+        for pod in observed.pods:
+            metadata = pod["metadata"]
+            if pod["ready"] and naming.ANNOTATION_DO_NOT_DISRUPT in metadata["annotations"]:
+                body = {"metadata": {"uid": metadata["uid"], "annotations": {naming.ANNOTATION_DO_NOT_DISRUPT: None}}}
+                try:
+                    self._client.patch(kinds.PODS, metadata["namespace"], metadata["name"], body)
+                except NotFound:
+                    continue
+
+    # --- the engine's answer --------------------------------------------------------------------------------------
+
+    def on_outcome(self, key: ServiceKey, outcome: ServiceOutcome) -> None:
+        """Record what the engine did; called by the Batcher, in its thread."""
+        now = self._clock()
+        with self._lock:
+            submitted = self._submitted.pop(key, None)
+            before = self._runs.get(key)
+            if submitted is None:
+                return
+            fingerprint = submitted[0]
+            if outcome.error is None:
+                self._runs[key] = EngineRun(fingerprint, now)
+                # The engine's own change is not drift: learn the new generation from the next pass.
+                self._generations.pop(key, None)
+            else:
+                failures = 1
+                if before is not None and before.fingerprint == fingerprint and before.problem is not None:
+                    failures = before.failures + 1
+                delay_s = backoff_s(failures, base_s=1.0, cap_s=300.0, jitter=0.2)
+                self._runs[key] = EngineRun(
+                    fingerprint,
+                    now,
+                    problem=Problem(
+                        reason=outcome.error.reason,
+                        message=outcome.error.message,
+                        terminal=failures >= STALLED_AFTER,
+                    ),
+                    failures=failures,
+                    retry_at=now + timedelta(seconds=delay_s),
+                )
+        cr = self._world.services.get(key.namespace, key.name)
+        if cr is not None:
+            self._record(cr, outcome)
+        self._requeue(key, 0.0)
+
+    def _record(self, cr: Object, outcome: ServiceOutcome) -> None:
+        if outcome.error is not None:
+            self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
+            return
+        done = [f"{change.op}d {change.kind} {change.name}" for change in outcome.changes if change.op != "same"]
+        if done:
+            self._recorder.record(cr, type="Normal", reason="Applied", message=", ".join(done).capitalize())
+
+    def _engine_problem(self, key: ServiceKey, rendered: RenderedService) -> Problem | None:
+        run = self._runs.get(key)
+        if run is None or run.fingerprint != rendered.fingerprint:
+            return None
+        return run.problem
+
+    # --- reporting ------------------------------------------------------------------------------------------------
+
+    def _report(
+        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> None:
+        """Write the status, once and only if it says something new."""
+        with self._lock:
+            submitted = self._submitted.get(key)
+        if submitted is not None and facts.problem is None:
+            quiet_for_s = QUIET_S - (now - submitted[1]).total_seconds()
+            if quiet_for_s > 0:
+                self._requeue(key, quiet_for_s)
+                return
+        current = self._with_own_status(key, cr)
+        status = service_status(current, desired, facts, now=now)
+        if status == current.get("status"):
+            return
+        metadata = cr["metadata"]
+        body = {
+            "apiVersion": cr["apiVersion"],
+            "kind": cr["kind"],
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": metadata["uid"]},
+            "status": status,
+        }
+        try:
+            written = self._client.apply(
+                kinds.INFERENCE_SERVICES,
+                key.namespace,
+                body,
+                field_manager=naming.FIELD_MANAGER,
+                force=True,
+                subresource="status",
+            )
+        except NotFound:
+            return
+        except ApiError as error:
+            if error.status == 409:
+                # Deleted and made again since the cache saw it: the new object has a pass of its own.
+                return
+            raise
+        with self._lock:
+            version = int(written["metadata"]["resourceVersion"])
+            self._statuses[key] = (metadata["uid"], version, written.get("status") or {})
+        before, after = (current.get("status") or {}).get("phase"), status.get("phase")
+        if before != after:
+            log.info("Changed phase", before=before, after=after, ready=f"{facts.ready_replicas}")
+            kind = "Warning" if after == "Failed" else "Normal"
+            message = _summary(status)
+            self._recorder.record(cr, type=kind, reason=str(after), message=message)
+
+    def _with_own_status(self, key: ServiceKey, cr: Object) -> Object:
+        """The custom resource with the status that we wrote last, while the cache has not seen that write yet."""
+        with self._lock:
+            own = self._statuses.get(key)
+        if own is None or own[0] != cr["metadata"]["uid"] or int(cr["metadata"]["resourceVersion"]) >= own[1]:
+            return cr
+        return {**cr, "status": own[2]}
+
+
+def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:
+    return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
+
+
+def _age_key(cr: Object) -> tuple[str, str]:
+    return cr["metadata"].get("creationTimestamp", ""), cr["metadata"]["name"]
+
+
+def _summary(status: Object) -> str:
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    ready = conditions.get("Ready")
+    return str(ready["message"]) if ready else str(status.get("phase", ""))
