@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import typer
 from automation.cli.output import OutputFormat, print_json, print_table
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError
+from kubeapi.errors import KubeError
 from tools import toolchain
 
 # What the loop does in the cluster; the rows of the ClusterRole in docs/install/rbac.yaml.
@@ -71,7 +70,7 @@ def _tools() -> list[Finding]:
             path = toolchain.locate(name)
         except toolchain.ToolMissing as error:
             state = "missing" if needed else "warning"
-            findings.append(Finding(name, state, "not found", getattr(error, "hint", str(error))))
+            findings.append(Finding(name, state, "not found", error.remedy))
         else:
             findings.append(Finding(name, "ok", str(path)))
     docker = shutil.which("docker")
@@ -86,7 +85,7 @@ def _cluster(kubeconfig: str | None) -> list[Finding]:
     try:
         client = KubeClient.default(kubeconfig)
         version = client.request("GET", "/version")
-    except ApiError as error:
+    except KubeError as error:
         hint = 'start one: `herdsman cluster up`, then `eval "$(herdsman cluster env)"`'
         return [Finding("cluster", "missing", str(error), hint)]
     findings = [Finding("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
@@ -94,8 +93,8 @@ def _cluster(kubeconfig: str | None) -> list[Finding]:
         name = f"{kind.plural}.{kind.group}"
         try:
             client.get(kinds.CRDS, None, name)
-        except ApiError as error:
-            findings.append(Finding(f"crd {name}", "missing", error.reason, "`herdsman crds | kubectl apply -f -`"))
+        except KubeError as error:
+            findings.append(Finding(f"crd {name}", "missing", str(error), "`herdsman crds | kubectl apply -f -`"))
         else:
             findings.append(Finding(f"crd {name}", "ok", kind.api_version))
     denied = [row for row in PERMISSIONS if not _allowed(client, *row)]
@@ -117,6 +116,6 @@ def _allowed(client: KubeClient, group: str, resource: str, verb: str) -> bool:
     }
     try:
         answer = client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
-    except (ApiError, json.JSONDecodeError):
+    except KubeError:
         return False
     return bool((answer.get("status") or {}).get("allowed"))

@@ -10,7 +10,7 @@ import typer
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, NotFound
+from kubeapi.errors import KubeError, NotFound
 
 Object = dict[str, Any]
 
@@ -32,7 +32,7 @@ def get(
     except NotFound:
         complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -` installs them")
         raise typer.Exit(1) from None
-    except ApiError as error:
+    except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if names:

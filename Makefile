@@ -1,0 +1,54 @@
+# Herdsman's tasks. `make help` lists them; each sets up what it needs and repeats nothing that is done.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup tools demo demo-down test test-unit check bench crds clean
+
+help: ## List the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V). Name another by PYTHON=…"; exit 1; }
+	@echo "Installing the Python packages into $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(STAMP) tools ## Make .venv and build the tools (cached outside the checkout)
+
+tools: $(STAMP)
+	@$(BIN)/herdsman tools install
+
+demo: setup ## Start a cluster, the loop and an agent; ask the example model; leave all running
+	@$(BIN)/python -m examples.demo up
+
+demo-down: $(STAMP) ## Stop what `make demo` started
+	@$(BIN)/python -m examples.demo down
+
+test: setup ## Run all tests (unit, contract, apiserver, engine, hosts, conformance, examples)
+	@$(BIN)/python -m pytest
+
+test-unit: $(STAMP) ## Run the tests that need no tools
+	@$(BIN)/python -m pytest -q tests/unit
+
+check: $(STAMP) ## Lint, types, import rules, unit tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/unit
+
+bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+crds: $(STAMP) ## Generate the CRDs in docs/crds again
+	@$(BIN)/python -m program.dialects.crds docs/crds
+
+clean: ## Remove the virtual environment and caches of the checkout (built tools stay)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
