@@ -1,0 +1,29 @@
+"""`herdsman crds`: print the CustomResourceDefinitions, ready for `kubectl apply -f -`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from program.dialects.crds import as_yaml, crd_documents
+
+
+class ManifestFormat(StrEnum):
+    """How manifests are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def crds(
+    output: Annotated[ManifestFormat, typer.Option("-o", "--output", help="yaml or json.")] = ManifestFormat.YAML,
+) -> None:
+    """Print the CustomResourceDefinitions: `herdsman crds | kubectl apply --server-side -f -`."""
+    documents = crd_documents()
+    if output is ManifestFormat.JSON:
+        typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
+    else:
+        typer.echo("---\n".join(as_yaml(document) for document in documents), nl=False)

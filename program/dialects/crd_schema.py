@@ -1,0 +1,125 @@
+"""The vocabulary that custom resources are declared in, and the structural OpenAPI schema generated from it.
+
+Every dialect's `*_schema.py` declares its kinds with `CrdModel`, `optional` and `required`; `crds.py` calls
+`structural_schema`. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+Json = dict[str, Any]
+
+Int64 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int64"})]
+"""An integer that the peer types as int64; plain `int` becomes int32."""
+Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+"""An RFC 3339 time, kept as text."""
+
+
+class CrdModel(BaseModel):
+    """Part of a custom resource: camelCase on the wire, types never coerced.
+
+    Unknown fields are kept in `model_extra`, so that a parser can name them: an object written for a newer peer, or
+    under the peer's own CRDs, is read and not refused.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="allow",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+
+def optional(description: str, default: Any = None, *, name: str | None = None, **rules: Any) -> Any:
+    """Declare a field that may be absent. `name` is its wire name where camelCase would be wrong."""
+    return _field(default, description, name, rules)
+
+
+def required(description: str, *, name: str | None = None, **rules: Any) -> Any:
+    """Declare a field that must be there."""
+    return _field(..., description, name, rules)
+
+
+def _field(default: Any, description: str, name: str | None, rules: Json) -> Any:
+    extra = {key.replace("_", "-"): rules.pop(key) for key in list(rules) if key.startswith("x_")}
+    if "format" in rules:
+        extra["format"] = rules.pop("format")
+    return Field(default, description=description or None, alias=name, json_schema_extra=extra or None, **rules)
+
+
+_KEPT = (
+    "description",
+    "type",
+    "format",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "default",
+)
+
+
+def structural_schema(model: type[BaseModel], *, integers: str = "int32") -> Json:
+    """Generate the structural schema of `model`: references inlined, titles dropped, null never a type.
+
+    `integers` is the format of integers that say none. A field that may be null although its default is something
+    else stays nullable, because null then means another thing than absence.
+    """
+    document = model.model_json_schema(by_alias=True)
+    return _structural(document, document.get("$defs", {}), integers)
+
+
+def _structural(node: Json, definitions: Json, integers: str) -> Json:
+    if "$ref" in node:
+        target = definitions[node["$ref"].rpartition("/")[2]]
+        return _structural({**target, **{k: v for k, v in node.items() if k != "$ref"}}, definitions, integers)
+    if "anyOf" in node:
+        return _choice(node, definitions, integers)
+    found = {key: node[key] for key in _KEPT if key in node}
+    if "description" in found:
+        found["description"] = " ".join(found["description"].partition("\n\n")[0].split())
+    found.update({key: value for key, value in node.items() if key.startswith("x-")})
+    if "const" in node:
+        found["enum"] = [node["const"]]
+    if found.get("type") == "integer":
+        found.setdefault("format", integers)
+    if "items" in node:
+        found["items"] = _structural(node["items"], definitions, integers)
+    if "properties" in node:
+        found["properties"] = {k: _structural(v, definitions, integers) for k, v in node["properties"].items()}
+        if node.get("required"):
+            found["required"] = sorted(node["required"])
+    elif isinstance(node.get("additionalProperties"), dict):
+        found["additionalProperties"] = _structural(node["additionalProperties"], definitions, integers)
+    elif found.get("type") == "object":
+        found["x-kubernetes-preserve-unknown-fields"] = True
+    if found.get("default", "") in (None, [], {}):
+        del found["default"]
+    return found
+
+
+def _choice(node: Json, definitions: Json, integers: str) -> Json:
+    """Resolve a union: with null it is the other type; integer or string is Kubernetes' own `int-or-string`."""
+    options = [option for option in node["anyOf"] if option.get("type") != "null"]
+    outer = {k: v for k, v in node.items() if k != "anyOf"}
+    if len(options) == 1:
+        found = _structural({**options[0], **outer}, definitions, integers)
+        if len(node["anyOf"]) > 1 and node.get("default") is not None:
+            found["nullable"] = True
+        return found
+    if sorted(option.get("type", "") for option in options) != ["integer", "string"]:
+        raise TypeError(f"no structural schema for the union {options}")
+    found = {key: outer[key] for key in ("description", "pattern") if key in outer}
+    found["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    found["x-kubernetes-int-or-string"] = True
+    return found
