@@ -5,7 +5,9 @@ Called by the renderers, the components, the engine (targets by URN) and the loo
 
 from __future__ import annotations
 
-from program.desired.keys import ServiceKey
+from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
+from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
+from program.desired.keys import ServiceKey, service_dns_name
 
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
@@ -19,8 +21,6 @@ LABEL_HOST = "herdsman.dev/host"
 ANNOTATION_TEMPLATE_HASH = "llmkube.ai/desired-template-hash"
 ANNOTATION_APPLIED_HASH = "herdsman.dev/applied-hash"
 """On the last object of a service to be made: the hash of all that was rendered. Unchanged means no engine run."""
-ANNOTATION_ADOPT = "herdsman.dev/adopt"
-ANNOTATION_HOST = "herdsman.dev/host"
 ANNOTATION_MODE = "herdsman.dev/mode"
 ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
@@ -37,9 +37,8 @@ def deployment_name(service: str) -> str:
 
 
 def service_name(service: str) -> str:
-    """Name the Kubernetes Service: an RFC 1035 label, so dots become dashes and a leading digit gets `s-` before it."""
-    name = service.replace(".", "-")
-    return f"s-{name}" if name[:1].isdigit() else name
+    """Name the Kubernetes Service; the rule stands in `program.desired.keys`, where status needs it too."""
+    return service_dns_name(service)
 
 
 def autoscaler_name(service: str) -> str:

@@ -66,6 +66,10 @@ class ServiceFacts(Desired):
     """What stops this service: an invalid spec, a failed batch, a foreign object in the way."""
     unhonoured: tuple[Problem, ...] = ()
     """Fields that the chosen path cannot honour; each is named in condition SpecHonoured=False."""
+    queue_position: int = 0
+    """Place among the services that wait for a GPU, oldest first, from 1; 0 when unknown or not waiting."""
+    priority_value: int | None = None
+    """Value of the PriorityClass that the pods name; None where it was not looked up."""
     pods: tuple[PodFacts, ...] = ()
     hosted: HostedFacts | None = None
     """None: the service runs in pods."""

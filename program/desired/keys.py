@@ -9,6 +9,11 @@ from program.desired.base import Desired
 
 Dialect = Literal["llmkube", "kserve", "llmaz"]
 
+ANNOTATION_ADOPT = "herdsman.dev/adopt"
+"""On a service, `"true"`: take over objects of the same names that somebody else made."""
+ANNOTATION_HOST = "herdsman.dev/host"
+"""On a service: run it as a process on the host of this name."""
+
 
 class ServiceKey(NamedTuple):
     """Names one service of one dialect; the key of the work queue, of batches and of logical resource names."""
@@ -41,3 +46,9 @@ def is_label_value(name: str) -> bool:
 def is_dns_label(name: str) -> bool:
     """Tell whether `name` is an RFC 1123 label, as namespaces and most object names need."""
     return len(name) <= 63 and _DNS_LABEL.fullmatch(name) is not None
+
+
+def service_dns_name(service: str) -> str:
+    """Name the Kubernetes Service: an RFC 1035 label, so dots become dashes and a leading digit gets `s-` before it."""
+    name = service.replace(".", "-")
+    return f"s-{name}" if name[:1].isdigit() else name

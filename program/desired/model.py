@@ -58,6 +58,20 @@ class Gpu(Desired):
     """llama.cpp's `--tensor-split` proportions; empty means equal shares."""
 
 
+class ModelGpu(Desired):
+    """What a Model says about GPUs: the default of the services that use it, resolved in `DesiredService.gpu`."""
+
+    enabled: bool | None = None
+    """False: no GPU whatever the count. True without a count: one."""
+    count: int = 0
+    """0: the service decides."""
+    vendor: GpuVendor = GpuVendor.NVIDIA
+    layers: int | None = None
+    strategy: Literal["layer", "tensor", "row", "pipeline", "none"] = "layer"
+    layer_split: tuple[str, ...] = ()
+    """Layers of each GPU as `start-end`, as written."""
+
+
 class GgufFacts(Desired):
     """What the GGUF header says (keys of the GGUF specification); None where it does not say."""
 
@@ -98,5 +112,6 @@ class DesiredModel(Desired):
     size_bytes: int | None = None
     gguf: GgufFacts | None = None
     accelerator: Literal["cpu", "metal", "cuda", "rocm"] = "cpu"
+    gpu: ModelGpu | None = None
     memory_budget_bytes: int | None = None
     memory_fraction: float | None = None
