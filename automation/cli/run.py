@@ -1,0 +1,72 @@
+"""`herdsman run`: the loop, in or out of a cluster."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.output import complain
+
+
+def run(
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
+    state: Annotated[str | None, typer.Option(help="URL of Pulumi's state: file://, s3://, gs://, postgres://.")] = None,
+    namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left to do; for CI.")] = False,
+    allowed_remote_hosts: Annotated[
+        str | None, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
+    ] = None,
+    allowed_host_path_roots: Annotated[
+        str | None, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
+    ] = None,
+    health_port: Annotated[int | None, typer.Option(help="Port of /healthz, /readyz, /metrics; -1 for none.")] = None,
+    leader_elect: Annotated[bool | None, typer.Option(help="Wait for the leader lease before working.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Reconcile Models and InferenceServices until stopped. Every option can be set as HERDSMAN_<OPTION> too."""
+    # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
+    from pydantic import ValidationError
+
+    from automation.logs import configure_logging
+    from automation.loop import Loop, LoopFailed
+    from automation.settings import Settings
+    from kubeapi.errors import KubeError
+    from tools.toolchain import ToolMissing
+
+    given: dict[str, Any] = {
+        "kubeconfig": kubeconfig,
+        "state": state,
+        "namespaces": tuple(namespace) if namespace else None,
+        "once": once or None,
+        "allowed_remote_hosts": _split(allowed_remote_hosts),
+        "allowed_host_path_roots": _split(allowed_host_path_roots),
+        "health_port": health_port,
+        "leader_elect": leader_elect,
+        "log_format": log_format,
+        "log_level": log_level,
+    }
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise typer.BadParameter(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    configure_logging(settings.log_format, settings.log_level)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        code = Loop(settings).run(stop)
+    except (LoopFailed, KubeError, ToolMissing) as error:
+        complain(str(error), hint="`herdsman doctor` looks at everything that a run needs")
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+def _split(value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(part.strip() for part in value.split(",") if part.strip())

@@ -1,0 +1,329 @@
+"""Wire the loop together and run it: leader lease, informers, workers, engine, health. Called by `herdsman run`.
+
+The order matters and is the same each time: become leader, attach the provider, fill the caches, start the workers. A
+stop goes the other way: no new keys, let the batch under way end, release the lease last, so that a successor never
+runs beside us.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from automation.controller import Controller
+from automation.engine.batches import Batcher
+from automation.engine.port import EngineFailed, ServiceOutcome, Stack
+from automation.engine.pulumi_engine import PulumiEngine
+from automation.events import EventRecorder
+from automation.health import HealthServer
+from automation.leader import LeaseElector
+from automation.metrics import Metrics
+from automation.model_controller import ModelController
+from automation.model_probe import ModelProbe, SourcePolicy
+from automation.queue import WorkQueue
+from automation.settings import Settings
+from automation.watch import SYSTEM_NAMESPACE, World
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import serve
+from components.render import RenderOptions
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from program.desired.keys import ServiceKey
+from tools import toolchain
+
+log = structlog.get_logger(__name__)
+
+MODEL_WORKERS = 2
+SYNC_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+
+
+class LoopFailed(Exception):
+    """The loop cannot start or go on; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class ModelKey:
+    """One Model, as a key of the model queue."""
+
+    namespace: str
+    name: str
+
+
+class Loop:
+    """One loop on one cluster. `run` blocks until `stop` is set (or, with `--once`, until there is nothing left to do)."""
+
+    def __init__(self, settings: Settings, *, metrics: Metrics | None = None) -> None:
+        self._settings = settings
+        self._metrics = metrics or Metrics()
+        self._queue: WorkQueue[ServiceKey] = WorkQueue()
+        self._model_queue: WorkQueue[ModelKey] = WorkQueue()
+        self._synced = threading.Event()
+        self._lost = threading.Event()
+        self._failed_keys: set[object] = set()
+
+    def run(self, stop: threading.Event) -> int:
+        """Run until told to stop. Returns the exit code: 0 done, 1 when `--once` left something unfinished.
+
+        Raises LoopFailed when the cluster lacks what the loop needs, or when the lease was lost.
+        """
+        settings = self._settings
+        with ExitStack() as stack:
+            client = KubeClient.default(settings.kubeconfig)
+            stack.callback(client.close)
+            client.on_request = self._metrics.on_api_request
+            self._check_cluster(client)
+            if settings.health_port >= 0:
+                health = HealthServer(
+                    address=settings.health_address,
+                    port=settings.health_port,
+                    registry=self._metrics.registry,
+                    is_ready=self._synced.is_set,
+                )
+                health.start()
+                stack.callback(health.stop)
+                log.info("Listening for health checks", address=settings.health_address, port=health.port)
+            if settings.leader_elect:
+                self._become_leader(client, stack, stop)
+            if not stop.is_set():
+                return self._lead(client, stack, stop)
+        return 0
+
+    def _check_cluster(self, client: KubeClient) -> None:
+        for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
+            try:
+                client.list(kind, limit=1)
+            except NotFound:
+                raise LoopFailed(
+                    f"{client.server} does not know {kind.kind} objects; `herdsman crds | kubectl apply -f -` installs them"
+                ) from None
+            except Forbidden:
+                # Allowed only in some namespaces, perhaps; the informers will say what they may not see.
+                continue
+            except ApiError as error:
+                raise LoopFailed(f"cannot use {client.server}: {error}") from error
+        try:
+            client.create(
+                kinds.NAMESPACES,
+                None,
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}},
+            )
+        except (AlreadyExists, Forbidden):
+            pass
+
+    def _become_leader(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> None:
+        elector = LeaseElector(
+            client,
+            namespace=self._settings.lease_namespace,
+            name="herdsman-loop",
+            on_lost=self._on_lost,
+        )
+        elector.start()
+        stack.callback(elector.stop)
+        waited = False
+        while not stop.is_set() and not elector.wait_leading(0.2):
+            if not waited:
+                log.info("Waiting for the leader lease")
+                waited = True
+        if not stop.is_set():
+            self._metrics.leader.set(1)
+            log.info("Became the leader", token=elector.token)
+
+    def _on_lost(self, reason: str) -> None:
+        log.error("Lost the leader lease", reason=reason)
+        self._lost.set()
+
+    def _lead(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> int:
+        settings = self._settings
+        recorder = EventRecorder(client)
+        recorder.start()
+        stack.callback(recorder.stop)
+        server = stack.enter_context(serve(KubernetesProvider(client)))
+        engine = PulumiEngine(
+            provider_port=server.port,
+            state_url=settings.state,
+            work_root=settings.work_root,
+            pulumi=toolchain.locate("pulumi"),
+            passphrase_file=settings.passphrase_file,
+        )
+        stack.callback(engine.close)
+        world = World(
+            client,
+            namespaces=settings.namespaces,
+            enqueue=self._queue.add,
+            enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
+        )
+        controllers: list[Controller] = []
+
+        def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
+            controllers[0].on_outcome(key, outcome)
+
+        batcher = Batcher(
+            engine,
+            max_parallel=settings.engine_parallelism,
+            timeout_s=settings.engine_timeout_s,
+            on_outcome=on_outcome,
+            on_batch=self._metrics.on_batch,
+        )
+        controller = Controller(
+            client=client,
+            world=world,
+            batcher=batcher,
+            options=render_options(settings),
+            recorder=recorder,
+            in_state=lambda key: _in_state(engine, key),
+            requeue=self._queue.add_after,
+        )
+        controllers.append(controller)
+        probe = ModelProbe(
+            SourcePolicy(
+                allowed_remote_hosts=settings.allowed_remote_hosts,
+                allowed_host_path_roots=settings.allowed_host_path_roots,
+            )
+        )
+        stack.callback(probe.close)
+        models = ModelController(
+            client=client,
+            models=world.models,
+            claims=world.claims,
+            nodes=world.nodes,
+            probe=probe,
+            requeue=lambda namespace, name, delay_s: self._model_queue.add_after(ModelKey(namespace, name), delay_s),
+        )
+        world.start()
+        stack.callback(world.stop)
+        if not self._wait_synced(world, stop):
+            return 1
+        self._synced.set()
+        self._enqueue_orphans(world, engine)
+        log.info("Started", services=len(world.services.list()), models=len(world.models.list()))
+        workers = [
+            threading.Thread(target=self._work, args=(self._queue, controller.reconcile), name=f"service-{n}")
+            for n in range(settings.workers)
+        ]
+        workers += [
+            threading.Thread(
+                target=self._work,
+                args=(self._model_queue, lambda key: models.reconcile(key.namespace, key.name)),
+                name=f"model-{n}",
+            )
+            for n in range(MODEL_WORKERS)
+        ]
+        for worker in workers:
+            worker.daemon = True
+            worker.start()
+        try:
+            code = self._wait(batcher, probe, world, stop)
+        finally:
+            self._queue.shutdown()
+            self._model_queue.shutdown()
+            for worker in workers:
+                worker.join(STOP_TIMEOUT_S)
+            batcher.stop(STOP_TIMEOUT_S)
+        if self._lost.is_set():
+            raise LoopFailed("the leader lease was lost; another loop may be working now")
+        return code
+
+    def _wait_synced(self, world: World, stop: threading.Event) -> bool:
+        deadline = time.monotonic() + SYNC_TIMEOUT_S
+        while not world.wait_synced(0.2):
+            if stop.is_set() or self._lost.is_set():
+                return False
+            if time.monotonic() > deadline:
+                waiting = [i.kind.plural for i in world.informers if not i.has_synced]
+                raise LoopFailed(f"could not list {', '.join(waiting)} within {SYNC_TIMEOUT_S:.0f} s")
+        return True
+
+    def _enqueue_orphans(self, world: World, engine: PulumiEngine) -> None:
+        """Enqueue what the caches and the engine's state know but no custom resource does: deleted while we were away."""
+        for namespace, service in world.index.services_with_objects():
+            self._queue.add(ServiceKey("llmkube", namespace, service))
+        for stack in engine.stacks():
+            if self._settings.namespaces and stack.namespace not in self._settings.namespaces:
+                continue
+            for key in engine.services(stack):
+                self._queue.add(key)
+
+    def _wait(self, batcher: Batcher, probe: ModelProbe, world: World, stop: threading.Event) -> int:
+        quiet_since: float | None = None
+        while not stop.wait(0.1):
+            if self._lost.is_set():
+                return 1
+            self._metrics.queue_depth.set(len(self._queue))
+            if not self._settings.once:
+                continue
+            idle = self._queue.idle() and self._model_queue.idle() and batcher.idle() and probe.idle()
+            if not idle:
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since > 1.0:
+                return self._verdict(world)
+        return 0
+
+    def _verdict(self, world: World) -> int:
+        """Judge a `--once` run: every service must have been applied."""
+        unfinished = [
+            f"{s['metadata']['namespace']}/{s['metadata']['name']}"
+            for s in world.services.list()
+            if _is_stuck(s.get("status") or {})
+        ]
+        if unfinished:
+            log.error("Left services unfinished", services=sorted(unfinished))
+        return 1 if unfinished or self._failed_keys else 0
+
+    def _work(self, queue: WorkQueue[Any], reconcile: Any) -> None:
+        """Take keys until the queue is shut down. Nothing that a pass raises stops the worker or another key."""
+        while (key := queue.get()) is not None:
+            started = time.monotonic()
+            result = "ok"
+            with bound_contextvars(namespace=key.namespace, name=key.name):
+                try:
+                    reconcile(key)
+                    queue.forget(key)
+                    self._failed_keys.discard(key)
+                except ApiError as error:
+                    result = "api-error"
+                    self._failed_keys.add(key)
+                    delay_s = queue.add_failed(key)
+                    log.warning("Could not finish a pass", error=str(error), reason=error.reason, retry_in_s=delay_s)
+                except EngineFailed as error:
+                    result = "engine-error"
+                    self._failed_keys.add(key)
+                    log.warning("The engine failed", error=str(error), retry_in_s=queue.add_failed(key))
+                except Exception:
+                    result = "bug"
+                    self._failed_keys.add(key)
+                    log.exception("A pass failed by a defect of Herdsman", retry_in_s=queue.add_failed(key))
+                finally:
+                    queue.done(key)
+            self._metrics.on_reconcile(result, time.monotonic() - started)
+
+
+def render_options(settings: Settings) -> RenderOptions:
+    """Take from the settings what the renderers need."""
+    return RenderOptions(
+        cache_size=settings.model_cache_size,
+        cache_storage_class=settings.model_cache_storage_class,
+        cache_access_mode=settings.model_cache_access_mode,
+        default_fsgroup=settings.default_fsgroup,
+        init_container_image=settings.init_container_image,
+        ca_cert_configmap=settings.ca_cert_configmap,
+    )
+
+
+def _in_state(engine: PulumiEngine, key: ServiceKey) -> bool:
+    return key in engine.services(Stack(key.namespace))
+
+
+def _is_stuck(status: dict[str, Any]) -> bool:
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    stalled = (conditions.get("Stalled") or {}).get("status") == "True"
+    return stalled or not status.get("observedGeneration")
