@@ -85,6 +85,9 @@ class GgufFacts(Desired):
     layer_count: int | None = None
     head_count: int | None = None
     head_count_kv: int | None = None
+    key_length: int | None = None
+    """Numbers in one head's key; None means embedding_size / head_count."""
+    value_length: int | None = None
     tensor_count: int = 0
 
 
