@@ -174,7 +174,7 @@ def main(directory: str) -> None:
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     files = crd_files()
-    for stale in set(path.name for path in folder.glob("*.yaml")) - set(files):
+    for stale in {path.name for path in folder.glob("*.yaml")} - set(files):
         (folder / stale).unlink()
     for name, text in files.items():
         (folder / name).write_text(text)
