@@ -38,7 +38,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 CONNECT_TIMEOUT_S = 5.0
 POOL_SIZE = 32
 MAX_THROTTLED_S = 30.0
-"""The longest that one call waits in all because of 429 answers."""
+"""The longest that one call waits in all because of 429 answers; a shorter timeout_s of the call holds too."""
 DEFAULT_RETRY_AFTER_S = 1.0
 PATH_NOT_FOUND = "404 page not found"
 """The plain answer to a path that serves no kind, other than that to a name that no object has."""
@@ -278,7 +278,7 @@ class KubeClient:
                 resets += 1
             except TooManyRequests as error:
                 wait_s = error.retry_after_s if error.retry_after_s is not None else DEFAULT_RETRY_AFTER_S
-                if throttled_s + wait_s > MAX_THROTTLED_S:
+                if throttled_s + wait_s > min(MAX_THROTTLED_S, timeout_s):
                     raise
                 throttled_s += max(wait_s, 0.05)
                 self._sleep(wait_s)

@@ -1,0 +1,222 @@
+"""Kubernetes Events: short notes about an object that `kubectl describe` shows.
+
+Called by the controller, from any thread; calls `kubeapi` from one thread of its own. An Event is a courtesy: it never
+blocks the loop, and one that cannot be written is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+from kubeapi.kinds import EVENTS
+
+Json = dict[str, Any]
+EventType = Literal["Normal", "Warning"]
+
+SERIES_S = 600.0
+"""The same note about the same object within this time raises the count of the first."""
+BURST = 20
+REFILL_S = 30.0
+"""An object may have BURST writes at once, and one more each REFILL_S seconds."""
+QUEUE_SIZE = 1000
+MEMORY = 4096
+"""Notes and objects that are remembered; the least recently used is forgotten first."""
+MESSAGE_LIMIT = 1024
+"""The API's limit, in bytes."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Series:
+    namespace: str
+    name: str
+    count: int
+    at_s: float
+
+
+@dataclass
+class _Allowance:
+    tokens: float
+    at_s: float
+
+
+@dataclass(frozen=True)
+class _Note:
+    reference: Json
+    type: EventType
+    reason: str
+    message: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        ref = self.reference
+        who = ref.get("uid") or f"{ref['kind']}/{ref.get('namespace', '')}/{ref.get('name', '')}"
+        return (str(who), self.type, self.reason, self.message)
+
+
+class EventRecorder:
+    """Write Events about objects: repeated ones raise a count, and each object has its allowance."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        component: str = "herdsman",
+        *,
+        clock: Callable[[], float] = time.time,
+        on_dropped: Callable[[], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._component = component
+        self._instance = socket.gethostname()
+        self._clock = clock
+        self._on_dropped = on_dropped
+        self._queue: queue.Queue[_Note | None] = queue.Queue(QUEUE_SIZE)
+        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread that writes; `record` does it too. Idempotent."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+                self._thread.start()
+
+    def record(self, obj: Json, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the API's word
+        """Note `reason` (CamelCase) and `message` about an object, a dict as the API gives it. Returns at once."""
+        metadata = obj.get("metadata") or {}
+        reference = {
+            "apiVersion": obj.get("apiVersion"),
+            "kind": obj.get("kind"),
+            "namespace": metadata.get("namespace"),
+            "name": metadata.get("name"),
+            "uid": metadata.get("uid"),
+            "resourceVersion": metadata.get("resourceVersion"),
+        }
+        note = _Note({key: value for key, value in reference.items() if value}, type, reason, _cut(message))
+        try:
+            self._queue.put_nowait(note)
+        except queue.Full:
+            self._dropped()
+            return
+        self.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was recorded is written or dropped; False when the time ran out first."""
+        deadline = time.monotonic() + timeout_s
+        with self._queue.all_tasks_done:
+            while self._queue.unfinished_tasks:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
+                    return False
+                self._queue.all_tasks_done.wait(remaining_s)
+        return True
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Write what is left, for `timeout_s` seconds at most, and end the thread."""
+        self.flush(timeout_s)
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join(timeout=timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            note = self._queue.get()
+            try:
+                if note is None:
+                    return
+                self._write(note)
+            except KubeError as error:
+                _log.debug("Failed to write an Event", extra={"error": str(error)})
+                self._dropped()
+            except Exception:
+                _log.exception("Failed to write an Event")
+                self._dropped()
+            finally:
+                self._queue.task_done()
+
+    def _write(self, note: _Note) -> None:
+        now_s = self._clock()
+        series = self._series.get(note.key)
+        if series is not None and now_s - series.at_s > SERIES_S:
+            series = None
+        if series is not None:
+            # Counted also when it is not written: the next write tells the true number.
+            series.count += 1
+            series.at_s = now_s
+            self._series.move_to_end(note.key)
+        if not self._allowed(note.key[0], now_s):
+            self._dropped()
+            return
+        if series is not None:
+            try:
+                body = {"count": series.count, "lastTimestamp": _stamp(now_s)}
+                self._client.patch(EVENTS, series.namespace, series.name, body)
+                return
+            except NotFound:
+                pass  # Events live for an hour; this one is over, a new series begins
+        namespace = str(note.reference.get("namespace") or "default")
+        name = f"{note.reference.get('name', '')[:200]}.{secrets.token_hex(8)}"
+        stamp = _stamp(now_s)
+        event: Json = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": note.reference,
+            "type": note.type,
+            "reason": note.reason,
+            "message": note.message,
+            "count": 1,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "source": {"component": self._component, "host": self._instance},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+        }
+        self._client.create(EVENTS, namespace, event)
+        self._series[note.key] = _Series(namespace, name, 1, now_s)
+        while len(self._series) > MEMORY:
+            self._series.popitem(last=False)
+
+    def _allowed(self, who: str, now_s: float) -> bool:
+        allowance = self._allowances.setdefault(who, _Allowance(float(BURST), now_s))
+        self._allowances.move_to_end(who)
+        while len(self._allowances) > MEMORY:
+            self._allowances.popitem(last=False)
+        allowance.tokens = min(float(BURST), allowance.tokens + max(0.0, now_s - allowance.at_s) / REFILL_S)
+        allowance.at_s = now_s
+        if allowance.tokens < 1.0:
+            return False
+        allowance.tokens -= 1.0
+        return True
+
+    def _dropped(self) -> None:
+        if self._on_dropped is not None:
+            self._on_dropped()
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode()
+    if len(encoded) <= MESSAGE_LIMIT:
+        return message
+    return encoded[: MESSAGE_LIMIT - 3].decode(errors="ignore") + "..."
+
+
+def _stamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

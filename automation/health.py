@@ -1,0 +1,123 @@
+"""The HTTP server that tells whether the loop lives and is ready, and serves its metrics.
+
+Started by `automation.cli`. Probes of a pod and Prometheus ask it; it asks the checks that it was given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+Check = Callable[[], str | None]
+"""Returns None when all is well, else what is wrong, in a few words."""
+
+
+class HealthServer:
+    """Serve /healthz, /readyz and /metrics until `stop()`.
+
+    Loopback is the default because metrics tell about services; in a pod the address is given. Port 0 picks a free
+    one, which `port` then tells. `live` names checks that fail /healthz and /readyz; a check that raises has failed.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        is_ready: Callable[[], bool] = lambda: True,
+        live: Mapping[str, Check] | None = None,
+    ) -> None:
+        alive = dict(live or {})
+        checks: dict[str, dict[str, Check]] = {
+            "/healthz": alive,
+            "/livez": alive,
+            "/readyz": {**alive, "ready": lambda: None if is_ready() else "not yet"},
+        }
+
+        class Handler(_Handler):
+            pass
+
+        Handler.registry = registry
+        Handler.checks = checks
+        self._server = _Server((address, port), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The server's URL, without a path."""
+        host = str(self._server.server_address[0])
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    def start(self) -> None:
+        """Begin to serve; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving and close the port."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join(timeout=5.0)
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Prometheus and probes come again and again from the same ports; a restart must not wait for old ones.
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    registry: CollectorRegistry
+    checks: Mapping[str, Mapping[str, Check]]
+    server_version = "herdsman"
+    sys_version = ""
+    timeout = 10.0
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            encoder, content_type = choose_encoder(self.headers.get("Accept") or "")
+            self._answer(HTTPStatus.OK, encoder(self.registry), content_type)
+        elif path in self.checks:
+            self._answer_checks(self.checks[path])
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
+
+    def _answer_checks(self, checks: Mapping[str, Check]) -> None:
+        lines = []
+        failed = False
+        for name, check in checks.items():
+            try:
+                problem = check()
+            except Exception as error:
+                problem = f"the check failed: {error}"
+            failed = failed or problem is not None
+            lines.append(f"[-] {name}: {problem}" if problem is not None else f"[+] {name} ok")
+        lines.append("failed" if failed else "ok")
+        self._answer(HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK, ("\n".join(lines) + "\n").encode())
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the overridden method's
+        """Probes every few seconds are not worth a line."""

@@ -1,0 +1,110 @@
+"""The settings of `herdsman run`: flags, environment variables `HERDSMAN_…`, defaults, in this order.
+
+Made by `automation.cli`; read by whoever wires the loop together. The defaults of the cache and of pods are the peer's.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+Words = Annotated[tuple[str, ...], NoDecode]
+"""A list that is written with commas in the environment and in flags."""
+
+
+def default_state() -> str:
+    """The URL of the state backend when none is given: files under $XDG_STATE_HOME/herdsman."""
+    return f"file://{_state_home() / 'state'}"
+
+
+def default_work_root() -> pathlib.Path:
+    """Where engines work when nothing else is said: $XDG_STATE_HOME/herdsman/work."""
+    return _state_home() / "work"
+
+
+def _state_home() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser().absolute() / "herdsman"
+
+
+def default_lease_namespace() -> str:
+    """The pod's own namespace; outside a pod `default`."""
+    try:
+        return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or "default"
+    except OSError:
+        return "default"
+
+
+class Settings(BaseSettings):
+    """What `herdsman run` was told. Raises pydantic's ValidationError, which names the field that makes no sense."""
+
+    model_config = SettingsConfigDict(env_prefix="HERDSMAN_", frozen=True, extra="ignore")
+
+    kubeconfig: str | None = None
+    """Path of a kubeconfig. None: $KUBECONFIG, the pod's service account, ~/.kube/config."""
+    state: str = Field(default_factory=default_state)
+    """URL of Pulumi's state backend: file://, s3://, gs://, azblob://, postgres://."""
+    work_root: pathlib.Path = Field(default_factory=default_work_root)
+    """Directory of the engine's work directories, one for each stack. Can be deleted while no loop runs."""
+    namespaces: Words = ()
+    """Watch these namespaces only. Empty: all."""
+    once: bool = False
+    """Reconcile everything once, then exit: 0 when all went well."""
+
+    allowed_remote_hosts: Words = ()
+    """Hosts of model sources that may be private addresses."""
+    allowed_host_path_roots: Words = ()
+    """Directories of nodes under which a model source may lie."""
+
+    health_address: str = "127.0.0.1"
+    health_port: int = Field(default=8081, ge=-1, le=65535)
+    """0 picks a free port, -1 serves nothing."""
+    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    workers: int = Field(default=4, ge=1, le=64)
+    """Services that are observed and planned at the same time."""
+    engine_parallelism: int = Field(default=2, ge=1, le=64)
+    """Engine runs at the same time, each in a stack of its own."""
+    engine_timeout_s: float = Field(default=600.0, gt=0)
+    """An engine run that takes longer is cancelled."""
+    passphrase_file: pathlib.Path | None = None
+    """Holds the passphrase that encrypts the state's secrets. None: one is made and kept beside the state."""
+
+    leader_elect: bool = True
+    lease_name: str = "herdsman"
+    lease_namespace: str = Field(default_factory=default_lease_namespace)
+
+    model_cache_size: str = "100Gi"
+    model_cache_storage_class: str = ""
+    """Empty: the cluster's default."""
+    model_cache_access_mode: Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"] = (
+        "ReadWriteOnce"
+    )
+    default_fsgroup: int = Field(default=102, ge=0)
+    """The group that owns a pod's volumes where the service names none; 0 sets none."""
+    init_container_image: str = "docker.io/curlimages/curl:8.18.0"
+    ca_cert_configmap: str = ""
+    """A ConfigMap with certificates for downloads, in the service's namespace. Empty: none."""
+
+    @field_validator("namespaces", "allowed_remote_hosts", "allowed_host_path_roots", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = value.split(",")
+        if isinstance(value, (list, tuple, set, frozenset)):
+            words = (word for item in value for word in str(item).split(","))
+            return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+        return value
+
+    @field_validator("state")
+    @classmethod
+    def _state_is_a_url(cls, value: str) -> str:
+        if "://" not in value:
+            raise ValueError(f"`{value}` is no URL; for a directory write file:///path")
+        return value
