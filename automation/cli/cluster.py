@@ -1,0 +1,155 @@
+"""`herdsman cluster`: a local cluster to try things on. Calls `tools.localcluster` or `tools.kindcluster`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from tools import build
+from tools.kindcluster import KindCluster, docker_runs
+from tools.localcluster import ClusterError, LocalCluster, default_directory
+from tools.toolchain import ToolMissing, cached_path, tool_named
+from tools.versions import CONTROL_PLANE
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class Provider(StrEnum):
+    """What makes the cluster."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    KIND = "kind"
+
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="Where the cluster lives; each directory is a cluster of its own."),
+]
+Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
+
+
+@app.command()
+def up(
+    directory: Directory = None,
+    provider: Annotated[
+        Provider, typer.Option(help="auto takes kind where Docker runs, else processes of this machine.")
+    ] = Provider.AUTO,
+) -> None:
+    """Start the cluster, or what is missing of it; tools that it needs are built first."""
+    path = directory or default_directory()
+    with _complaints():
+        started_at = time.monotonic()
+        if _takes_kind(path, provider):
+            build.ensure(["kind"])
+            changed = KindCluster(path).up()
+            kubeconfig = KindCluster(path).kubeconfig
+        else:
+            build.ensure(CONTROL_PLANE)
+            started_at = time.monotonic()
+            cluster = LocalCluster(path)
+            changed = bool(cluster.up())
+            kubeconfig = cluster.kubeconfig
+    if changed:
+        typer.echo(f"The cluster is up after {time.monotonic() - started_at:.1f} s.")
+    else:
+        typer.echo("The cluster was up already.")
+    typer.echo(f"Its kubeconfig is {kubeconfig}; for this shell: {_env_command(directory)}")
+
+
+@app.command()
+def down(
+    directory: Directory = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove its data, certificates and logs too.")] = False,
+) -> None:
+    """Stop the cluster's processes and nothing else; its data stays for the next `up` (kind keeps none)."""
+    path = directory or default_directory()
+    with _complaints():
+        kind = KindCluster(path)
+        stopped = kind.down() if kind.exists_here else bool(LocalCluster(path).down(purge=purge))
+    typer.echo("The cluster is down." if stopped else "The cluster was down already.")
+
+
+@app.command()
+def status(directory: Directory = None, output: Output = OutputFormat.TABLE) -> None:
+    """Say how the cluster is; exit code 1 unless all of it is up."""
+    path = directory or default_directory()
+    with _complaints():
+        kind = KindCluster(path)
+        if kind.exists_here:
+            state = "up" if kind.runs() else "down"
+            report: dict[str, object] = {"state": state, "provider": "kind", "kubeconfig": str(kind.kubeconfig)}
+            rows = [(kind.name, "healthy" if state == "up" else "stopped", "", "", "")]
+        else:
+            seen = LocalCluster(path).status()
+            state = seen.state
+            report = {"provider": "local", **asdict(seen)}
+            rows = [
+                (part.name, part.state, str(part.pid or ""), str(part.port or ""), part.log) for part in seen.components
+            ]
+    if output is OutputFormat.JSON:
+        print_json(report)
+    else:
+        typer.echo(f"The cluster in {path} is {state}.")
+        print_table(("COMPONENT", "STATE", "PID", "PORT", "LOG"), rows, phase_column=1)
+    if state != "up":
+        raise typer.Exit(1)
+
+
+@app.command()
+def env(directory: Directory = None, output: Output = OutputFormat.TABLE) -> None:
+    """Print what a shell needs to reach the cluster: `eval "$(herdsman cluster env)"`."""
+    path = directory or default_directory()
+    kind = KindCluster(path)
+    kubeconfig = kind.kubeconfig if kind.exists_here else LocalCluster(path).kubeconfig
+    if not kubeconfig.is_file():
+        complain(f"there is no cluster in {path}", hint="start one: `herdsman cluster up`")
+        raise typer.Exit(1)
+    variables = {"KUBECONFIG": str(kubeconfig.absolute())}
+    kubectl = cached_path(tool_named("kubectl"))
+    if shutil.which("kubectl") is None and kubectl.is_file():
+        variables["PATH"] = f"{kubectl.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    if output is OutputFormat.JSON:
+        print_json(variables)
+    else:
+        for name, value in variables.items():
+            typer.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _takes_kind(path: Path, provider: Provider) -> bool:
+    """What a directory holds already decides before what the machine could do."""
+    if provider is not Provider.AUTO:
+        return provider is Provider.KIND
+    if KindCluster(path).exists_here:
+        return True
+    if LocalCluster(path).layout.state.is_file():
+        return False
+    return docker_runs()
+
+
+def _env_command(directory: Path | None) -> str:
+    chosen = f" --dir {shlex.quote(str(directory))}" if directory else ""
+    return f'eval "$(herdsman cluster env{chosen})"'
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    try:
+        yield
+    except ToolMissing as missing:
+        complain(f"`{missing.name}` {missing.why}", hint=missing.remedy)
+        raise typer.Exit(1) from missing
+    except (ClusterError, build.BuildFailed, OSError) as error:
+        complain(str(error))
+        raise typer.Exit(1) from error

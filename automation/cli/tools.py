@@ -1,0 +1,71 @@
+"""`herdsman tools`: install the programs that Herdsman runs, and list them. Calls `tools`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from tools import build
+from tools.toolchain import ToolMissing, find
+from tools.versions import NEEDED, TOOLS, Tool
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def install(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which tools; all that are needed by default.")
+    ] = None,
+) -> None:
+    """Make the tools that are missing; those that are there already cost nothing."""
+    try:
+        paths = build.ensure(names or NEEDED)
+    except ToolMissing as missing:
+        complain(f"`{missing.name}` {missing.why}", hint=missing.remedy)
+        raise typer.Exit(1) from missing
+    except build.BuildFailed as failed:
+        complain(str(failed))
+        raise typer.Exit(1) from failed
+    for name, path in paths.items():
+        typer.echo(f"{name}  {path}")
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    version: str
+    state: str
+    """`ok`, `missing` (and needed), or `optional` (and not there)."""
+    path: str | None
+    found_by: str | None
+    summary: str
+
+
+@app.command("list")
+def list_tools(
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """List the tools: version, whether they are there, where, and what each is for."""
+    rows = [_row(tool) for tool in TOOLS.values()]
+    if output is OutputFormat.JSON:
+        print_json([asdict(row) for row in rows])
+        return
+    print_table(
+        ("NAME", "VERSION", "STATE", "PATH", "FOR"),
+        [(row.name, row.version, row.state, row.path or "-", row.summary) for row in rows],
+        phase_column=2,
+    )
+
+
+def _row(tool: Tool) -> _Row:
+    try:
+        located = find(tool)
+    except ToolMissing:
+        return _Row(tool.name, tool.version, "missing" if tool.needed else "optional", None, None, tool.summary)
+    # A copy of the user's own may be of another version than the one that would be built.
+    version = tool.version if located.found_by == "cache" else "own"
+    return _Row(tool.name, version, "ok", str(located.path), located.found_by, tool.summary)

@@ -1,0 +1,96 @@
+"""Fixtures of all layers: the control plane, the programs, the layer markers and the count of what was skipped."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import controlplane
+from tools.localcluster import LocalCluster
+from tools.versions import CONTROL_PLANE
+
+LAYERS = ("unit", "contract", "apiserver", "engine", "hosts", "conformance", "examples")
+_HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[LocalCluster]:
+    """One control plane for the whole run, all components; tests keep apart by namespace."""
+    controlplane.sweep()
+    with controlplane.running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(control_plane: LocalCluster) -> Path:
+    """The administrator's kubeconfig of the shared control plane."""
+    return control_plane.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def api(control_plane: LocalCluster) -> controlplane.Api:
+    """Plain HTTPS to the shared control plane."""
+    return controlplane.Api(control_plane)
+
+
+@pytest.fixture
+def namespace(api: controlplane.Api) -> Iterator[str]:
+    """A namespace for one test, deleted after it."""
+    with api.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def fresh_control_plane() -> Iterator[Callable[..., LocalCluster]]:
+    """Start control planes for one test alone, for faults: `fresh_control_plane(components=…)`."""
+    controlplane.sweep()
+    with contextlib.ExitStack() as stack:
+
+        def start(components: Sequence[str] = CONTROL_PLANE) -> LocalCluster:
+            return stack.enter_context(controlplane.running(components))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def pulumi_cli() -> Path:
+    """The Pulumi CLI; the test is skipped with what to do where there is none."""
+    return controlplane.tool_or_skip("pulumi")
+
+
+@pytest.fixture(scope="session")
+def llama_server() -> Path:
+    """A real llama-server; the test is skipped with what to do where there is none."""
+    return controlplane.tool_or_skip("llama-server")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its layer, which is its folder."""
+    for item in items:
+        if layer := _layer(item.path):
+            item.add_marker(layer)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests of each layer were skipped, and why: a skipped layer must not look like a passed one."""
+    reasons: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for report in terminalreporter.stats.get("skipped", []):
+        layer = _layer(_HERE.parent / report.nodeid.partition("::")[0]) or "other"
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[layer][why.removeprefix("Skipped: ")] += 1
+    for layer, counted in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped in layer {layer}: {counted.total()}")
+        for why, count in counted.most_common():
+            terminalreporter.write_line(f"  {count}: {why}")
+
+
+def _layer(path: Path) -> str | None:
+    try:
+        first = path.resolve().relative_to(_HERE).parts[0]
+    except (ValueError, IndexError):
+        return None
+    return first if first in LAYERS else None

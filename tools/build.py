@@ -1,0 +1,96 @@
+"""Makes the programs that are missing, once for all checkouts. `herdsman tools install` and `cluster up` call it.
+
+Each lands in the cache under its version by one rename, so that a reader sees all of it or nothing. A lock of the
+whole cache keeps it to one build at a time: more would ask for more memory and cores than a small machine has.
+`python -m tools.build [NAME...]` does the same without the command line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from tools import recipes
+from tools.commands import BuildFailed
+from tools.progress import showing
+from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, tool_named
+from tools.versions import NEEDED, Tool
+
+__all__ = ["BuildFailed", "ensure"]
+
+
+def ensure(names: Iterable[str] = NEEDED, *, stream: TextIO | None = None) -> dict[str, Path]:
+    """Return where each program is, after making those that were nowhere.
+
+    Raises:
+        ToolMissing: an unknown name, or a compiler is missing.
+        BuildFailed: a build failed; what was made before it stays.
+    """
+    out = stream or sys.stderr
+    return {name: _ensure(tool_named(name), out) for name in names}
+
+
+def _ensure(tool: Tool, stream: TextIO) -> Path:
+    try:
+        return find(tool).path
+    except NotBuilt:
+        pass  # an override that points nowhere is the user's to correct: a build would not be used
+    with _one_build_at_a_time(stream):
+        target = cached_path(tool)
+        if not target.is_file():  # else somebody built it while we waited
+            _build(tool, target, stream)
+    return target
+
+
+def _build(tool: Tool, target: Path, stream: TextIO) -> None:
+    place = target.parent.parent
+    staging = place.with_name(f".building-{place.name}")
+    # We hold the lock, so whatever stands here was left by a build that was killed.
+    shutil.rmtree(staging, ignore_errors=True)
+    (staging / "bin").mkdir(parents=True)
+    log = cache_dir() / "logs" / f"{place.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    started = time.monotonic()
+    try:
+        with showing(f"{tool.name} {tool.version}", stream) as progress:
+            recipes.make(tool, staging / "bin" / tool.name, log=log, progress=progress)
+            shutil.rmtree(place, ignore_errors=True)
+            staging.rename(place)
+            progress.finished(f"ready after {time.monotonic() - started:.0f} s")
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _one_build_at_a_time(stream: TextIO) -> Iterator[None]:
+    directory = cache_dir() / "tools"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Waiting for another build to end", file=stream, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, and so does the end of this process
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the tools named, or all that are needed. Returns the exit code."""
+    try:
+        for path in ensure((argv if argv is not None else sys.argv[1:]) or NEEDED).values():
+            print(path)
+    except (ToolMissing, BuildFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

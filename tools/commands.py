@@ -1,0 +1,62 @@
+"""Runs the commands of a build, line by line, with a log kept of all they say. `tools.recipes` calls it."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_TAIL_LINES = 25
+
+
+class BuildFailed(Exception):
+    """A build command failed; the message ends with the last lines it printed and names the full log."""
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    directory: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run a command to its end; each line goes to the log and to `on_line`.
+
+    Raises:
+        BuildFailed: it could not start, or it exited with anything but 0.
+    """
+    tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+    with log.open("a", encoding="utf-8") as record:
+        record.write(f"$ {' '.join(argv)}\n")
+        record.flush()
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                cwd=directory,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise BuildFailed(f"`{argv[0]}` did not start: {error}") from error
+        assert process.stdout is not None
+        try:
+            with process.stdout:
+                for line in process.stdout:
+                    record.write(line)
+                    tail.append(line.rstrip())
+                    on_line(line.rstrip())
+            code = process.wait()
+        except BaseException:
+            # An interrupted build must not leave its compiler running behind the user's back.
+            process.terminate()
+            process.wait()
+            raise
+    if code != 0:
+        raise BuildFailed(f"`{' '.join(argv[:3])} …` exited with {code}; the log is {log}\n" + "\n".join(tail))

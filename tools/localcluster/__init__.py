@@ -1,0 +1,15 @@
+"""A Kubernetes control plane on loopback, made of real programs: for tests, the demo and a first try.
+
+Reading order: `layout` (where its files are), `certificates`, `components` (the command lines), `processes`,
+`cluster` (up, down, status). `herdsman cluster` and the tests call `LocalCluster`.
+"""
+
+from tools.localcluster.cluster import (
+    ClusterError,
+    ClusterStatus,
+    ComponentStatus,
+    LocalCluster,
+    default_directory,
+)
+
+__all__ = ["ClusterError", "ClusterStatus", "ComponentStatus", "LocalCluster", "default_directory"]

@@ -1,0 +1,340 @@
+"""Brings a local control plane up and down, and says how it is. The CLI and the tests call it.
+
+Every change happens under a lock of the cluster's directory, and a process is written down as soon as it runs, so
+that commands may overlap, be interrupted and be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import signal
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tools.localcluster import certificates, components, processes
+from tools.localcluster.layout import PORT_NAMES, Layout, State, is_free, pick_ports, write_private
+from tools.toolchain import locate
+from tools.versions import CONTROL_PLANE, KUBERNETES
+
+_POLL_S = 0.05
+_GRACE_S = 5.0
+_STORE_AND_API = ("etcd", "kube-apiserver")
+
+
+class ClusterError(Exception):
+    """The local cluster could not do as asked; the message says which component and why."""
+
+
+@dataclass(frozen=True)
+class ComponentStatus:
+    """How one component is."""
+
+    name: str
+    state: str
+    """`healthy`, `unhealthy` (it runs and does not answer well) or `stopped`."""
+    pid: int | None
+    port: int | None
+    log: str
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """How a cluster is."""
+
+    state: str
+    """`up`, `down`, or `degraded` when only some of it works."""
+    directory: str
+    server: str | None
+    kubeconfig: str
+    version: str
+    components: tuple[ComponentStatus, ...]
+
+
+def default_directory() -> Path:
+    """Where a user's cluster lives when no directory is named."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".local" / "state") / "herdsman" / "cluster"
+
+
+class LocalCluster:
+    """One control plane in one directory, on ports of its own; several run side by side."""
+
+    def __init__(self, directory: Path, *, components: Sequence[str] = CONTROL_PLANE) -> None:
+        """Name the directory and, where less than all is wanted, the components in their order of start."""
+        unknown = set(components) - set(CONTROL_PLANE)
+        if unknown:
+            raise ValueError(f"no such component: {', '.join(sorted(unknown))}")
+        self.layout = Layout(directory.expanduser().resolve())
+        self._components = tuple(name for name in CONTROL_PLANE if name in components)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig; it is there after the first `up`."""
+        return self.layout.kubeconfig
+
+    @property
+    def server(self) -> str:
+        """The URL of the API.
+
+        Raises:
+            ClusterError: the cluster was never up.
+        """
+        return f"https://127.0.0.1:{self._port('kube-apiserver', State.read(self.layout.state))}"
+
+    def up(self, *, timeout_s: float = 60.0) -> tuple[str, ...]:
+        """Start what does not run and wait until all is healthy; return what was started.
+
+        Raises:
+            ToolMissing: a program is not on this machine.
+            ClusterError: a component ended at once or was not healthy in time.
+        """
+        with self._locked():
+            state = State.read(self.layout.state)
+            missing = [name for name in self._components if self._find(name, state) is None]
+            self._prepare(state, missing)
+            deadline = time.monotonic() + timeout_s
+            # The others give up when the API does not answer at once, so they come second.
+            for group in (
+                [name for name in self._components if name in _STORE_AND_API],
+                [name for name in self._components if name not in _STORE_AND_API],
+            ):
+                for name in group:
+                    if name in missing:
+                        self._spawn(name, state)
+                self._await_healthy(group, state, deadline)
+            if "kube-controller-manager" in missing:
+                self._await_service_account(state, deadline)
+            return tuple(missing)
+
+    def down(self, *, purge: bool = False) -> tuple[str, ...]:
+        """Stop every process of this cluster and no other; return what ran. The data stays unless purged."""
+        if not self.layout.directory.is_dir():
+            return ()
+        with self._locked():
+            state = State.read(self.layout.state)
+            running = tuple(name for name in CONTROL_PLANE if self._find(name, state) is not None)
+            for group in (CONTROL_PLANE[2:], CONTROL_PLANE[1:2], CONTROL_PLANE[:1]):
+                records = [state.processes[name] for name in group if name in running]
+                processes.end(records, self.layout.directory, grace_s=_GRACE_S)
+            state.processes.clear()
+            if self.layout.state.is_file():
+                state.write(self.layout.state)
+            if purge:
+                self.layout.purge()
+            return running
+
+    def status(self) -> ClusterStatus:
+        """Look at every process and ask it how it is; changes nothing."""
+        state = State.read(self.layout.state)
+        found = tuple(self._component_status(name, state) for name in self._components)
+        if all(component.state == "healthy" for component in found):
+            summary = "up"
+        elif all(component.state == "stopped" for component in found):
+            summary = "down"
+        else:
+            summary = "degraded"
+        port = state.ports.get("kube-apiserver")
+        return ClusterStatus(
+            state=summary,
+            directory=str(self.layout.directory),
+            server=f"https://127.0.0.1:{port}" if port else None,
+            kubeconfig=str(self.kubeconfig),
+            version=KUBERNETES,
+            components=found,
+        )
+
+    def start(self, component: str, *, timeout_s: float = 30.0) -> None:
+        """Start one component and wait until it is healthy.
+
+        Raises:
+            ToolMissing, ClusterError: as `up`.
+        """
+        with self._locked():
+            state = State.read(self.layout.state)
+            if self._find(component, state) is None:
+                self._spawn(component, state)
+            self._await_healthy([component], state, time.monotonic() + timeout_s)
+
+    def kill(self, component: str) -> None:
+        """End one component at once, as a crash would."""
+        with self._locked():
+            state = State.read(self.layout.state)
+            record = state.processes.pop(component, None)
+            if record is not None and processes.send(record, self.layout.directory, signal.SIGKILL):
+                processes.end([record], self.layout.directory, grace_s=_GRACE_S)
+            state.write(self.layout.state)
+
+    def restart_component(self, component: str, *, timeout_s: float = 30.0) -> None:
+        """End one component orderly, start it again and wait until it is healthy.
+
+        Raises:
+            ToolMissing, ClusterError: as `up`.
+        """
+        with self._locked():
+            state = State.read(self.layout.state)
+            if component in state.processes:
+                processes.end([state.processes[component]], self.layout.directory, grace_s=_GRACE_S)
+            self._spawn(component, state)
+            self._await_healthy([component], state, time.monotonic() + timeout_s)
+
+    def pause(self, component: str) -> None:
+        """Freeze one component: it holds its connections and answers nothing until `resume`."""
+        self._signal(component, signal.SIGSTOP)
+
+    def resume(self, component: str) -> None:
+        """Let a frozen component go on."""
+        self._signal(component, signal.SIGCONT)
+
+    def pid(self, component: str) -> int | None:
+        """The process of a component; None when it does not run."""
+        process = self._find(component, State.read(self.layout.state))
+        return process.pid if process else None
+
+    def write_kubeconfig(self, path: Path, *, user: str, groups: Sequence[str] = ()) -> None:
+        """Write a kubeconfig of another user, who may do what RBAC says of the name and the groups."""
+        pair = certificates.issue_client(self.layout.pki, user=user, groups=groups)
+        authority = (self.layout.pki / "ca.crt").read_text(encoding="utf-8")
+        write_private(path, components.kubeconfig(server=self.server, authority=authority, pair=pair, user=user))
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """TLS as the administrator, for plain HTTPS to `server`."""
+        return self._context("ca", certificates.ADMIN)
+
+    def _prepare(self, state: State, missing: Sequence[str]) -> None:
+        layout = self.layout
+        for name in missing:
+            locate(name)  # before anything is written or started
+        certificates.ensure(layout.pki)
+        layout.logs.mkdir(exist_ok=True)
+        absent = [name for name in PORT_NAMES if name not in state.ports]
+        if len(missing) == len(self._components):
+            # Nothing runs, so a port that somebody took meanwhile can simply be another one.
+            absent += [name for name, port in state.ports.items() if not is_free(port)]
+        state.ports.update(pick_ports(absent, taken=state.ports.values()))
+        state.write(layout.state)
+        write_private(layout.pki / "authentication.json", json.dumps(components.AUTHENTICATION_CONFIGURATION))
+        self._write_kubeconfig(layout.kubeconfig, certificates.ADMIN, state)
+        for name in CONTROL_PLANE:
+            if target := components.component_kubeconfig(name, layout):
+                client, path = target
+                self._write_kubeconfig(path, client, state)
+
+    def _write_kubeconfig(self, path: Path, client: str, state: State) -> None:
+        text = components.kubeconfig(
+            server=f"https://127.0.0.1:{self._port('kube-apiserver', state)}",
+            authority=(self.layout.pki / "ca.crt").read_text(encoding="utf-8"),
+            pair=certificates.read(self.layout.pki, client),
+            user=client,
+        )
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_private(path, text)
+
+    def _spawn(self, name: str, state: State) -> None:
+        port = self._port(name, state)
+        if not is_free(port):
+            raise ClusterError(f"port {port} of {name} is taken by another program: take the cluster down, then up")
+        program = locate(name)
+        arguments = components.arguments(name, self.layout, state.ports)
+        try:
+            record = processes.spawn(program, arguments, log=self.layout.log(name))
+        except OSError as error:
+            raise ClusterError(f"{name} did not start: {error}") from error
+        state.processes[name] = record
+        state.write(self.layout.state)
+
+    def _await_healthy(self, names: Sequence[str], state: State, deadline: float) -> None:
+        pending = list(names)
+        while True:
+            for name in tuple(pending):
+                if self._find(name, state) is None:
+                    raise ClusterError(f"{name} ended right after its start; {self._last_words(name)}")
+                if self._is_healthy(name, state):
+                    pending.remove(name)
+            if not pending:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{pending[0]} runs but was not healthy in time; {self._last_words(pending[0])}")
+            time.sleep(_POLL_S)
+
+    def _await_service_account(self, state: State, deadline: float) -> None:
+        # Until the controllers have made it, the API refuses every pod of the namespace `default`.
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        port = self._port("kube-apiserver", state)
+        while _status_of(port, path, self.ssl_context()) != http.client.OK:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"no default service account in time; {self._last_words('kube-controller-manager')}")
+            time.sleep(_POLL_S)
+
+    def _is_healthy(self, name: str, state: State) -> bool:
+        if name == "etcd":
+            context, path = self._context("etcd-ca", "etcd-client"), "/health"
+        else:
+            context, path = self.ssl_context(), components.HEALTH_PATHS[name]
+        return _status_of(self._port(name, state), path, context) == http.client.OK
+
+    def _component_status(self, name: str, state: State) -> ComponentStatus:
+        process = self._find(name, state)
+        healthy = process is not None and self._is_healthy(name, state)
+        return ComponentStatus(
+            name=name,
+            state="healthy" if healthy else "unhealthy" if process else "stopped",
+            pid=process.pid if process else None,
+            port=state.ports.get(name),
+            log=str(self.layout.log(name)),
+        )
+
+    def _context(self, authority: str, client: str) -> ssl.SSLContext:
+        pki = self.layout.pki
+        context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
+        context.load_cert_chain(str(pki / f"{client}.crt"), str(pki / f"{client}.key"))
+        return context
+
+    def _find(self, name: str, state: State) -> psutil.Process | None:
+        return processes.find(state.processes.get(name), self.layout.directory)
+
+    def _signal(self, component: str, number: signal.Signals) -> None:
+        state = State.read(self.layout.state)
+        if not processes.send(state.processes.get(component), self.layout.directory, number):
+            raise ClusterError(f"{component} does not run")
+
+    def _port(self, name: str, state: State) -> int:
+        try:
+            return state.ports[name]
+        except KeyError:
+            raise ClusterError(f"the cluster in {self.layout.directory} was never up") from None
+
+    def _last_words(self, name: str) -> str:
+        log = self.layout.log(name)
+        try:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+        except FileNotFoundError:
+            lines = []
+        return f"the end of {log}:\n" + "\n".join(lines)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.layout.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self.layout.lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _status_of(port: int, path: str, context: ssl.SSLContext, *, timeout_s: float = 2.0) -> int | None:
+    """The HTTP status of a GET on loopback; None when nobody answers."""
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout_s, context=context)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,146 @@
+"""Where a local cluster keeps its files, and what it remembers between commands. `cluster` calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import socket
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PORT_NAMES: tuple[str, ...] = (
+    "etcd",
+    "etcd-peer",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+)
+# Below the ports that systems hand out for outgoing connections, so that one is still free when its component
+# comes back, and outside the NodePort range.
+_FIRST_PORT, _LAST_PORT = 20000, 29999
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one cluster."""
+
+    directory: Path
+
+    @property
+    def state(self) -> Path:
+        """The ports and processes, as JSON."""
+        return self.directory / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a command changes the cluster."""
+        return self.directory / "lock"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig, readable by its owner only."""
+        return self.directory / "kubeconfig"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates, keys and the components' kubeconfigs."""
+        return self.directory / "pki"
+
+    @property
+    def data(self) -> Path:
+        """The store of etcd."""
+        return self.directory / "data"
+
+    @property
+    def logs(self) -> Path:
+        """One log file per component."""
+        return self.directory / "logs"
+
+    def log(self, component: str) -> Path:
+        """The log of one component."""
+        return self.logs / f"{component}.log"
+
+    def purge(self) -> None:
+        """Remove what a cluster has written, and the directory itself if nothing else is in it."""
+        for folder in (self.pki, self.data, self.logs):
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (self.state, self.kubeconfig, self.lock):
+            file.unlink(missing_ok=True)
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """A process that we started. The start time tells it from a later one with the same number."""
+
+    pid: int
+    started_at_s: float
+    """Seconds since the epoch, as the system reports it."""
+
+
+@dataclass
+class State:
+    """What a cluster remembers: its ports, and the processes that it started."""
+
+    ports: dict[str, int] = field(default_factory=dict)
+    processes: dict[str, ProcessRecord] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> State:
+        """Return what was written last; an empty state where nothing, or nothing readable, is there."""
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                ports={str(name): int(port) for name, port in raw["ports"].items()},
+                processes={
+                    str(name): ProcessRecord(int(record["pid"]), float(record["started_at_s"]))
+                    for name, record in raw["processes"].items()
+                },
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        """Replace the file as a whole."""
+        write_private(path, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file as a whole; only its owner can read it, at no moment anyone else."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def pick_ports(names: Iterable[str], *, taken: Iterable[int] = ()) -> dict[str, int]:
+    """Choose a free loopback port for each name, all different, none of those taken.
+
+    Raises:
+        OSError: no free port was found.
+    """
+    used = set(taken)
+    chosen: dict[str, int] = {}
+    candidates = iter(random.sample(range(_FIRST_PORT, _LAST_PORT + 1), 2000))
+    for name in names:
+        port = next((port for port in candidates if port not in used and is_free(port)), None)
+        if port is None:
+            raise OSError(f"no free port between {_FIRST_PORT} and {_LAST_PORT} for {name}")
+        chosen[name] = port
+    return chosen

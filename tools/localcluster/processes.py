@@ -1,0 +1,92 @@
+"""Starts processes that outlive their starter, and signals only those. `cluster` calls it.
+
+A process is ours when its number, its start time and the cluster's directory in its arguments all agree with what was
+recorded: the number alone may meanwhile belong to somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from tools.localcluster.layout import ProcessRecord
+
+_SAME_START_S = 2.0
+"""The system derives start times from the wall clock, which is adjusted now and then."""
+_LOG_BYTES = 10 * 1024 * 1024
+
+
+def spawn(program: Path, arguments: Sequence[str], *, log: Path) -> ProcessRecord:
+    """Start a program in a session of its own, its output appended to the log.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    if log.is_file() and log.stat().st_size > _LOG_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+    # Not subprocess: its Popen object would warn, and claim the child, when the starter ends before the child.
+    pid = os.posix_spawn(
+        str(program),
+        [str(program), *arguments],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+    )
+    return ProcessRecord(pid, psutil.Process(pid).create_time())
+
+
+def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None:
+    """Return the recorded process while it lives and is the one that we started."""
+    if record is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            _reap(record.pid)
+            return None
+        same = abs(process.create_time() - record.started_at_s) < _SAME_START_S
+        ours = any(str(directory) in argument for argument in process.cmdline())
+    except psutil.Error:
+        return None
+    return process if same and ours else None
+
+
+def send(record: ProcessRecord | None, directory: Path, number: signal.Signals) -> bool:
+    """Send a signal to the process if it is ours; say whether it was."""
+    process = find(record, directory)
+    if process is None:
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+    return True
+
+
+def end(records: Sequence[ProcessRecord], directory: Path, *, grace_s: float) -> None:
+    """Ask all of them to end, wait, and kill those that did not. Returns once none is left."""
+    processes = [process for record in records if (process := find(record, directory)) is not None]
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+            process.resume()  # a stopped process would keep the signal for later
+    _, alive = psutil.wait_procs(processes, timeout=grace_s)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=10)
+
+
+def _reap(pid: int) -> None:
+    # Only a parent can; when the starter was another command, the system's first process does it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,90 @@
+"""Shows how a build goes: a live bar on a terminal, plain lines elsewhere. `tools.build` calls it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+_PLAIN_EVERY_S = 20.0
+
+
+class BuildProgress(Protocol):
+    """Hears from one build."""
+
+    def step(self, note: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Say what happens now, and how many of how many steps are done where that is known."""
+
+    def finished(self, note: str) -> None:
+        """Say how it ended."""
+
+
+@contextmanager
+def showing(title: str, stream: TextIO) -> Iterator[BuildProgress]:
+    """Show one build on the stream while the block runs."""
+    if stream.isatty():
+        with _Bar(title, stream) as bar:
+            yield bar
+    else:
+        yield _Lines(title, stream)
+
+
+class _Lines:
+    """One line at the start, one every twenty seconds, one at the end: readable in a log of CI."""
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title = title
+        self._stream = stream
+        self._said_at = 0.0
+
+    def step(self, note: str, *, done: int | None = None, total: int | None = None) -> None:
+        now = time.monotonic()
+        if now - self._said_at < _PLAIN_EVERY_S:
+            return
+        self._said_at = now
+        count = f" ({done}/{total})" if done is not None and total is not None else ""
+        self._say(note + count)
+
+    def finished(self, note: str) -> None:
+        self._say(note)
+
+    def _say(self, text: str) -> None:
+        print(f"{self._title}: {text}", file=self._stream, flush=True)
+
+
+class _Bar:
+    """A spinner, a bar where the number of steps is known, and the time spent."""
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title = title
+        self._console = Console(file=stream)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        self._task = self._progress.add_task(self._title, total=None, note="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def step(self, note: str, *, done: int | None = None, total: int | None = None) -> None:
+        assert self._task is not None
+        self._progress.update(self._task, completed=done, total=total, note=note)
+
+    def finished(self, note: str) -> None:
+        self._progress.stop()
+        self._console.print(f"{self._title}: {note}", markup=False, highlight=False)

