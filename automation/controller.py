@@ -128,7 +128,7 @@ class Controller:
         if wanted.desired is not None:
             options = self._options.model_copy(update={"claim_is_foreign": observed.claim_is_foreign})
             rendered = render(wanted.desired, options)
-            objects_exist = self._act(key, cr, rendered, observed, now=now) and bool(rendered.objects)
+            objects_exist = self._act(key, rendered, observed, now=now) and bool(rendered.objects)
             problem = self._engine_problem(key, rendered)
             self._release_ready_pods(wanted.desired, observed)
             if wanted.desired.host_placement is not None:
@@ -201,9 +201,7 @@ class Controller:
 
     # --- acting ---------------------------------------------------------------------------------------------------
 
-    def _act(
-        self, key: ServiceKey, cr: Object, rendered: RenderedService, observed: Observed, *, now: datetime
-    ) -> bool:
+    def _act(self, key: ServiceKey, rendered: RenderedService, observed: Observed, *, now: datetime) -> bool:
         """Carry out the plan; True when every object is there as rendered."""
         run = self._runs.get(key)
         last = LastRun(run.fingerprint, run.problem is None) if run is not None else None

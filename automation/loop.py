@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class ModelKey:
 
 
 class Loop:
-    """One loop on one cluster. `run` blocks until `stop` is set (or, with `--once`, until there is nothing left to do)."""
+    """One loop on one cluster. `run` blocks until `stop` is set or, with `--once`, until nothing is left to do."""
 
     def __init__(self, settings: Settings, *, metrics: Metrics | None = None) -> None:
         self._settings = settings
@@ -78,18 +78,18 @@ class Loop:
         with ExitStack() as stack:
             client = KubeClient.default(settings.kubeconfig)
             stack.callback(client.close)
-            client.on_request = self._metrics.on_api_request
+            self._metrics.count_requests(client)
             self._check_cluster(client)
             if settings.health_port >= 0:
                 health = HealthServer(
+                    self._metrics.registry,
                     address=settings.health_address,
                     port=settings.health_port,
-                    registry=self._metrics.registry,
-                    is_ready=self._synced.is_set,
+                    ready={"caches": self._synced.is_set},
                 )
                 health.start()
                 stack.callback(health.stop)
-                log.info("Listening for health checks", address=settings.health_address, port=health.port)
+                log.info("Serving health and metrics", url=health.url)
             if settings.leader_elect:
                 self._become_leader(client, stack, stop)
             if not stop.is_set():
@@ -102,27 +102,23 @@ class Loop:
                 client.list(kind, limit=1)
             except NotFound:
                 raise LoopFailed(
-                    f"{client.server} does not know {kind.kind} objects; `herdsman crds | kubectl apply -f -` installs them"
+                    f"{client.server} does not know {kind.kind} objects; run `herdsman crds | kubectl apply -f -`"
                 ) from None
             except Forbidden:
                 # Allowed only in some namespaces, perhaps; the informers will say what they may not see.
                 continue
             except ApiError as error:
                 raise LoopFailed(f"cannot use {client.server}: {error}") from error
-        try:
-            client.create(
-                kinds.NAMESPACES,
-                None,
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}},
-            )
-        except (AlreadyExists, Forbidden):
-            pass
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
+        with suppress(AlreadyExists, Forbidden):
+            client.create(kinds.NAMESPACES, None, namespace)
 
     def _become_leader(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> None:
         elector = LeaseElector(
             client,
-            namespace=self._settings.lease_namespace,
-            name="herdsman-loop",
+            self._settings.lease_namespace,
+            name=self._settings.lease_name,
+            on_started=lambda _: None,
             on_lost=self._on_lost,
         )
         elector.start()
@@ -142,8 +138,7 @@ class Loop:
 
     def _lead(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> int:
         settings = self._settings
-        recorder = EventRecorder(client)
-        recorder.start()
+        recorder = EventRecorder(client, on_dropped=self._metrics.events_dropped.inc)
         stack.callback(recorder.stop)
         server = stack.enter_context(serve(KubernetesProvider(client)))
         engine = PulumiEngine(
@@ -170,7 +165,6 @@ class Loop:
             max_parallel=settings.engine_parallelism,
             timeout_s=settings.engine_timeout_s,
             on_outcome=on_outcome,
-            on_batch=self._metrics.on_batch,
         )
         controller = Controller(
             client=client,
@@ -242,7 +236,7 @@ class Loop:
         return True
 
     def _enqueue_orphans(self, world: World, engine: PulumiEngine) -> None:
-        """Enqueue what the caches and the engine's state know but no custom resource does: deleted while we were away."""
+        """Enqueue what the caches and the state know but no custom resource does: deleted while we were away."""
         for namespace, service in world.index.services_with_objects():
             self._queue.add(ServiceKey("llmkube", namespace, service))
         for stack in engine.stacks():
@@ -304,7 +298,8 @@ class Loop:
                     log.exception("A pass failed by a defect of Herdsman", retry_in_s=queue.add_failed(key))
                 finally:
                     queue.done(key)
-            self._metrics.on_reconcile(result, time.monotonic() - started)
+            self._metrics.reconciles.labels(result).inc()
+            self._metrics.reconcile_seconds.observe(time.monotonic() - started)
 
 
 def render_options(settings: Settings) -> RenderOptions:

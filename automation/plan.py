@@ -37,7 +37,7 @@ class LastRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """`apply` runs the engine, `sweep` deletes leftovers that the engine's state no longer knows, `none` does nothing."""
+    """`apply` runs the engine, `sweep` deletes leftovers that the engine no longer knows, `none` does nothing."""
 
     action: Literal["apply", "sweep", "none"]
     why: str

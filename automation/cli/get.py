@@ -30,7 +30,7 @@ def get(
         except NotFound:
             processes = []
     except NotFound:
-        complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -` installs them")
+        complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -`")
         raise typer.Exit(1) from None
     except KubeError as error:
         complain(str(error))
@@ -71,7 +71,7 @@ def describe(service: Object, processes: dict[tuple[str, str], Object], *, now: 
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "phase": status.get("phase") or "Unknown",
-        "ready": f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', service['spec'].get('replicas', 1))}",
+        "ready": f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', 0)}",
         "model": service["spec"]["modelRef"],
         "runsOn": runs_on,
         "endpoint": status.get("endpoint") or "",

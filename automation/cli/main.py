@@ -55,7 +55,7 @@ def invoke(arguments: list[str]) -> int:
         result = app(arguments, standalone_mode=False)
     except UsageError as error:
         # An empty command line shows the help by an error without a message.
-        message = getattr(error, "format_message", lambda: str(error))()
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
         if message:
             complain(message, hint="see `herdsman --help`")
         return EXIT_USAGE

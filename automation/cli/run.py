@@ -13,7 +13,7 @@ from automation.cli.output import complain
 
 def run(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
-    state: Annotated[str | None, typer.Option(help="URL of Pulumi's state: file://, s3://, gs://, postgres://.")] = None,
+    state: Annotated[str | None, typer.Option(help="URL of Pulumi's state: file://, s3://, postgres://.")] = None,
     namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left to do; for CI.")] = False,
     allowed_remote_hosts: Annotated[
@@ -31,7 +31,7 @@ def run(
     # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
     from pydantic import ValidationError
 
-    from automation.logs import configure_logging
+    from automation.logs import configure
     from automation.loop import Loop, LoopFailed
     from automation.settings import Settings
     from kubeapi.errors import KubeError
@@ -54,7 +54,7 @@ def run(
     except ValidationError as error:
         first = error.errors()[0]
         raise typer.BadParameter(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
-    configure_logging(settings.log_format, settings.log_level)
+    configure(level=settings.log_level, log_format=settings.log_format)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

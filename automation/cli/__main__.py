@@ -1,0 +1,5 @@
+"""`python -m automation.cli` is `herdsman`."""
+
+from automation.cli.main import main
+
+main()

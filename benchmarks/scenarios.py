@@ -1,0 +1,176 @@
+"""What is measured, each on a running control plane and one subject. All traffic stays on loopback."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.subject import Subject
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Seconds, sorted."""
+
+    values: tuple[float, ...]
+
+    def quantile(self, share: float) -> float:
+        """The value below which `share` of the measurements lie (nearest rank)."""
+        return self.values[min(len(self.values) - 1, int(share * len(self.values)))]
+
+
+def make_namespace(client: KubeClient, name: str, *, model_source: str) -> None:
+    """Make a namespace with the Model `base`."""
+    client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    model = {
+        "apiVersion": kinds.MODELS.api_version,
+        "kind": "Model",
+        "metadata": {"name": "base"},
+        "spec": {"source": model_source},
+    }
+    client.create(kinds.MODELS, name, model)
+
+
+def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s: float) -> float:
+    """Write `count` services and wait until each has its Deployment; return the seconds from the first write."""
+    began = time.monotonic()
+
+    def write(number: int) -> None:
+        client.create(kinds.INFERENCE_SERVICES, namespace, service_manifest(f"svc-{number:04d}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(count)))
+    while True:
+        found = sum(1 for item in _deployments(client, namespace) if item["metadata"]["name"].startswith("svc-"))
+        elapsed = time.monotonic() - began
+        if found >= count:
+            return elapsed
+        if elapsed > timeout_s:
+            raise TimeoutError(f"{found} of {count} Deployments after {elapsed:.0f} s")
+        time.sleep(0.1)
+
+
+def service_manifest(name: str) -> dict[str, object]:
+    """The smallest service."""
+    return {
+        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {"modelRef": "base", "contextSize": 4096},
+    }
+
+
+def change_latencies(client: KubeClient, namespace: str, *, services: int, changes: int) -> Latencies:
+    """Change one service at a time and measure until its Deployment shows the change."""
+    seen: dict[str, str] = {}
+    news = threading.Condition()
+    stop = threading.Event()
+
+    def follow() -> None:
+        version = client.list(kinds.DEPLOYMENTS, namespace)["metadata"]["resourceVersion"]
+        ready.set()
+        for _, obj in client.watch(
+            kinds.DEPLOYMENTS, namespace, label_selector=None, resource_version=version, timeout_s=900
+        ):
+            containers = obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers")
+            if containers:
+                with news:
+                    seen[obj["metadata"]["name"]] = " ".join(containers[0].get("args", ()))
+                    news.notify_all()
+            if stop.is_set():
+                return
+
+    ready = threading.Event()
+    threading.Thread(target=follow, daemon=True).start()
+    ready.wait(10)
+    measured = []
+    for number in range(changes):
+        name = f"svc-{number * 7 % services:04d}"
+        size = 8192 + number
+        began = time.monotonic()
+        client.patch(kinds.INFERENCE_SERVICES, namespace, name, {"spec": {"contextSize": size}})
+        with news:
+            flag = f"--ctx-size {size}"
+            done = news.wait_for(partial(_has, seen, name, flag), timeout=60)
+        if not done:
+            raise TimeoutError(f"the change of {name} did not arrive within 60 s")
+        measured.append(time.monotonic() - began)
+        time.sleep(0.2)
+    stop.set()
+    return Latencies(tuple(sorted(measured)))
+
+
+def _has(seen: dict[str, str], name: str, flag: str) -> bool:
+    return flag in seen.get(name, "")
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A start with nothing to do."""
+
+    seconds_to_idle: float
+    engine_processes: int
+
+
+def restart(subject: Subject, *, services: int) -> Restart:
+    """Start the subject on `services` unchanged services and wait until it has looked at each and is quiet."""
+    began = time.monotonic()
+    subject.start()
+    subject.wait_ready()
+    while subject.metric("herdsman_reconciles_total") < services or subject.metric("herdsman_queue_depth") > 0:
+        if time.monotonic() - began > 120:
+            raise TimeoutError("still busy after 120 s")
+        time.sleep(0.05)
+    elapsed = time.monotonic() - began
+    time.sleep(2.0)
+    return Restart(elapsed, int(subject.metric("herdsman_engine_cli_processes_total")))
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What doing nothing costs."""
+
+    seconds: float
+    cpu_s: float
+    api_requests: float
+
+
+def idle(subject: Subject, client: KubeClient, *, seconds: float) -> Idle:
+    """Let the subject be for `seconds` and count its CPU seconds and the API server's requests (all clients')."""
+    cpu, requests = subject.cpu_s(), api_requests(client)
+    time.sleep(seconds)
+    return Idle(seconds, subject.cpu_s() - cpu, api_requests(client) - requests)
+
+
+def api_requests(client: KubeClient) -> float:
+    """Requests that the API server has answered in all, long-running ones not counted until they end."""
+    text = client.request_text("GET", "/metrics")
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("apiserver_request_total{")
+    )
+
+
+def remove_namespace(client: KubeClient, namespace: str) -> None:
+    """Delete the services of a namespace, so that the next subject starts with an idle cluster."""
+    for item in client.list(kinds.INFERENCE_SERVICES, namespace)["items"]:
+        try:
+            client.delete(kinds.INFERENCE_SERVICES, namespace, item["metadata"]["name"])
+        except NotFound:
+            continue
+    for item in _deployments(client, namespace):
+        try:
+            client.delete(kinds.DEPLOYMENTS, namespace, item["metadata"]["name"])
+        except NotFound:
+            continue
+
+
+def _deployments(client: KubeClient, namespace: str) -> list[dict[str, dict[str, str]]]:
+    # From the server's watch cache, so that looking often costs the store nothing.
+    items: list[dict[str, dict[str, str]]] = client.list(kinds.DEPLOYMENTS, namespace, resource_version="0")["items"]
+    return items

@@ -1,0 +1,122 @@
+"""A controller under measurement: a command that is started, watched from outside, and stopped. Ours or a peer's."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+
+@dataclass
+class Usage:
+    """What the processes of a subject used, sampled from outside."""
+
+    main_rss_bytes: int = 0
+    """Largest resident size of the main process."""
+    child_rss_bytes: int = 0
+    """Largest resident size of a single child (the Pulumi CLI)."""
+    cpu_s: float = 0.0
+    """CPU seconds of the main process and of the children that ended or still run, while watched."""
+
+
+@dataclass
+class Subject:
+    """One controller: `command` runs with KUBECONFIG set, in a directory of its own."""
+
+    name: str
+    command: str
+    kubeconfig: Path
+    directory: Path
+    health_url: str | None = None
+    """Base URL of its /readyz and /metrics, where it has them."""
+    _process: subprocess.Popen[bytes] | None = None
+    _usage: Usage = field(default_factory=Usage)
+    _watcher: threading.Thread | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """Start it, and return at once."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        log = (self.directory / f"{self.name}.log").open("ab")
+        self._process = subprocess.Popen(
+            shlex.split(self.command),
+            cwd=self.directory,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            stdout=log,
+            stderr=log,
+        )
+        self._usage = Usage()
+        self._stop.clear()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def wait_ready(self, timeout_s: float = 60.0) -> float:
+        """Wait until /readyz says yes (subjects without one: two seconds); return the seconds it took."""
+        began = time.monotonic()
+        if self.health_url is None:
+            time.sleep(2.0)
+            return time.monotonic() - began
+        while time.monotonic() - began < timeout_s:
+            self._check_alive()
+            try:
+                with urllib.request.urlopen(f"{self.health_url}/readyz", timeout=2):
+                    return time.monotonic() - began
+            except OSError:
+                time.sleep(0.02)
+        raise TimeoutError(f"{self.name} was not ready within {timeout_s:.0f} s; see {self.directory}")
+
+    def metric(self, name: str) -> float:
+        """Sum a metric over its labels; 0 where it is not exported."""
+        if self.health_url is None:
+            return 0.0
+        with urllib.request.urlopen(f"{self.health_url}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        values = [line.rsplit(" ", 1) for line in lines if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(value) for _, value in values)
+
+    def stop(self) -> Usage:
+        """Stop it with SIGTERM and return what it used."""
+        self._stop.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(40)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        return self._usage
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far of the process and of its children, ended ones included."""
+        self._check_alive()
+        assert self._process is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+
+    def _check_alive(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} is not running; see {self.directory / (self.name + '.log')}")
+
+    def _watch(self) -> None:
+        assert self._process is not None
+        main = psutil.Process(self._process.pid)
+        while not self._stop.wait(0.05):
+            try:
+                self._usage.main_rss_bytes = max(self._usage.main_rss_bytes, main.memory_info().rss)
+                for child in main.children(recursive=True):
+                    rss = child.memory_info().rss
+                    self._usage.child_rss_bytes = max(self._usage.child_rss_bytes, rss)
+                times = main.cpu_times()
+                self._usage.cpu_s = times.user + times.system + times.children_user + times.children_system
+            except psutil.Error:
+                continue

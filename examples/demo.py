@@ -1,0 +1,242 @@
+"""`make demo` and `make demo-down`: from nothing to an answered chat completion, all on this machine.
+
+Starts, each only if it does not run yet: the local cluster, the loop and an agent; makes a tiny model, applies
+`01-first-service`, waits until it serves, and asks it. Everything is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.panel import Panel
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, KubeError, NotFound
+from program.dialects.crds import crd_documents
+from tools.localcluster import LocalCluster
+from tools.localcluster.layout import State
+from tools.localcluster.processes import end, find, spawn
+from tools.tiny_model import write_tiny_model
+
+HOST = "this-machine"
+NAMESPACE = "default"
+SERVICE = "first"
+QUESTION = "Tell me a story about a shepherd."
+EXAMPLE = Path(__file__).parent / "01-first-service" / "service.yaml"
+READY_TIMEOUT_S = 120.0
+
+console = Console(highlight=False)
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says what to look at."""
+
+
+class Demo:
+    """The demo's processes and files, all under one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cluster = LocalCluster(directory / "cluster")
+        self.state_file = directory / "processes.json"
+        self.model = directory / "models" / "tiny.gguf"
+
+    def up(self) -> None:
+        """Start what does not run, apply the example, wait for it and ask it."""
+        (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+        self._step("Local cluster", self._start_cluster)
+        client = KubeClient.from_kubeconfig(str(self.cluster.kubeconfig))
+        self._step("CRDs", lambda: install_crds(client))
+        self._step("A tiny model", self._make_model)
+        self._step("The loop", lambda: self._start("loop", self._loop_arguments()))
+        self._step("An agent on this machine", lambda: self._start("agent", self._agent_arguments()))
+        self._step("The example service", lambda: self._apply(client))
+        self._await_ready(client)
+        self._ask(client)
+        self._look_around()
+        client.close()
+
+    def down(self) -> None:
+        """Stop what `up` started, and nothing else. The data stays for the next time."""
+        state = State.read(self.state_file)
+        for name in ("loop", "agent"):
+            record = state.processes.pop(name, None)
+            if record is not None:
+                end([record], self.directory, grace_s=40.0)
+        if self.state_file.is_file():
+            state.write(self.state_file)
+        self.cluster.down()
+        console.print("Stopped the loop, the agent with its processes, and the local cluster.")
+
+    def _step(self, what: str, action: Callable[[], str]) -> None:
+        began = time.monotonic()
+        with console.status(f"{what} …"):
+            outcome = action()
+        console.print(f"[green]✓[/green] {what}: {outcome} [dim]({time.monotonic() - began:.1f} s)[/dim]")
+
+    def _start_cluster(self) -> str:
+        started = self.cluster.up()
+        return "started" if started else "runs already"
+
+    def _make_model(self) -> str:
+        if self.model.is_file():
+            return f"is there: {self.model}"
+        self.model.parent.mkdir(parents=True, exist_ok=True)
+        write_tiny_model(self.model)
+        return f"made {self.model} ({self.model.stat().st_size // 1024} KB)"
+
+    def _loop_arguments(self) -> list[str]:
+        return [
+            "run",
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--state=file://{self.directory}/state",
+            f"--allowed-host-path-roots={self.model.parent}",
+            "--health-port=0",
+        ]
+
+    def _agent_arguments(self) -> list[str]:
+        return [
+            "agent",
+            "run",
+            f"--host={HOST}",
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--store={self.directory}/store",
+            f"--allowed-host-path-roots={self.model.parent}",
+        ]
+
+    def _start(self, name: str, arguments: list[str]) -> str:
+        state = State.read(self.state_file)
+        if find(state.processes.get(name), self.directory) is not None:
+            return "runs already"
+        log = self.directory / "logs" / f"{name}.log"
+        record = spawn(Path(sys.executable), ["-m", "automation.cli", *arguments], log=log)
+        state.processes[name] = record
+        state.write(self.state_file)
+        time.sleep(1.0)
+        if find(record, self.directory) is None:
+            raise DemoFailed(f"the {name} ended at once; its log says why: {log}")
+        return f"started as process {record.pid}, log {log}"
+
+    def _apply(self, client: KubeClient) -> str:
+        text = EXAMPLE.read_text().replace("MODEL_FILE", str(self.model))
+        for document in yaml.safe_load_all(text):
+            kind = client.mapping(document["apiVersion"], document["kind"])
+            client.apply(kind, NAMESPACE, document, field_manager="kubectl", force=True)
+        return f"applied {EXAMPLE.relative_to(Path(__file__).parent.parent)}"
+
+    def _await_ready(self, client: KubeClient) -> None:
+        began = time.monotonic()
+        shown = ""
+        with console.status("Waiting for the service …") as status:
+            while time.monotonic() - began < READY_TIMEOUT_S:
+                service = client.get(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE)
+                report = self._process(client)
+                phase = str((service.get("status") or {}).get("phase") or "Unknown")
+                if phase == "Ready" and report.get("port"):
+                    console.print(f"[green]✓[/green] Ready [dim]({time.monotonic() - began:.1f} s)[/dim]")
+                    return
+                conditions = {c["type"]: c for c in (service.get("status") or {}).get("conditions") or ()}
+                why = str((conditions.get("Ready") or {}).get("message", ""))
+                line = f"{phase}: {report.get('phase') or why}"
+                if line != shown:
+                    status.update(line)
+                    shown = line
+                time.sleep(0.2)
+        raise DemoFailed(f"not ready within {READY_TIMEOUT_S:.0f} s ({shown}); logs are in {self.directory / 'logs'}")
+
+    def _process(self, client: KubeClient) -> dict[str, Any]:
+        try:
+            found = client.get(kinds.HOST_PROCESSES, NAMESPACE, SERVICE)
+        except NotFound:
+            return {}
+        return found.get("status") or {}
+
+    def _ask(self, client: KubeClient) -> None:
+        report = self._process(client)
+        url = f"http://{report['address']}:{report['port']}/v1/chat/completions"
+        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24, "temperature": 0.8}
+        request = urllib.request.Request(
+            url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            completion = json.load(answer)
+        text = completion["choices"][0]["message"]["content"]
+        console.print(f"\nPOST {url}\n> {QUESTION}")
+        # The tiny model has random weights: what it says is noise, but llama-server computed every token of it.
+        printable = "".join(c if c.isprintable() else "·" for c in text)
+        console.print(Panel(printable or "(no text)", title="answer of a model with random weights", expand=False))
+        usage = completion.get("usage") or {}
+        console.print(f"[dim]{usage.get('prompt_tokens')} tokens in, {usage.get('completion_tokens')} out[/dim]\n")
+        service = client.get(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE)
+        console.print(f"In the cluster: {service['status'].get('endpoint')}")
+
+    def _look_around(self) -> None:
+        console.print(
+            "\nEverything is still running. To look around:\n\n"
+            f'  eval "$(.venv/bin/herdsman cluster env --dir {self.cluster.layout.directory})"\n'
+            "  .venv/bin/herdsman get\n"
+            "  kubectl get isvc,mdl,hostprocesses,services,endpointslices\n"
+            "  kubectl describe isvc first\n"
+            "  kubectl edit isvc first          # say, another contextSize; the process is replaced\n"
+            f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
+            "To stop it all:\n\n  make demo-down\n"
+        )
+
+
+def install_crds(client: KubeClient) -> str:
+    """Apply the CRDs and wait until the API serves them."""
+    documents = crd_documents()
+    for document in documents:
+        client.apply(kinds.CRDS, None, document, field_manager="kubectl", force=True)
+    deadline = time.monotonic() + 20
+    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
+        while True:
+            try:
+                client.list(kind, limit=1)
+                break
+            except ApiError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+    return f"{len(documents)} installed"
+
+
+def default_directory() -> Path:
+    """Where the demo keeps its cluster, model, state and logs."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".local" / "state") / "herdsman" / "demo"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run `up` or `down`; 0 when done, 1 with words when not."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("--dir", type=Path, default=default_directory(), help="where everything is kept")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    demo = Demo(options.dir.expanduser().resolve())
+    try:
+        demo.up() if options.action == "up" else demo.down()
+    except (DemoFailed, KubeError, OSError, urllib.error.URLError) as error:
+        console.print(f"[bold red]Error:[/bold red] {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
