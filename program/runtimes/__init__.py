@@ -1,0 +1,35 @@
+"""One module per inference engine: desired state in, command line, environment, probes and ports out. Pure.
+
+`components` calls this for pods and for host processes alike, so that there is one argument builder per engine.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from program.desired.engines import EngineSettings, Generic, LlamaCpp, PersonaPlex, Tgi, Vllm
+from program.runtimes.base import Probes, Runtime
+from program.runtimes.generic import GenericRuntime
+from program.runtimes.llamacpp import LlamaCppRuntime
+from program.runtimes.personaplex import PersonaPlexRuntime
+from program.runtimes.tgi import TgiRuntime
+from program.runtimes.vllm import VllmRuntime
+
+__all__ = ["Probes", "Runtime", "runtime_for"]
+
+
+def runtime_for(settings: EngineSettings) -> Runtime:
+    """Return the runtime that these settings belong to."""
+    match settings:
+        case LlamaCpp():
+            return LlamaCppRuntime()
+        case Vllm():
+            return VllmRuntime()
+        case Tgi():
+            return TgiRuntime()
+        case PersonaPlex():
+            return PersonaPlexRuntime()
+        case Generic():
+            return GenericRuntime()
+        case _:
+            assert_never(settings)

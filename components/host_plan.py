@@ -1,0 +1,104 @@
+"""The HostProcess object of a service that runs on a host instead of in pods. Called by `components.render`.
+
+Its spec is `agent.contract.ProcessPlan`: the argument builder is the pods', the host's supervisor fills in the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from agent.contract import FilePlan, ProcessPlan
+from components import naming
+from components.object_metadata import object_metadata, workload_labels
+from components.options import RenderOptions
+from components.rendered import RenderedObject
+from components.service import service_port
+from program.desired.base import JsonObject
+from program.desired.engines import Generic, LlamaCpp
+from program.desired.errors import SpecInvalid
+from program.desired.model import SourceKind
+from program.desired.service import DesiredService
+from program.runtimes.base import mentions
+from program.runtimes.llamacpp import host_argv
+
+API_VERSION = "herdsman.dev/v1alpha1"
+KIND = "HostProcess"
+
+PRIORITY = {"critical": 1_000_000, "high": 100_000, "normal": 10_000, "low": 1_000, "batch": 100}
+"""Values of LLMKube's PriorityClasses."""
+
+_NO_CHAT = ("--embedding", "--embeddings", "--rerank", "--reranking")
+
+
+def host_process(desired: DesiredService, host: str, options: RenderOptions) -> RenderedObject:
+    """Build the HostProcess for `host`.
+
+    Raises SpecInvalid for what no host can run: an engine other than llama.cpp and generic, weights on a claim.
+    """
+    labels = {**workload_labels(desired), naming.LABEL_HOST: host}
+    plan = process_plan(desired, host, options)
+    manifest: JsonObject = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": object_metadata(desired, naming.host_process_name(desired.key.name), labels),
+        "spec": plan.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+    return RenderedObject("process", naming.TYPE_HOST_PROCESS, manifest)
+
+
+def process_plan(desired: DesiredService, host: str, options: RenderOptions) -> ProcessPlan:
+    """Plan the process. Raises SpecInvalid as `host_process` does."""
+    engine = desired.engine
+    if isinstance(engine, LlamaCpp):
+        argv = ("llama-server", *_llama_argv(desired, options))
+        chats = not any(mentions(engine.extra_args, flag) for flag in _NO_CHAT)
+        health, completion = "/health", "/v1/chat/completions" if chats else None
+    elif isinstance(engine, Generic):
+        if not desired.command:
+            raise SpecInvalid(
+                field="spec.command", why="on a host runtime `generic` needs a command: no image brings one"
+            )
+        argv = (*desired.command, *engine.args)
+        health, completion = "/", None
+    else:
+        raise SpecInvalid(field="spec.runtime", why=f"runtime `{engine.kind}` does not run on hosts")
+    return ProcessPlan(
+        host=host,
+        service=desired.key.name,
+        runtime=engine.kind,
+        argv=argv,
+        env={entry["name"]: str(entry.get("value", "")) for entry in desired.pod.env if "valueFrom" not in entry},
+        file=_file(desired),
+        health_path=health,
+        completion_path=completion,
+        service_name=naming.service_name(desired.key.name),
+        service_port=service_port(desired),
+        priority=PRIORITY[desired.priority],
+        eviction_protection=desired.eviction_protection,
+        memory_budget_bytes=desired.model.memory_budget_bytes,
+    )
+
+
+def _llama_argv(desired: DesiredService, options: RenderOptions) -> list[str]:
+    return host_argv(
+        desired,
+        model_path="{model}",
+        port="{port}",
+        accelerator=desired.model.accelerator,
+        host=options.host_bind_address,
+    )
+
+
+def _file(desired: DesiredService) -> FilePlan | None:
+    model = desired.model
+    if model.source.kind is SourceKind.REPOSITORY or desired.skip_model_init:
+        return None
+    if model.source.kind is SourceKind.CLAIM:
+        raise SpecInvalid(field="spec.modelRef", why="weights on a PersistentVolumeClaim cannot be read on a host")
+    # The size is left to the download itself: it is learnt late, and a changed plan would restart the process.
+    return FilePlan(
+        source=model.source.address,
+        cache_key=model.cache_key or hashlib.sha256(model.source.address.encode()).hexdigest()[:16],
+        file_name=model.file_name or "model.gguf",
+        sha256=model.sha256,
+    )

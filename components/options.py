@@ -1,0 +1,27 @@
+"""What an operator decides once for all services; handed to `components.render` by loop, CLI and static fleets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from program.desired.base import Desired
+
+
+class RenderOptions(Desired):
+    """Cluster-wide choices. The defaults are those of LLMKube's controller flags."""
+
+    cache_size: str = "100Gi"
+    """Size of the cache claim of a namespace, as a Kubernetes quantity."""
+    cache_storage_class: str = ""
+    """Storage class of the cache claim; empty means the cluster's default."""
+    cache_access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteOnce"
+    default_fs_group: int = 102
+    """Group that owns the cache when the user gives no podSecurityContext; 0 or less: the cluster chooses."""
+    init_image: str = "docker.io/curlimages/curl:8.18.0"
+    """Image with a POSIX shell, curl and sha256sum, for the containers that fetch weights."""
+    ca_configmap: str = ""
+    """ConfigMap with certificates that the downloader trusts besides its own; it must exist in every namespace."""
+    claim_is_foreign: bool = False
+    """The namespace's cache claim is somebody else's: mount it, but do not make or change it."""
+    host_bind_address: str = "0.0.0.0"  # noqa: S104 - the cluster's Services reach a host from outside
+    """Address that processes on hosts listen on."""

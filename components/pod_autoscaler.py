@@ -1,0 +1,56 @@
+"""The HorizontalPodAutoscaler of a service. Called by `components.render`."""
+
+from __future__ import annotations
+
+from components import naming
+from components.object_metadata import object_metadata, selector_labels
+from components.rendered import RenderedObject
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.service import Autoscaling, DesiredService, ScalingMetric
+from program.runtimes import runtime_for
+
+DEFAULT_TARGET = "2"
+"""Requests under way per pod, above which pods are added."""
+
+
+def pod_autoscaler(desired: DesiredService, scaling: Autoscaling) -> RenderedObject:
+    """Build the autoscaler.
+
+    Raises SpecInvalid for a metric without the target that its type needs.
+    """
+    metrics = [_metric(metric, f"spec.autoscaling.metrics[{index}]") for index, metric in enumerate(scaling.metrics)]
+    if not metrics:
+        metrics = [_pods_metric(runtime_for(desired.engine).default_hpa_metric, DEFAULT_TARGET)]
+    manifest: JsonObject = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": object_metadata(desired, naming.autoscaler_name(desired.key.name), selector_labels(desired)),
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "name": naming.deployment_name(desired.key.name),
+            },
+            "minReplicas": scaling.min_replicas,
+            "maxReplicas": scaling.max_replicas,
+            "metrics": metrics,
+        },
+    }
+    return RenderedObject("hpa", naming.TYPE_AUTOSCALER, manifest)
+
+
+def _metric(metric: ScalingMetric, field: str) -> JsonObject:
+    if metric.type == "Pods":
+        if not metric.target_average_value:
+            raise SpecInvalid(field=f"{field}.targetAverageValue", why="a metric of type `Pods` needs it")
+        return _pods_metric(metric.name, metric.target_average_value)
+    if metric.target_average_utilization is None:
+        raise SpecInvalid(field=f"{field}.targetAverageUtilization", why="a metric of type `Resource` needs it")
+    target: JsonObject = {"type": "Utilization", "averageUtilization": metric.target_average_utilization}
+    return {"type": "Resource", "resource": {"name": metric.name, "target": target}}
+
+
+def _pods_metric(name: str, average: str) -> JsonObject:
+    target: JsonObject = {"type": "AverageValue", "averageValue": average}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": target}}

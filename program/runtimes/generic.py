@@ -1,0 +1,37 @@
+"""Any other server: the user's image, command and arguments, verbatim. Called through `runtime_for`."""
+
+# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+
+from __future__ import annotations
+
+from program.desired.base import JsonObject
+from program.desired.engines import Generic
+from program.desired.service import DesiredService
+from program.runtimes.base import Probes, tcp_probes
+
+
+class GenericRuntime:
+    """A server of which only its port is known."""
+
+    name = "generic"
+    container_name = "inference-server"
+    default_port = 8080
+    command: tuple[str, ...] = ()
+    needs_model_init = False
+    takes_port = True
+    serves_metrics = False
+    default_hpa_metric = "llamacpp:requests_processing"
+    service_links = True
+
+    def default_image(self, desired: DesiredService) -> str | None:
+        return None
+
+    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+        assert isinstance(desired.engine, Generic), desired.engine
+        return list(desired.engine.args)
+
+    def env(self, desired: DesiredService) -> list[JsonObject]:
+        return []
+
+    def probes(self, port: int) -> Probes:
+        return tcp_probes(port)

@@ -1,0 +1,170 @@
+"""llama.cpp's llama-server: in pods by `LlamaCppRuntime`, on Macs and other hosts by `host_argv`.
+
+Both go through one builder. The order of flags is LLMKube's: a changed order would restart every pod of a migrating
+user. Extra arguments come late, so that llama-server, which takes the last of a repeated flag, lets them win.
+"""
+
+# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+
+from __future__ import annotations
+
+from typing import Literal
+
+from program.desired.base import JsonObject
+from program.desired.engines import LlamaCpp, RopeScaling
+from program.desired.model import Gpu, GpuVendor, SourceKind
+from program.desired.service import DesiredService
+from program.runtimes.base import Probes, http_probes, mentions, option, positive, switch
+
+IMAGE = "ghcr.io/ggml-org/llama.cpp"
+IMAGE_CPU = f"{IMAGE}:server"
+IMAGE_BY_VENDOR = {
+    GpuVendor.NVIDIA: f"{IMAGE}:server-cuda-b10068",
+    GpuVendor.AMD: f"{IMAGE}:server-rocm",
+    GpuVendor.INTEL: f"{IMAGE}:server-intel",
+}
+ALL_LAYERS = 99
+"""What `--n-gpu-layers` takes for "all of them": above the layer count of any model."""
+
+HOST_CONTEXT_SIZE = 2048
+"""Tokens. llama-server would take the model's own context, which can need more memory than a Mac has."""
+HOST_BATCH_SIZE = 2048
+
+Accelerator = Literal["cpu", "metal", "cuda", "rocm"]
+
+
+class LlamaCppRuntime:
+    """llama-server in a container."""
+
+    name = "llamacpp"
+    container_name = "llama-server"
+    default_port = 8080
+    command: tuple[str, ...] = ()
+    needs_model_init = True
+    takes_port = True
+    serves_metrics = True
+    default_hpa_metric = "llamacpp:requests_processing"
+    service_links = True
+
+    def default_image(self, desired: DesiredService) -> str | None:
+        """Follow the GPU that the pod gets, also when only the service asks for it."""
+        return IMAGE_CPU if desired.gpu is None else IMAGE_BY_VENDOR[desired.gpu.vendor]
+
+    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+        settings = _settings(desired)
+        flash = bool(settings.flash_attention) and desired.gpu is not None
+        return [
+            *_model(desired, model_path),
+            *["--port", str(port)],
+            *([] if mentions(settings.extra_args, "--host") else ["--host", host]),
+            *_gpu(desired.gpu),
+            *_engine(settings, flash=["--flash-attn", "on"] if flash else []),
+        ]
+
+    def env(self, desired: DesiredService) -> list[JsonObject]:
+        return []
+
+    def probes(self, port: int) -> Probes:
+        return http_probes("/health", port)
+
+
+def host_argv(
+    desired: DesiredService, *, model_path: str, port: str, accelerator: Accelerator, host: str = "127.0.0.1"
+) -> list[str]:
+    """Build llama-server's arguments for a process on a host.
+
+    `port` is a number or the supervisor's token for the one that it allocates. On metal the defaults are those of
+    LLMKube's agent: all layers on the GPU, flash attention, weights locked in memory. On a CPU no GPU flag is given.
+    """
+    settings = _settings(desired)
+    extra = settings.extra_args
+    sized = settings.model_copy(update={"context_size": settings.context_size or HOST_CONTEXT_SIZE})
+    gpu, flash, lock = desired.gpu, _flash(settings, accelerator), False
+    if accelerator == "metal":
+        # Apple's GPU is not counted: one per machine, and every Metal model gets it.
+        gpu = Gpu(count=1, layers=gpu.layers if gpu else None)
+        lock = not mentions(extra, "--mlock")
+        sized = sized.model_copy(update={"batch_size": settings.batch_size or HOST_BATCH_SIZE})
+    elif accelerator == "cpu":
+        gpu = None
+    return [
+        *_model(desired, model_path),
+        *["--port", port],
+        *([] if mentions(extra, "--host") else ["--host", host]),
+        *_gpu(gpu),
+        *_engine(sized, flash=flash, lock=lock),
+    ]
+
+
+def _flash(settings: LlamaCpp, accelerator: Accelerator) -> list[str]:
+    if accelerator == "cpu":
+        return []
+    if settings.flash_attention is None:
+        return ["--flash-attn", "on"] if accelerator == "metal" else []
+    return ["--flash-attn", "on" if settings.flash_attention else "off"]
+
+
+def _settings(desired: DesiredService) -> LlamaCpp:
+    assert isinstance(desired.engine, LlamaCpp), desired.engine
+    return desired.engine
+
+
+def _model(desired: DesiredService, model_path: str) -> list[str]:
+    source = desired.model.source
+    if source.kind is SourceKind.REPOSITORY:
+        return ["--hf-repo", source.repository]
+    return ["--model", model_path]
+
+
+def _gpu(gpu: Gpu | None) -> list[str]:
+    if gpu is None:
+        return []
+    layers = ALL_LAYERS if gpu.layers is None or gpu.layers < 0 else gpu.layers
+    flags = ["--n-gpu-layers", str(layers)]
+    if gpu.count > 1:
+        flags += ["--split-mode", gpu.split_mode]
+        if gpu.split_mode != "none":
+            shares = gpu.tensor_split or (1,) * gpu.count
+            flags += ["--tensor-split", ",".join(str(share) for share in shares)]
+    return flags
+
+
+def _engine(settings: LlamaCpp, *, flash: list[str], lock: bool = False) -> list[str]:
+    extra = settings.extra_args
+    flags = [
+        *positive("--ctx-size", settings.context_size),
+        *([] if mentions(extra, "--rope-scaling") else _rope(settings.rope_scaling)),
+        *([] if mentions(extra, "--parallel") else positive("--parallel", settings.parallel_slots)),
+        *flash,
+        *switch("--mlock", lock),
+        *switch("--jinja", settings.jinja),
+        *option("--cache-type-k", settings.cache_type_k),
+        *option("--cache-type-v", settings.cache_type_v),
+        *switch("--cpu-moe", settings.moe_cpu_offload),
+        *positive("--n-cpu-moe", settings.moe_cpu_layers),
+        *switch("--no-kv-offload", settings.no_kv_offload),
+    ]
+    for override in settings.tensor_overrides:
+        flags += ["--override-tensor", override]
+    flags += [
+        *positive("--batch-size", settings.batch_size),
+        *positive("--ubatch-size", settings.ubatch_size),
+        *switch("--no-warmup", settings.no_warmup),
+    ]
+    if settings.reasoning_budget is not None:
+        flags += ["--reasoning-budget", str(settings.reasoning_budget)]
+        flags += option("--reasoning-budget-message", settings.reasoning_budget_message)
+    for override in settings.metadata_overrides:
+        flags += ["--override-kv", override]
+    flags += extra
+    return flags if mentions(extra, "--metrics") else [*flags, "--metrics"]
+
+
+def _rope(rope: RopeScaling | None) -> list[str]:
+    if rope is None:
+        return []
+    return [
+        *["--rope-scaling", rope.type],
+        *option("--rope-scale", rope.factor),
+        *positive("--yarn-orig-ctx", rope.original_context),
+    ]

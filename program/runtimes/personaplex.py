@@ -1,0 +1,43 @@
+"""PersonaPlex, a speech-to-speech server on Moshi. Called through `runtime_for`."""
+
+# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+
+from __future__ import annotations
+
+from program.desired.base import JsonObject
+from program.desired.engines import PersonaPlex
+from program.desired.service import DesiredService
+from program.runtimes.base import Probes, secret_env, switch, tcp_probes
+
+
+class PersonaPlexRuntime:
+    """moshi.server in a container of the user's; it speaks TLS on a fixed port."""
+
+    name = "personaplex"
+    container_name = "personaplex"
+    default_port = 8998
+    command: tuple[str, ...] = ("/app/moshi/.venv/bin/python", "-m", "moshi.server")
+    needs_model_init = False
+    takes_port = False
+    serves_metrics = False
+    default_hpa_metric = "llamacpp:requests_processing"
+    service_links = True
+
+    def default_image(self, desired: DesiredService) -> str | None:
+        return None
+
+    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+        settings = desired.engine
+        assert isinstance(settings, PersonaPlex), settings
+        return [
+            *["--ssl", "/app/ssl"],
+            *switch("--quantize-4bit", settings.quantize_4bit),
+            *switch("--cpu-offload", settings.cpu_offload),
+        ]
+
+    def env(self, desired: DesiredService) -> list[JsonObject]:
+        assert isinstance(desired.engine, PersonaPlex), desired.engine
+        return [*secret_env("HF_TOKEN", desired.engine.hf_token), {"name": "NO_TORCH_COMPILE", "value": "1"}]
+
+    def probes(self, port: int) -> Probes:
+        return tcp_probes(port)

@@ -1,0 +1,53 @@
+"""Hugging Face's Text Generation Inference. Called through `runtime_for`."""
+
+# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+
+from __future__ import annotations
+
+from program.desired.base import JsonObject
+from program.desired.engines import Tgi
+from program.desired.model import SourceKind
+from program.desired.service import DesiredService
+from program.runtimes.base import Probes, http_probes, option, positive, secret_env
+
+
+class TgiRuntime:
+    """text-generation-launcher in a container; it fetches repositories itself."""
+
+    name = "tgi"
+    container_name = "tgi"
+    default_port = 80
+    command: tuple[str, ...] = ()
+    needs_model_init = False
+    takes_port = True
+    serves_metrics = True
+    default_hpa_metric = "tgi:queue_size"
+    service_links = True
+
+    def default_image(self, desired: DesiredService) -> str | None:
+        return "ghcr.io/huggingface/text-generation-inference:3.3.7"
+
+    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+        settings = desired.engine
+        assert isinstance(settings, Tgi), settings
+        source = desired.model.source
+        repository = source.kind is SourceKind.REPOSITORY
+        gpus = desired.gpu.count if desired.gpu else 0
+        return [
+            *["--model-id", source.repository if repository else model_path or source.address],
+            *["--port", str(port), "--hostname", host],
+            *option("--revision", source.revision if repository else None),
+            *option("--quantize", settings.quantize),
+            *positive("--max-input-length", settings.max_input_length),
+            *positive("--max-total-tokens", settings.max_total_tokens),
+            *option("--dtype", settings.dtype),
+            *(["--num-shard", str(gpus)] if gpus > 1 else []),
+            *settings.extra_args,
+        ]
+
+    def env(self, desired: DesiredService) -> list[JsonObject]:
+        assert isinstance(desired.engine, Tgi), desired.engine
+        return secret_env("HUGGING_FACE_HUB_TOKEN", desired.engine.hf_token)
+
+    def probes(self, port: int) -> Probes:
+        return http_probes("/health", port)

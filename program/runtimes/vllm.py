@@ -1,0 +1,74 @@
+"""vLLM's OpenAI server. Called through `runtime_for`."""
+
+# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+
+from __future__ import annotations
+
+from program.desired.base import JsonObject
+from program.desired.engines import Vllm
+from program.desired.model import SourceKind
+from program.desired.service import DesiredService
+from program.runtimes.base import Probes, http_probes, option, positive, secret_env, switch
+
+
+class VllmRuntime:
+    """`vllm serve` in a container."""
+
+    name = "vllm"
+    container_name = "vllm"
+    default_port = 8000
+    command: tuple[str, ...] = ("vllm", "serve")
+    needs_model_init = True
+    takes_port = True
+    serves_metrics = True
+    default_hpa_metric = "vllm:num_requests_running"
+    # A Service named `vllm` would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own setting.
+    service_links = False
+
+    def default_image(self, desired: DesiredService) -> str | None:
+        return "vllm/vllm-openai:v0.25.1"
+
+    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+        settings = desired.engine
+        assert isinstance(settings, Vllm), settings
+        source = desired.model.source
+        repository = source.kind is SourceKind.REPOSITORY
+        gpus = desired.gpu.count if desired.gpu else 0
+        explicit = settings.tensor_parallel_size or 0
+        speculative = settings.speculative
+        return [
+            source.repository if repository else model_path or source.address,
+            *["--port", str(port), "--host", host],
+            *option("--revision", source.revision if repository else None),
+            *(["--tensor-parallel-size", str(explicit)] if explicit > 1 else []),
+            *positive("--max-model-len", settings.max_model_len),
+            *option("--quantization", settings.quantization),
+            *option("--dtype", settings.dtype),
+            *option("--kv-cache-dtype", None if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype),
+            *switch("--enable-prefix-caching", settings.enable_prefix_caching),
+            *switch("--enable-chunked-prefill", settings.enable_chunked_prefill),
+            *positive("--max-num-batched-tokens", settings.max_num_batched_tokens),
+            *option("--attention-backend", settings.attention_backend),
+            *option("--speculative-model", speculative.model if speculative else None),
+            *positive("--num-speculative-tokens", speculative.num_speculative_tokens if speculative else None),
+            *switch("--enable-expert-parallel", settings.enable_expert_parallel),
+            *(_gpu_memory(settings) if gpus else []),
+            *(["--tensor-parallel-size", str(gpus)] if gpus > 1 and not explicit else []),
+            *positive("--max-num-seqs", settings.max_num_seqs),
+            *settings.extra_args,
+        ]
+
+    def env(self, desired: DesiredService) -> list[JsonObject]:
+        assert isinstance(desired.engine, Vllm), desired.engine
+        return secret_env("HF_TOKEN", desired.engine.hf_token)
+
+    def probes(self, port: int) -> Probes:
+        return http_probes("/health", port)
+
+
+def _gpu_memory(settings: Vllm) -> list[str]:
+    share = settings.gpu_memory_utilization
+    return [
+        *positive("--cpu-offload-gb", settings.cpu_offload_gb),
+        *option("--gpu-memory-utilization", None if share is None else f"{share:g}"),
+    ]
