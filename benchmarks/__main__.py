@@ -61,7 +61,7 @@ def main() -> int:
         for round_number in range(options.rounds):
             for subject in _subjects(options.peer, cluster.kubeconfig, directory):
                 console.print(f"Round {round_number + 1}: {subject.name}", style="bold")
-                row = _measure(subject, client, source, f"r{round_number}-{subject.name}", options, console)
+                row = _measure(subject, cluster, client, source, f"r{round_number}-{subject.name}", options, console)
                 results.setdefault(subject.name, []).append(row)
     finally:
         server.shutdown()
@@ -78,6 +78,7 @@ def main() -> int:
 
 def _measure(
     subject: Subject,
+    cluster: LocalCluster,
     client: KubeClient,
     source: str,
     prefix: str,
@@ -105,7 +106,7 @@ def _measure(
         subject.wait_ready()
     if options.idle_seconds > 0:
         console.print(f"  idle for {options.idle_seconds:.0f} s …")
-        quiet = scenarios.idle(subject, client, seconds=options.idle_seconds)
+        quiet = scenarios.idle(subject, cluster, seconds=options.idle_seconds)
         row["idle: share of a core (%)"] = 100 * quiet.cpu_s / quiet.seconds
         row["idle: API requests per minute"] = 60 * quiet.api_requests / quiet.seconds
     if options.large:

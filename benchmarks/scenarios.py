@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from tools.localcluster import LocalCluster
 
 
 @dataclass(frozen=True)
@@ -141,16 +143,17 @@ class Idle:
     api_requests: float
 
 
-def idle(subject: Subject, client: KubeClient, *, seconds: float) -> Idle:
+def idle(subject: Subject, cluster: LocalCluster, *, seconds: float) -> Idle:
     """Let the subject be for `seconds` and count its CPU seconds and the API server's requests (all clients')."""
-    cpu, requests = subject.cpu_s(), api_requests(client)
+    cpu, requests = subject.cpu_s(), api_requests(cluster)
     time.sleep(seconds)
-    return Idle(seconds, subject.cpu_s() - cpu, api_requests(client) - requests)
+    return Idle(seconds, subject.cpu_s() - cpu, api_requests(cluster) - requests)
 
 
-def api_requests(client: KubeClient) -> float:
-    """Requests that the API server has answered in all, long-running ones not counted until they end."""
-    text = client.request_text("GET", "/metrics")
+def api_requests(cluster: LocalCluster) -> float:
+    """Requests that the API server has answered in all, its own to itself included; watches count when they end."""
+    with urllib.request.urlopen(f"{cluster.server}/metrics", context=cluster.ssl_context(), timeout=30) as answer:
+        text = answer.read().decode()
     return sum(
         float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("apiserver_request_total{")
     )
