@@ -1,0 +1,150 @@
+"""From an InferenceService's fields to the settings of its engine: one function per runtime. Pure; `parse` calls it.
+
+Raises SpecInvalid for values that the CRD lets through but no engine could start with.
+"""
+
+from __future__ import annotations
+
+from program.desired.engines import (
+    EngineSettings,
+    Generic,
+    LlamaCpp,
+    PersonaPlex,
+    RopeScaling,
+    SecretKey,
+    Speculative,
+    Tgi,
+    Vllm,
+)
+from program.desired.errors import NotYet, SpecInvalid
+from program.desired.model import DesiredModel, Gpu, SourceKind
+from program.dialects.llmkube.pod_schema import KeySelector
+from program.dialects.llmkube.service_schema import PersonaPlexSpec, ServiceSpec, TgiSpec, VllmSpec
+
+
+def engine_settings(
+    spec: ServiceSpec, *, model: DesiredModel, gpu: Gpu | None, draft: DesiredModel | None
+) -> EngineSettings:
+    """Choose and fill the settings of `spec.runtime`."""
+    match spec.runtime:
+        case "llamacpp":
+            return _llamacpp(spec)
+        case "vllm":
+            return _vllm(spec, model=model, gpu=gpu, draft=draft)
+        case "tgi":
+            return _tgi(spec)
+        case "personaplex":
+            return _personaplex(spec.persona_plex_config or PersonaPlexSpec())
+        case "generic":
+            return Generic(args=tuple(spec.args))
+
+
+def _llamacpp(spec: ServiceSpec) -> LlamaCpp:
+    rope = spec.rope_scaling
+    return LlamaCpp(
+        context_size=spec.context_size,
+        rope_scaling=rope and RopeScaling(type=rope.type, factor=rope.factor, original_context=rope.original_context),
+        parallel_slots=spec.parallel_slots,
+        flash_attention=spec.flash_attention,
+        jinja=spec.jinja,
+        cache_type_k=spec.cache_type_custom_k or spec.cache_type_k,
+        cache_type_v=spec.cache_type_custom_v or spec.cache_type_v,
+        moe_cpu_offload=spec.moe_cpu_offload,
+        moe_cpu_layers=spec.moe_cpu_layers,
+        no_kv_offload=spec.no_kv_offload,
+        no_warmup=spec.no_warmup,
+        tensor_overrides=tuple(spec.tensor_overrides),
+        metadata_overrides=tuple(spec.metadata_overrides),
+        batch_size=spec.batch_size,
+        ubatch_size=spec.u_batch_size,
+        reasoning_budget=spec.reasoning_budget,
+        reasoning_budget_message=spec.reasoning_budget_message,
+        extra_args=tuple(spec.extra_args),
+    )
+
+
+def _vllm(spec: ServiceSpec, *, model: DesiredModel, gpu: Gpu | None, draft: DesiredModel | None) -> Vllm:
+    config = spec.vllm_config or VllmSpec()
+    at = "spec.vllmConfig"
+    _at_least_one(config.tensor_parallel_size, f"{at}.tensorParallelSize")
+    _at_least_one(config.max_model_len, f"{at}.maxModelLen")
+    gpus = gpu.count if gpu else 0
+    if config.tensor_parallel_size is not None and config.tensor_parallel_size > max(gpus, 1):
+        raise SpecInvalid(
+            field=f"{at}.tensorParallelSize",
+            why=f"{config.tensor_parallel_size} ranks need as many GPUs, and a replica has {gpus}; set "
+            "spec.resources.gpu or the Model's spec.hardware.gpu.count",
+        )
+    return Vllm(
+        tensor_parallel_size=config.tensor_parallel_size,
+        max_model_len=config.max_model_len,
+        quantization=config.quantization,
+        dtype=config.dtype,
+        kv_cache_dtype=config.kv_cache_custom_dtype
+        or (None if config.kv_cache_dtype == "auto" else config.kv_cache_dtype),
+        enable_prefix_caching=config.enable_prefix_caching,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        attention_backend=config.attention_backend,
+        speculative=_speculative(config, model=model, draft=draft),
+        enable_expert_parallel=config.enable_expert_parallel,
+        cpu_offload_gb=config.cpu_offload_gb,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        max_num_seqs=spec.parallel_slots,
+        hf_token=_secret(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
+        extra_args=tuple(spec.extra_args),
+    )
+
+
+def _speculative(config: VllmSpec, *, model: DesiredModel, draft: DesiredModel | None) -> Speculative | None:
+    wanted = config.speculative
+    if wanted is None or not wanted.enabled or not wanted.model:
+        return None
+    field = "spec.vllmConfig.speculative.model"
+    if draft is None and wanted.model == model.name:
+        draft = model
+    if draft is None:
+        raise NotYet(reason="DependencyMissing", field=field, why=f"draft Model `{wanted.model}` does not exist")
+    if draft.source.kind is not SourceKind.REPOSITORY:
+        raise SpecInvalid(
+            field=field,
+            why=f"draft Model `{wanted.model}` must come from a Hugging Face repository (`hf://org/repo`), "
+            f"because vLLM fetches it itself; its source is `{draft.source.address}`",
+        )
+    return Speculative(model=draft.source.repository, num_speculative_tokens=wanted.num_speculative_tokens)
+
+
+def _tgi(spec: ServiceSpec) -> Tgi:
+    config = spec.tgi_config or TgiSpec()
+    at = "spec.tgiConfig"
+    _at_least_one(config.max_input_length, f"{at}.maxInputLength")
+    _at_least_one(config.max_total_tokens, f"{at}.maxTotalTokens")
+    return Tgi(
+        quantize=config.quantize,
+        max_input_length=config.max_input_length,
+        max_total_tokens=config.max_total_tokens,
+        dtype=config.dtype,
+        hf_token=_secret(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
+        extra_args=tuple(spec.extra_args),
+    )
+
+
+def _personaplex(config: PersonaPlexSpec) -> PersonaPlex:
+    return PersonaPlex(
+        quantize_4bit=config.quantize_4bit,
+        cpu_offload=config.cpu_offload,
+        hf_token=_secret(config.hf_token_secret_ref, "spec.personaPlexConfig.hfTokenSecretRef"),
+    )
+
+
+def _at_least_one(value: int | None, field: str) -> None:
+    if value is not None and value < 1:
+        raise SpecInvalid(field=field, why=f"must be at least 1, is {value}; leave it out for the engine's own choice")
+
+
+def _secret(reference: KeySelector | None, field: str) -> SecretKey | None:
+    if reference is None:
+        return None
+    if not reference.name or not reference.key:
+        raise SpecInvalid(field=f"{field}.{'key' if reference.name else 'name'}", why="is empty")
+    return SecretKey(name=reference.name, key=reference.key, optional=reference.optional)
