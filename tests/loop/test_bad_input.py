@@ -1,0 +1,127 @@
+"""What makes no sense is told by a condition with reason and field; other services go on, and an edit heals it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.loop import await_condition, deployed, edit, eventually, find, model, service, status
+
+pytestmark = pytest.mark.usefixtures("loop")
+
+
+def test_a_missing_model_is_told_and_its_arrival_heals(client: KubeClient, namespace: str) -> None:
+    service(client, namespace, runtime="vllm", skipModelInit=True)
+    failed = await_condition(client, namespace, "svc", "Degraded", "True")
+    assert "base" in failed["message"] or "Model not found" in failed["message"]
+    assert status(client, namespace)["phase"] == "Failed"
+    model(client, namespace)
+    deployed(client, namespace)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "right"),
+    [
+        ({"resources": {"memory": "12 Gigs"}}, "spec.resources.memory", {"resources": {"memory": "12Gi"}}),
+        ({"resources": {"cpu": "two"}}, "spec.resources.cpu", {"resources": {"cpu": "2"}}),
+        ({"runtime": "generic"}, "spec.image", {"image": "registry.example/server:1", "containerPort": 9000}),
+    ],
+)
+def test_a_value_without_sense_names_its_field(
+    client: KubeClient, namespace: str, wrong: dict[str, Any], field: str, right: dict[str, Any]
+) -> None:
+    model(client, namespace)
+    service(client, namespace, **{"runtime": "vllm", "skipModelInit": True, **wrong})
+    service(client, namespace, "healthy", runtime="vllm", skipModelInit=True)
+    stalled = await_condition(client, namespace, "svc", "Stalled", "True")
+    assert field in stalled["message"]
+    assert find(client, kinds.DEPLOYMENTS, namespace, "svc") is None
+    deployed(client, namespace, "healthy")
+    edit(client, namespace, **right)
+    deployed(client, namespace)
+    await_condition(client, namespace, "svc", "Stalled", "False")
+
+
+def test_names_that_differ_only_by_dot_and_dash_do_not_share_a_service(client: KubeClient, namespace: str) -> None:
+    model(client, namespace)
+    first = service(client, namespace, "a.b", runtime="vllm", skipModelInit=True)
+    deployed(client, namespace, "a.b")
+    service(client, namespace, "a-b", runtime="vllm", skipModelInit=True)
+    stalled = await_condition(client, namespace, "a-b", "Stalled", "True")
+    assert "metadata.name" in stalled["message"] and "a.b" in stalled["message"]
+    kube_service = client.get(kinds.SERVICES, namespace, "a-b")
+    assert kube_service["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "a.b")
+    deployed(client, namespace, "a-b", timeout_s=40)
+
+
+def test_names_with_dots_digits_and_63_characters_work(client: KubeClient, namespace: str) -> None:
+    model(client, namespace)
+    names = {"chat.v1.prod": "chat-v1-prod", "3b": "s-3b", "n" * 63: "n" * 63}
+    for name in names:
+        service(client, namespace, name, runtime="vllm", skipModelInit=True)
+    for name, kube_service in names.items():
+        deployed(client, namespace, name)
+        assert find(client, kinds.SERVICES, namespace, kube_service)
+
+
+def test_a_name_that_no_label_can_hold_is_told(client: KubeClient, namespace: str) -> None:
+    model(client, namespace)
+    name = "n" * 70
+    service(client, namespace, name, runtime="vllm", skipModelInit=True)
+    assert "metadata.name" in await_condition(client, namespace, name, "Stalled", "True")["message"]
+
+
+def test_a_foreign_object_in_the_way_is_named_and_left_alone(client: KubeClient, namespace: str) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "svc"},
+        "spec": {"ports": [{"port": 1234}], "selector": {"app": "somebody-else"}},
+    }
+    theirs = client.create(kinds.SERVICES, namespace, body, field_manager="platform-team")
+    model(client, namespace)
+    service(client, namespace, runtime="vllm", skipModelInit=True)
+    service(client, namespace, "healthy", runtime="vllm", skipModelInit=True)
+    told = await_condition(client, namespace, "svc", "Ready", "False")
+    eventually(
+        lambda: "platform-team" in await_condition(client, namespace, "svc", "Ready", "False")["message"],
+        what=f"the manager's name (last: {told['message']})",
+    )
+    deployed(client, namespace, "healthy")
+    assert client.get(kinds.SERVICES, namespace, "svc")["spec"] == theirs["spec"]
+    client.delete(kinds.SERVICES, namespace, "svc")
+    deployed(client, namespace, timeout_s=40)
+
+
+def test_adoption_takes_a_foreign_object_over(client: KubeClient, namespace: str) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "svc"},
+        "spec": {"ports": [{"name": "http", "port": 8080}], "selector": {"app": "old"}},
+    }
+    theirs = client.create(kinds.SERVICES, namespace, body, field_manager="platform-team")
+    model(client, namespace)
+    service(client, namespace, annotations={"herdsman.dev/adopt": "true"}, runtime="vllm", skipModelInit=True)
+    deployed(client, namespace)
+    ours = client.get(kinds.SERVICES, namespace, "svc")
+    assert ours["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert ours["spec"]["selector"]["app"] == "svc"
+
+
+def test_a_source_that_the_loop_cannot_reach_holds_nothing_back(client: KubeClient, namespace: str) -> None:
+    model(client, namespace, source="https://models.invalid/never/there.gguf")
+    service(client, namespace)
+    deployment = deployed(client, namespace, timeout_s=40)
+    assert "--model /models/" in arguments_of(deployment)
+    conditions = client.get(kinds.MODELS, namespace, "base")["status"]["conditions"]
+    verified = next(c for c in conditions if c["type"] == "SourceVerified")
+    assert verified["status"] != "True" and verified["message"]
+
+
+def arguments_of(deployment: dict[str, Any]) -> str:
+    return " ".join(deployment["spec"]["template"]["spec"]["containers"][0]["args"])

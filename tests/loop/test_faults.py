@@ -1,0 +1,203 @@
+"""Killed loops, killed API servers, lost state, two loops at once: it converges, and restarts no pod.
+
+Each test has a control plane and a state directory of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.loop.conftest import grant_loop_rights
+from tests.support.loop import (
+    LoopProcess,
+    arguments,
+    await_condition,
+    deployed,
+    edit,
+    eventually,
+    find,
+    install_crds,
+    loop_process,
+    model,
+    service,
+)
+from tools.localcluster import LocalCluster
+
+NAMESPACE = "faults"
+VLLM = {"runtime": "vllm", "skipModelInit": True}
+
+
+class Scene:
+    """A cluster of its own with the CRDs, a namespace and a Model."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        install_crds(self.client)
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        self.client.create(kinds.NAMESPACES, None, body)
+        self.kubeconfig = grant_loop_rights(self.client, cluster, directory / "kubeconfig")
+        model(self.client, NAMESPACE)
+
+    def deployments(self) -> dict[str, tuple[str, int]]:
+        """Each Deployment's uid and generation: equal afterwards means that nothing was remade or changed."""
+        items = self.client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"]
+        return {d["metadata"]["name"]: (d["metadata"]["uid"], d["metadata"]["generation"]) for d in items}
+
+
+@pytest.fixture
+def scene(fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path) -> Scene:
+    return Scene(fresh_control_plane(), tmp_path)
+
+
+def pulumi_children(pid: int) -> list[psutil.Process]:
+    return [p for p in psutil.Process(pid).children(recursive=True) if "pulumi" in p.name()]
+
+
+def test_a_loop_killed_in_a_batch_converges_after_a_restart(scene: Scene) -> None:
+    count = 20
+    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        for number in range(count):
+            service(scene.client, NAMESPACE, f"svc-{number}", **VLLM)
+        children = eventually(lambda: pulumi_children(loop.pid), what="an engine run", timeout_s=30)
+        loop.kill()
+        for child in children:
+            with_grace(child)
+        before = scene.deployments()
+        loop.start()
+        eventually(lambda: len(scene.deployments()) == count, what="all Deployments", timeout_s=60)
+        after = scene.deployments()
+        assert {name: after[name] for name in before} == before, "what was made before the kill was made again"
+        client = scene.client
+        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "svc-0")
+        eventually(lambda: find(client, kinds.DEPLOYMENTS, NAMESPACE, "svc-0") is None, what="no orphan", timeout_s=30)
+        names = {s["metadata"]["name"] for s in client.list(kinds.SERVICES, NAMESPACE)["items"]}
+        assert names <= {f"svc-{number}" for number in range(count)}
+
+
+def with_grace(process: psutil.Process) -> None:
+    """A killed parent leaves its engine behind; on a real machine it dies with the cgroup or ends by itself."""
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def test_a_lost_state_directory_restarts_nothing(scene: Scene) -> None:
+    client = scene.client
+    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        service(client, NAMESPACE, "plain", **VLLM)
+        service(client, NAMESPACE, "scaled", autoscaling={"maxReplicas": 3}, **VLLM)
+        for name in ("plain", "scaled"):
+            deployed(client, NAMESPACE, name)
+            await_condition(client, NAMESPACE, name, "Reconciling", "True")
+        loop.stop()
+        before = scene.deployments()
+        shutil.rmtree(loop.state)
+        edit(client, NAMESPACE, "scaled", autoscaling=None)
+        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "plain")
+        loop.start()
+        eventually(lambda: find(client, kinds.AUTOSCALERS, NAMESPACE, "scaled") is None, what="no autoscaler left")
+        eventually(lambda: find(client, kinds.DEPLOYMENTS, NAMESPACE, "plain") is None, what="no Deployment left")
+        assert scene.deployments()["scaled"][0] == before["scaled"][0]
+        edit(client, NAMESPACE, "scaled", vllmConfig={"maxModelLen": 512})
+        eventually(lambda: "512" in arguments(deployed(client, NAMESPACE, "scaled")), what="a change after the loss")
+
+
+def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> None:
+    client = scene.client
+    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        for name in ("gone", "stays"):
+            service(client, NAMESPACE, name, **VLLM)
+            deployed(client, NAMESPACE, name)
+            await_condition(client, NAMESPACE, name, "Reconciling", "True")
+        loop.stop()
+        before = scene.deployments()
+        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "gone")
+        loop.start()
+        eventually(lambda: set(scene.deployments()) == {"stays"}, what="only `stays` to be left")
+        assert scene.deployments()["stays"] == before["stays"]
+        assert [s["metadata"]["name"] for s in client.list(kinds.SERVICES, NAMESPACE)["items"]] == ["stays"]
+
+
+def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
+    client = scene.client
+    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        for number in range(5):
+            service(client, NAMESPACE, f"svc-{number}", **VLLM)
+        for number in range(5):
+            deployed(client, NAMESPACE, f"svc-{number}")
+            await_condition(client, NAMESPACE, f"svc-{number}", "Reconciling", "True")
+        loop.stop()
+        before = scene.deployments()
+        loop.start()
+        eventually(lambda: loop.metric("herdsman_reconciles_total") >= 5, what="a pass over each")
+        time.sleep(1.0)
+        assert loop.metric("herdsman_engine_cli_processes_total") == 0
+        assert scene.deployments() == before
+
+
+def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Scene) -> None:
+    count = 20
+    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        for number in range(count):
+            service(scene.client, NAMESPACE, f"svc-{number}", **VLLM)
+        eventually(lambda: pulumi_children(loop.pid), what="an engine run", timeout_s=30)
+        scene.cluster.kill("kube-apiserver")
+        time.sleep(2.0)
+        scene.cluster.start("kube-apiserver")
+        eventually(lambda: len(scene.deployments()) == count, what="all Deployments", timeout_s=90)
+        assert loop.poll() is None, "the loop must outlive a short outage"
+
+
+def test_of_two_loops_one_works_and_the_other_takes_over(scene: Scene) -> None:
+    client = scene.client
+    with loop_process(scene.kubeconfig, scene.directory / "one") as first:
+        second = LoopProcess(scene.kubeconfig, scene.directory / "two")
+        try:
+            second.start(ready=False)
+            service(client, NAMESPACE, "svc", **VLLM)
+            deployed(client, NAMESPACE)
+            eventually(lambda: second.url, what="the second loop's health server")
+            assert second.metric("herdsman_leader") == 0
+            assert first.metric("herdsman_leader") == 1
+            assert second.metric("herdsman_reconciles_total") == 0
+            first.stop()
+            eventually(lambda: second.metric("herdsman_leader") == 1, what="the second loop to lead", timeout_s=30)
+            edit(client, NAMESPACE, vllmConfig={"maxModelLen": 777})
+            eventually(lambda: "777" in arguments(deployed(client, NAMESPACE)), what="a change by the second loop")
+        finally:
+            second.stop()
+
+
+def test_once_ends_by_itself_and_its_exit_code_tells(scene: Scene) -> None:
+    client = scene.client
+    service(client, NAMESPACE, "svc", **VLLM)
+    loop = LoopProcess(scene.kubeconfig, scene.directory / "loop")
+    loop.start("--once", ready=False)
+    assert loop.wait(60) == 0, loop.log.read_text()[-3000:]
+    deployed(client, NAMESPACE, timeout_s=1)
+    service(client, NAMESPACE, "broken", resources={"memory": "much"}, **VLLM)
+    loop.start("--once", ready=False)
+    assert loop.wait(60) == 1, loop.log.read_text()[-3000:]
+
+
+def test_a_missing_crd_is_told_with_what_to_do(
+    fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path
+) -> None:
+    cluster = fresh_control_plane(components=("etcd", "kube-apiserver"))
+    loop = LoopProcess(cluster.kubeconfig, tmp_path / "loop")
+    loop.start(ready=False)
+    assert loop.wait(30) == 1
+    assert "herdsman crds | kubectl apply -f -" in loop.log.read_text()

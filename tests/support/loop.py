@@ -1,0 +1,269 @@
+"""`herdsman run` as a process of its own, and small words for what tests look at: services, conditions, Deployments."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from program.dialects.crds import crd_documents
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+MODEL_API = kinds.MODELS.api_version
+
+
+@dataclass
+class LoopProcess:
+    """One `herdsman run` with a state directory of its own."""
+
+    kubeconfig: Path
+    directory: Path
+    arguments: tuple[str, ...] = ()
+    _process: subprocess.Popen[bytes] | None = None
+    _logs: int = field(default=0)
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"loop-{self._logs}.log"
+
+    def start(self, *more: str, ready: bool = True) -> LoopProcess:
+        """Start it and (unless told not to) wait until its caches are filled."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._logs += 1
+        command = [
+            *(sys.executable, "-m", "automation.cli", "run"),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--state=file://{self.state}",
+            "--allowed-remote-hosts=127.0.0.0/8",
+            "--health-port=0",
+            "--log-format=json",
+            "--log-level=debug",
+            *self.arguments,
+            *more,
+        ]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ})
+        if ready:
+            eventually(self._is_ready, what="a loop with filled caches", timeout_s=30)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        assert self._process is not None
+        return self._process.poll()
+
+    def wait(self, timeout_s: float = 60) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """As kill -9 does; its Pulumi child is left to itself."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """Ask it to end and wait."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    def lines(self) -> list[Json]:
+        """Its log so far, one object a line."""
+        found = []
+        for line in self.log.read_text(errors="replace").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
+
+    @property
+    def url(self) -> str:
+        """Base URL of its health server; empty while it has none."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        found = re.search(r"http://127\.0\.0\.1:\d+", text)
+        return found.group(0) if found else ""
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[{{ ]", line))
+
+    def _is_ready(self) -> bool:
+        if self.poll() is not None:
+            raise AssertionError(f"the loop ended with {self.poll()}:\n{self.log.read_text()[-3000:]}")
+        if not self.url:
+            return False
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2):
+                return True
+        except OSError:
+            return False
+
+
+@contextlib.contextmanager
+def loop_process(kubeconfig: Path, directory: Path, *arguments: str, start: bool = True) -> Iterator[LoopProcess]:
+    """Run a loop while the block lasts."""
+    loop = LoopProcess(kubeconfig, directory, arguments)
+    try:
+        if start:
+            loop.start()
+        yield loop
+    finally:
+        if loop._process is not None and loop.poll() is None:
+            loop.stop()
+
+
+def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 20.0) -> T:
+    """Look until the answer is true or something; fail with what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = look()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s for {what}; the last look gave {answer!r}")
+        time.sleep(0.05)
+
+
+def install_crds(client: KubeClient) -> None:
+    """Apply the CRDs and wait until they are served."""
+    for document in crd_documents():
+        client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
+    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
+        eventually(partial(_served, client, kind), what=f"{kind.plural} to be served")
+
+
+def _served(client: KubeClient, kind: kinds.Kind) -> bool:
+    try:
+        client.list(kind, limit=1)
+    except NotFound:
+        return False
+    return True
+
+
+def model(client: KubeClient, namespace: str, name: str = "base", **spec: Any) -> Json:
+    """Make a Model; its source defaults to a repository that only an engine would fetch."""
+    body = {
+        "apiVersion": MODEL_API,
+        "kind": "Model",
+        "metadata": {"name": name},
+        "spec": {"source": "org/repo", **spec},
+    }
+    return client.create(kinds.MODELS, namespace, body)
+
+
+def service(
+    client: KubeClient, namespace: str, name: str = "svc", *, annotations: dict[str, str] | None = None, **spec: Any
+) -> Json:
+    """Make an InferenceService of the Model `base`."""
+    body = {
+        "apiVersion": MODEL_API,
+        "kind": "InferenceService",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {"modelRef": "base", **spec},
+    }
+    return client.create(kinds.INFERENCE_SERVICES, namespace, body)
+
+
+def edit(client: KubeClient, namespace: str, name: str = "svc", **spec: Any) -> Json:
+    return client.patch(kinds.INFERENCE_SERVICES, namespace, name, {"spec": spec})
+
+
+def find(client: KubeClient, kind: kinds.Kind, namespace: str, name: str) -> Json | None:
+    try:
+        return client.get(kind, namespace, name)
+    except NotFound:
+        return None
+
+
+def deployed(client: KubeClient, namespace: str, name: str = "svc", *, timeout_s: float = 20.0) -> Json:
+    """Wait for the Deployment of a service."""
+    found = eventually(
+        lambda: find(client, kinds.DEPLOYMENTS, namespace, name), what=f"Deployment {name}", timeout_s=timeout_s
+    )
+    assert found is not None
+    return found
+
+
+def arguments(deployment: Json) -> str:
+    return " ".join(deployment["spec"]["template"]["spec"]["containers"][0].get("args") or ())
+
+
+def status(client: KubeClient, namespace: str, name: str = "svc") -> Json:
+    return client.get(kinds.INFERENCE_SERVICES, namespace, name).get("status") or {}
+
+
+def condition(client: KubeClient, namespace: str, name: str, type_: str) -> Json:
+    """A condition of a service; empty while there is none."""
+    conditions = status(client, namespace, name).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == type_), {})
+
+
+def await_condition(
+    client: KubeClient,
+    namespace: str,
+    name: str,
+    type_: str,
+    wanted: str,
+    *,
+    reason: str | None = None,
+    timeout_s: float = 20.0,
+) -> Json:
+    """Wait until a condition has a status (and a reason)."""
+
+    def look() -> Json | None:
+        found = condition(client, namespace, name, type_)
+        if found.get("status") == wanted and (reason is None or found.get("reason") == reason):
+            return found
+        return None
+
+    try:
+        found = eventually(look, what=f"{type_}={wanted} of {name}", timeout_s=timeout_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; status: {json.dumps(status(client, namespace, name))}") from None
+    assert found is not None
+    return found
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def http_folder(folder: Path) -> Iterator[str]:
+    """Serve a folder on loopback; gives the base URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
