@@ -20,6 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from automation.process_mark import is_dead, mark
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, KubeError, NotFound
 from kubeapi.kinds import LEASES
@@ -31,6 +32,8 @@ RENEW_DEADLINE_S = 10.0
 """The leader gives up when it could not renew for this long, well before others may take over."""
 RETRY_PERIOD_S = 2.0
 """Seconds between two tries to take or renew the lease."""
+MARK_ANNOTATION = "herdsman.dev/process"
+"""On the lease: by it another process on the holder's machine can tell that the holder is dead."""
 
 Json = dict[str, Any]
 
@@ -68,6 +71,7 @@ class LeaseElector:
         if not lease_duration_s > renew_deadline_s > retry_period_s > 0:
             raise ValueError("needed: lease duration > renew deadline > retry period > 0")
         self.holder = holder or identity()
+        self._mark = mark()
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -116,7 +120,7 @@ class LeaseElector:
             self._stopping.wait(self._retry_period_s)
         if not self._leading.is_set():
             return
-        _log.info("Became leader", extra={"lease": self._name, "holder": self.holder, "fence": self._token})
+        _log.debug("Took the lease", extra={"lease": self._name, "holder": self.holder, "fence": self._token})
         try:
             if self._on_started is not None:
                 self._on_started(self._token)
@@ -128,7 +132,7 @@ class LeaseElector:
         if why is None:
             self._release()
         else:
-            _log.error("Lost the lease", extra={"lease": self._name, "holder": self.holder, "why": why})
+            _log.debug("Lost the lease", extra={"lease": self._name, "holder": self.holder, "why": why})
             self._on_lost(why)
 
     def _keep(self) -> str | None:
@@ -179,13 +183,16 @@ class LeaseElector:
         return True
 
     def _is_free(self, lease: Json) -> bool:
-        """Whether nobody holds the lease, or its holder let it run out while we looked."""
+        """Whether nobody holds the lease, its holder is proven dead, or let it run out while we looked."""
         spec = lease.get("spec") or {}
         version = str(lease["metadata"].get("resourceVersion"))
         now = self._clock()
         if version != self._seen_version:
             self._seen_version, self._seen_at = version, now
         holder = spec.get("holderIdentity") or ""
+        if holder and is_dead(str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION) or "")):
+            _log.info("Found the holder of the lease dead", extra={"lease": self._name, "holder": holder})
+            return True
         duration_s = float(spec.get("leaseDurationSeconds") or self._lease_duration_s)
         return not holder or now - self._seen_at >= duration_s
 
@@ -204,7 +211,11 @@ class LeaseElector:
         lease: Json = {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {
+                "name": self._name,
+                "namespace": self._namespace,
+                "annotations": {MARK_ANNOTATION: self._mark},
+            },
             "spec": {**self._claim(now), "acquireTime": now, "leaseTransitions": transitions},
         }
         path = LEASES.path(self._namespace)
@@ -216,7 +227,8 @@ class LeaseElector:
         if acquired:
             spec["acquireTime"] = now
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
-        self._put({**lease, "spec": spec})
+        annotations = {**(lease["metadata"].get("annotations") or {}), MARK_ANNOTATION: self._mark}
+        self._put({**lease, "metadata": {**lease["metadata"], "annotations": annotations}, "spec": spec})
 
     def _claim(self, now: str) -> Json:
         return {

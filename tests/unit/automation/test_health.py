@@ -1,0 +1,106 @@
+"""The health server, asked over HTTP on loopback."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from automation.health import HealthServer
+from automation.metrics import Metrics
+
+
+class State:
+    ready = False
+    problem: str | None = None
+
+    def check(self) -> str | None:
+        if self.problem == "raise":
+            raise RuntimeError("broken check")
+        return self.problem
+
+
+@pytest.fixture
+def state() -> State:
+    return State()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def server(state: State, metrics: Metrics) -> Iterator[HealthServer]:
+    server = HealthServer(metrics.registry, is_ready=lambda: state.ready, live={"lease": state.check})
+    server.start()
+    yield server
+    server.stop()
+
+
+def ask(server: HealthServer, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_it_is_alive_before_it_is_ready(server: HealthServer, state: State) -> None:
+    assert ask(server, "/healthz")[0] == 200
+    assert ask(server, "/readyz")[0] == 503
+    state.ready = True
+    assert ask(server, "/readyz?verbose")[0] == 200
+
+
+@pytest.mark.parametrize("problem", ["lost", "raise"])
+def test_a_failed_check_fails_both_probes_and_is_named(server: HealthServer, state: State, problem: str) -> None:
+    state.ready, state.problem = True, problem
+    for path in ("/healthz", "/readyz"):
+        status, text = ask(server, path)
+        assert status == 503
+        assert "[-] lease" in text
+
+
+def test_other_paths_are_not_found(server: HealthServer) -> None:
+    assert ask(server, "/debug")[0] == 404
+
+
+def test_metrics_are_served_with_what_was_counted(server: HealthServer, metrics: Metrics) -> None:
+    metrics.on_reconcile("ok", 0.25)
+    metrics.on_batch("ok", 3, 0.5)
+    metrics.on_api_request("GET", 200)
+    metrics.set_phases({"Ready": 2, "Failed": 1})
+    metrics.set_phases({"Ready": 3})
+    status, text = ask(server, "/metrics")
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert status == 200
+    assert samples[("herdsman_reconciles_total", (("result", "ok"),))] == 1.0
+    assert samples[("herdsman_reconcile_seconds_sum", ())] == 0.25
+    assert samples[("herdsman_engine_batch_size_sum", ())] == 3.0
+    assert samples[("herdsman_api_requests_total", (("status", "200"), ("verb", "GET")))] == 1.0
+    assert samples[("herdsman_services", (("phase", "Ready"),))] == 3.0
+    assert samples[("herdsman_services", (("phase", "Failed"),))] == 0.0
+
+
+def test_two_sets_of_metrics_live_side_by_side() -> None:
+    one, two = Metrics(), Metrics()
+    one.on_batch("ok", 1, 1.0)
+    assert two.registry.get_sample_value("herdsman_engine_batches_total", {"result": "ok"}) is None
+
+
+def test_a_stopped_server_leaves_its_port_free(server: HealthServer, metrics: Metrics) -> None:
+    port = server.port
+    server.stop()
+    again = HealthServer(metrics.registry, port=port)
+    again.start()
+    assert ask(again, "/healthz")[0] == 200
+    again.stop()
