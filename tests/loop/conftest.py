@@ -1,4 +1,4 @@
-"""A loop for all tests of a module, with just the rights of docs/install/rbac.yaml, beside an administrator's client."""
+"""A loop for the tests of a module, with just the rights of docs/install/rbac.yaml, and an administrator's client."""
 
 from __future__ import annotations
 
