@@ -127,7 +127,7 @@ def kubeconfig_access(path: str | None = None, context: str | None = None) -> Ac
     return Access(load)
 
 
-def in_cluster_access() -> Access:
+def in_cluster_access(service_account: pathlib.Path = SERVICE_ACCOUNT) -> Access:
     """Use the service account of the pod that we run in; its token is read again as it rotates.
 
     Raises ConfigInvalid outside a pod.
@@ -135,14 +135,11 @@ def in_cluster_access() -> Access:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise ConfigInvalid("not inside a pod: KUBERNETES_SERVICE_HOST and _PORT are not set")
-    if not (SERVICE_ACCOUNT / "token").is_file():
-        raise ConfigInvalid(f"no service account token at {SERVICE_ACCOUNT / 'token'}")
+    token, authority = service_account / "token", service_account / "ca.crt"
+    if not token.is_file():
+        raise ConfigInvalid(f"no service account token at {token}")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(
-        lambda: Endpoint(
-            server, authorization=_TokenFile(SERVICE_ACCOUNT / "token"), ca_file=str(SERVICE_ACCOUNT / "ca.crt")
-        )
-    )
+    return Access(lambda: Endpoint(server, authorization=_TokenFile(token), ca_file=str(authority)))
 
 
 def default_access(path: str | None = None) -> Access:
