@@ -1,0 +1,372 @@
+"""The embedded Kubernetes provider: Pulumi's ResourceProvider service over server-side apply.
+
+Called by the Pulumi engine through `components.providers.plugin_server`; serves the unmodified `pulumi_kubernetes` SDK
+and plain `pulumi.CustomResource` with tokens such as `kubernetes:apps/v1:Deployment`. Calls `kubernetes_calls` for
+whatever touches the cluster. This module only translates: wire to Python, verdicts to diffs, refusals to statuses.
+
+One instance serves all stacks, programs and threads: it keeps no state of an engine, and ignores Cancel, which one
+engine sends and all would feel.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import structlog
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+from components.providers import kubernetes_diff as diffs
+from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_calls import Call, KubernetesCalls, Verdict
+from components.providers.kubernetes_diff import Change
+from components.providers.kubernetes_errors import Code, Refused
+from components.providers.kubernetes_objects import Identity, NotSupported, Token
+from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
+from kubeapi.client import KubeClient
+from kubeapi.errors import KindNotServed
+
+log = structlog.get_logger(__name__)
+
+PACKAGE = "kubernetes"
+FIELD_MANAGER = "herdsman"
+_FALLBACK_VERSION = "4.34.2"
+_FORBIDDEN_CONFIG = ("kubeconfig", "context", "cluster", "namespace", "renderYamlToDirectory", "clusterIdentifier")
+_PropertyDiff = provider_pb2.PropertyDiff
+_KINDS = {
+    (diffs.Kind.ADD, False): _PropertyDiff.ADD,
+    (diffs.Kind.ADD, True): _PropertyDiff.ADD_REPLACE,
+    (diffs.Kind.DELETE, False): _PropertyDiff.DELETE,
+    (diffs.Kind.DELETE, True): _PropertyDiff.DELETE_REPLACE,
+    (diffs.Kind.UPDATE, False): _PropertyDiff.UPDATE,
+    (diffs.Kind.UPDATE, True): _PropertyDiff.UPDATE_REPLACE,
+}
+_IDENTITY_PATHS: tuple[diffs.Path, ...] = (("metadata", "name"), ("metadata", "namespace"), ("kind",))
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+def _answering(
+    method: Callable[[KubernetesProvider, Request, grpc.ServicerContext], Answer],
+) -> Callable[[KubernetesProvider, Request, grpc.ServicerContext], Answer]:
+    """Turn our refusals into gRPC statuses; anything else is a defect of ours and says so."""
+
+    @functools.wraps(method)
+    def answer(self: KubernetesProvider, request: Request, context: grpc.ServicerContext) -> Answer:
+        try:
+            return method(self, request, context)
+        except Refused as refused:
+            _abort(context, refused.code, refused.message)
+        except (NotSupported, Unsupported) as unsupported:
+            _abort(context, Code.UNIMPLEMENTED, str(unsupported))
+        except Exception as defect:
+            log.exception("Failed to answer the engine", method=method.__name__)
+            _abort(
+                context, Code.ABORTED, f"defect in the embedded provider: {method.__name__}: {type(defect).__name__}"
+            )
+
+    return answer
+
+
+def _abort(context: grpc.ServicerContext, code: Code, message: str) -> NoReturn:
+    context.abort(grpc.StatusCode[code.name], message)
+    raise AssertionError("abort raises")
+
+
+class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
+    """Serves every kind that the API server serves. `verify`: look for drift also where no input changed."""
+
+    def __init__(self, client: KubeClient, *, field_manager: str = FIELD_MANAGER, verify: bool = True) -> None:
+        self._calls = KubernetesCalls(client, field_manager=field_manager)
+        self._field_manager = field_manager
+        self._verify = verify
+
+    # The plugin itself
+
+    def Handshake(  # noqa: N802 - the names of Pulumi's gRPC service
+        self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.ProviderHandshakeResponse:
+        return provider_pb2.ProviderHandshakeResponse(
+            accept_secrets=True, accept_resources=False, accept_outputs=True, supports_autonaming_configuration=True
+        )
+
+    def Attach(  # noqa: N802
+        self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext
+    ) -> empty_pb2.Empty:
+        return empty_pb2.Empty()
+
+    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:  # noqa: N802
+        return empty_pb2.Empty()
+
+    def GetPluginInfo(  # noqa: N802
+        self, request: empty_pb2.Empty, context: grpc.ServicerContext
+    ) -> plugin_pb2.PluginInfo:
+        return plugin_pb2.PluginInfo(version=sdk_version())
+
+    def GetSchema(  # noqa: N802
+        self, request: provider_pb2.GetSchemaRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.GetSchemaResponse:
+        return provider_pb2.GetSchemaResponse(schema=json.dumps({"name": PACKAGE, "version": sdk_version()}))
+
+    def CheckConfig(  # noqa: N802
+        self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.CheckResponse:
+        """Refuse what would mean another cluster or other writes than ours; silence would act on the wrong cluster."""
+        failures = [
+            provider_pb2.CheckFailure(
+                property=key,
+                reason=f"the embedded provider works on the one cluster that Herdsman is connected to; remove `{key}` "
+                "(give each object its metadata.namespace), or use the official provider",
+            )
+            for key in _FORBIDDEN_CONFIG
+            if key in request.news.fields and request.news.fields[key].WhichOneof("kind") != "null_value"
+        ]
+        return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
+
+    def DiffConfig(  # noqa: N802
+        self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.DiffResponse:
+        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
+
+    def Configure(  # noqa: N802
+        self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.ConfigureResponse:
+        return provider_pb2.ConfigureResponse(
+            acceptSecrets=True, supportsPreview=True, acceptOutputs=True, supports_autonaming_configuration=True
+        )
+
+    def Invoke(  # noqa: N802
+        self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.InvokeResponse:
+        self._refuse(context, request.tok)
+
+    def Call(self, request: provider_pb2.CallRequest, context: grpc.ServicerContext) -> provider_pb2.CallResponse:  # noqa: N802
+        self._refuse(context, request.tok)
+
+    def Construct(  # noqa: N802
+        self, request: provider_pb2.ConstructRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.ConstructResponse:
+        self._refuse(context, request.type)
+
+    @staticmethod
+    def _refuse(context: grpc.ServicerContext, token: str) -> NoReturn:
+        _abort(
+            context,
+            Code.UNIMPLEMENTED,
+            f"`{token}` is not supported by the embedded provider: it renders YAML, charts or directories. "
+            "Register each object by itself, or use the official provider",
+        )
+
+    # Resources
+
+    @_answering
+    def Check(  # noqa: N802
+        self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.CheckResponse:
+        """Complete the inputs: apiVersion, kind, name, namespace; a Secret's data becomes secret."""
+        token = Token.parse(request.type)
+        inputs = objects.cleaned(decode(request.news))
+        failures = []
+        for key, value in (("apiVersion", token.api_version), ("kind", token.kind)):
+            if plain(inputs.get(key)) not in (None, value):
+                reason = f"`{plain(inputs[key])}` contradicts the type of the resource, which says `{value}`"
+                failures.append(provider_pb2.CheckFailure(property=key, reason=reason))
+        inputs = {**inputs, "apiVersion": token.api_version, "kind": token.kind}
+        metadata = inputs.get("metadata", {})
+        if isinstance(metadata, dict):
+            inputs["metadata"], lacking = self._named(token, metadata, request)
+            if lacking:
+                failures.append(provider_pb2.CheckFailure(property="metadata", reason=lacking))
+        elif not has_unknown(metadata):
+            failures.append(provider_pb2.CheckFailure(property="metadata", reason="metadata is not an object"))
+        return provider_pb2.CheckResponse(inputs=encode(objects.sealed(inputs, token)), failures=failures)
+
+    def _named(
+        self, token: Token, metadata: Properties, request: provider_pb2.CheckRequest
+    ) -> tuple[Properties, str | None]:
+        metadata = dict(metadata)
+        if "name" not in metadata:
+            old = plain(decode(request.olds)).get("metadata")
+            old_name = old.get("name") if isinstance(old, dict) else None
+            mode = provider_pb2.CheckRequest.AutonamingOptions.Mode
+            if old_name:
+                metadata["name"] = old_name
+            elif request.HasField("autonaming") and request.autonaming.mode == mode.DISABLE:
+                return metadata, "metadata.name is required: automatic naming is switched off"
+            elif request.HasField("autonaming") and request.autonaming.proposed_name:
+                metadata["name"] = request.autonaming.proposed_name
+            else:
+                prefix = metadata.pop("generateName", None)
+                metadata["name"] = objects.auto_name(
+                    request.name, request.randomSeed, prefix if isinstance(prefix, str) else None
+                )
+        metadata.pop("generateName", None)
+        if "namespace" not in metadata:
+            try:
+                if self._calls.kind(token).namespaced:
+                    metadata["namespace"] = objects.DEFAULT_NAMESPACE
+            except KindNotServed:
+                pass  # its CRD may come with this same program; the namespace is settled when the object is made
+        return metadata, None
+
+    @_answering
+    def Diff(  # noqa: N802
+        self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.DiffResponse:
+        """Compare inputs path by path, then ask the API: is it still so, and can it become so without a new object?"""
+        token = Token.parse(request.type)
+        inputs, old_outputs = decode(request.news), plain(decode(request.olds))
+        identity = _identity(old_outputs, request.id)
+        wanted = objects.comparable(inputs, identity)
+        old = objects.comparable(decode(request.old_inputs), identity)
+        uid = _uid(old_outputs)
+        found = [
+            Change(c.path, c.kind, replaces=any(diffs.touch(c.path, path) for path in _IDENTITY_PATHS))
+            for c in diffs.changes(old, wanted)
+        ]
+        if any(change.replaces for change in found):
+            return _diff_answer(found, delete_first=False)
+        if has_unknown(wanted):
+            return _diff_answer(found)
+        if found:
+            verdict = self._calls.try_out(Call(token, inputs), identity, uid)
+        elif self._verify:
+            verdict = self._calls.verify(token, identity, uid, wanted)
+        else:
+            verdict = Verdict()
+        return _diff_answer(_judged(found, verdict, list(request.ignoreChanges)))
+
+    @_answering
+    def Create(  # noqa: N802
+        self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.CreateResponse:
+        token, inputs = Token.parse(request.type), decode(request.properties)
+        if request.preview and has_unknown(inputs):
+            return provider_pb2.CreateResponse(properties=encode(objects.unknown_outputs(inputs, token)))
+        call = Call(token, inputs, request.urn, request.preview, request.timeout, context.is_active)
+        live = self._calls.create(call)
+        if live is None:
+            return provider_pb2.CreateResponse(properties=encode(objects.unknown_outputs(inputs, token)))
+        if request.preview:
+            planned = objects.planned_outputs(live, inputs, token, self._field_manager)
+            return provider_pb2.CreateResponse(properties=encode(planned))
+        outputs = objects.outputs(live, inputs, token, self._field_manager)
+        return provider_pb2.CreateResponse(id=Identity.of(live).id, properties=encode(outputs))
+
+    @_answering
+    def Update(  # noqa: N802
+        self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.UpdateResponse:
+        token, inputs = Token.parse(request.type), decode(request.news)
+        if request.preview and has_unknown(inputs):
+            return provider_pb2.UpdateResponse(properties=encode(objects.unknown_outputs(inputs, token)))
+        old_outputs = plain(decode(request.olds))
+        identity = _identity(old_outputs, request.id)
+        settled = marked_like(objects.comparable(inputs, identity), inputs)
+        live = self._calls.update(
+            Call(token, settled, request.urn, request.preview, request.timeout, context.is_active),
+            uid=_uid(old_outputs),
+            old_inputs=plain(decode(request.old_inputs)),
+            ignore_changes=request.ignoreChanges,
+        )
+        shaped = (
+            objects.unknown_outputs(inputs, token)
+            if live is None
+            else objects.outputs(live, inputs, token, self._field_manager)
+        )
+        return provider_pb2.UpdateResponse(properties=encode(shaped))
+
+    @_answering
+    def Read(  # noqa: N802
+        self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.ReadResponse:
+        """Read the live object for a refresh (its old inputs come along) or an import (only its id does)."""
+        token = Token.parse(request.type)
+        old_inputs, old_outputs = decode(request.inputs), plain(decode(request.properties))
+        live = self._calls.read(token, request.id)
+        if live is None:
+            return provider_pb2.ReadResponse()
+        uid = _uid(old_outputs)
+        if uid and live["metadata"]["uid"] != uid and not self._calls.holds(live, plain(old_inputs)):
+            return provider_pb2.ReadResponse()  # ours is gone, and somebody else's stands in its place
+        if old_inputs:
+            refreshed = self._calls.refreshed(token, old_inputs, live)
+        else:
+            refreshed = objects.imported_inputs(live, token)
+        manager = self._field_manager if self._calls.applied(live) else None
+        outputs = objects.outputs(live, old_inputs, token, manager)
+        return provider_pb2.ReadResponse(id=Identity.of(live).id, inputs=encode(refreshed), properties=encode(outputs))
+
+    @_answering
+    def Delete(  # noqa: N802
+        self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext
+    ) -> empty_pb2.Empty:
+        old_outputs = plain(decode(request.properties))
+        if context.is_active():
+            self._calls.delete(
+                Token.parse(request.type),
+                request.id,
+                uid=_uid(old_outputs),
+                was_applied=old_outputs.get(objects.FIELD_MANAGER_KEY) == self._field_manager,
+                old_inputs=plain(decode(request.old_inputs)),
+                urn=request.urn,
+            )
+        return empty_pb2.Empty()
+
+
+def sdk_version() -> str:
+    """The version of the `pulumi_kubernetes` SDK beside us: the engine warns when its provider is older."""
+    try:
+        return importlib.metadata.version("pulumi-kubernetes")
+    except importlib.metadata.PackageNotFoundError:
+        return _FALLBACK_VERSION
+
+
+def _identity(outputs: Properties, resource_id: str) -> Identity:
+    """Say which object a state means: by its outputs, else by its id."""
+    of_outputs = Identity.of(outputs) if isinstance(outputs.get("metadata"), dict) else None
+    return of_outputs if of_outputs and of_outputs.name else Identity.parse(resource_id, namespaced="/" in resource_id)
+
+
+def _uid(outputs: Properties) -> str | None:
+    metadata: Any = outputs.get("metadata")
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    return uid if isinstance(uid, str) else None
+
+
+def _judged(found: list[Change], verdict: Verdict, ignored: list[str]) -> list[Change]:
+    """Add to the changes of the inputs what the cluster said about them."""
+    if verdict.missing:
+        return [*found, Change(("metadata", "uid"), diffs.Kind.DELETE, replaces=True, in_inputs=False)]
+    if verdict.recreated:
+        return [*found, Change(("metadata", "uid"), diffs.Kind.UPDATE, in_inputs=False)]
+    drifted = [
+        Change(drift.path, diffs.Kind.DELETE if drift.live is diffs.MISSING else diffs.Kind.UPDATE, in_inputs=False)
+        for drift in verdict.drifts
+    ]
+    return [*diffs.replacing(found, verdict.immutable), *diffs.without(drifted, ignored)]
+
+
+def _diff_answer(found: list[Change], *, delete_first: bool = True) -> provider_pb2.DiffResponse:
+    if not found:
+        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE, hasDetailedDiff=True)
+    replaced = [change for change in found if change.replaces]
+    return provider_pb2.DiffResponse(
+        changes=provider_pb2.DiffResponse.DIFF_SOME,
+        hasDetailedDiff=True,
+        diffs=list(dict.fromkeys(str(change.path[0]) for change in found)),
+        replaces=list(dict.fromkeys(str(change.path[0]) for change in replaced)),
+        deleteBeforeReplace=bool(replaced) and delete_first,
+        detailedDiff={
+            diffs.path_text(change.path): _PropertyDiff(
+                kind=_KINDS[change.kind, change.replaces], inputDiff=change.in_inputs
+            )
+            for change in found
+        },
+    )

@@ -1,0 +1,443 @@
+"""Makes, changes, reads and removes one Kubernetes object by server-side apply, and never one that is not ours.
+
+Called by `components.providers.kubernetes`. Calls `kubeapi.client`. Decisions are taken by the pure modules beside
+this one; docs/adr/0005 argues them. Everything is safe to call from many threads.
+
+The common case costs one request. A create carries a resourceVersion that no object has: the API server accepts it
+when the object does not exist and answers 409 when it does. An update carries the uid of our object: 409 when the
+object is gone, 422 when another one stands in its place. Only these answers lead to a second look.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_diff import MISSING, Path, covers, expand, parse_path, value_at, with_value
+from components.providers.kubernetes_errors import Code, Refused, immutable_fields, refusal
+from components.providers.kubernetes_objects import Identity, Json, Token
+from components.providers.kubernetes_ownership import Drift, applied_fields, drift, owner_of, owns
+from components.providers.marshalling import Properties, marked_like, plain, secret_texts
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound
+from kubeapi.kinds import CRDS, Kind
+
+log = structlog.get_logger(__name__)
+
+HANDOVER_SUFFIX = "-handover"
+MAX_WAIT_S = 60.0
+"""The longest wait for an object that is being deleted to go, or for a new CRD to be served."""
+FIRST_POLL_S = 0.1
+LAST_POLL_S = 1.0
+_ABSENT_VERSION = "1"
+"""A resourceVersion from before the first object was written."""
+_REPLICAS = ("spec", "replicas")
+_MAX_ROUNDS = 5
+_MAX_REMEMBERED = 20_000
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request of the engine about one object."""
+
+    token: Token
+    inputs: Properties
+    """May hold secrets, no unknowns."""
+    urn: str = ""
+    preview: bool = False
+    timeout_s: float = 0.0
+    """As the program set it by customTimeouts; 0 means MAX_WAIT_S."""
+    alive: Callable[[], bool] = field(default=lambda: True)
+    """False once the engine went away."""
+
+    @property
+    def obj(self) -> Json:
+        return objects.body(self.inputs, self.token)
+
+    def asked(self, verb: str, identity: Identity) -> str:
+        return f"{'preview: ' if self.preview else ''}{verb} {self.token.kind} `{identity.id}`"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a look at the live object said about an object whose inputs did not change, or are about to."""
+
+    missing: bool = False
+    recreated: bool = False
+    """Another object of this name stands in its place."""
+    drifts: tuple[Drift, ...] = ()
+    immutable: tuple[str, ...] = ()
+    """API field paths that only a new object can have as wanted."""
+
+
+class KubernetesCalls:
+    """The calls of one provider on one API server."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        field_manager: str,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._manager = field_manager
+        self._sleep = sleep
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last_urn: OrderedDict[str, str] = OrderedDict()
+
+    def kind(self, token: Token) -> Kind:
+        """Find where a kind is served. Raises KindNotServed, and Refused when the server cannot be asked."""
+        try:
+            return self._client.mapping(token.api_version, token.kind)
+        except KindNotServed:
+            raise
+        except ApiError as error:
+            raise refusal(error, f"look up kind {token.kind} of {token.api_version}") from error
+
+    # Create and update
+
+    def create(self, call: Call) -> Json | None:
+        """Make an object, or take over what is there and ours. None: a preview that cannot be tried out yet."""
+        kind = self._kind_when_served(call)
+        if kind is None:
+            return None
+        obj = _placed(call.obj, kind)
+        return self._create(call, kind, obj, "create")
+
+    def update(
+        self, call: Call, *, uid: str | None, old_inputs: Json, ignore_changes: Iterable[str] = ()
+    ) -> Json | None:
+        """Bring our object to its inputs; make it again if it is gone. None as in `create`."""
+        kind = self._kind_when_served(call)
+        if kind is None:
+            return None
+        obj = _placed(call.obj, kind)
+        identity = Identity.of(obj)
+        if not uid:
+            return self._create(call, kind, obj, "update")
+        ignored = [parse_path(text) for text in ignore_changes]
+        yields_replicas = objects.gives_up_replicas(old_inputs, obj)
+        try:
+            if ignored or yields_replicas:
+                live = self._client.get(kind, identity.namespace, identity.name)
+                obj = _leaving(obj, live, ignored)
+                if yields_replicas:
+                    obj = self._handed_over(call, kind, obj, live)
+            return self._apply(call, kind, objects.with_metadata(obj, uid=uid), force=True)
+        except (Invalid, Conflict, NotFound) as error:
+            if not _about_uid(error) and not isinstance(error, NotFound):
+                raise refusal(error, call.asked("update", identity), secret_texts(call.inputs)) from error
+            return self._create(call, kind, obj, "update")
+        except ApiError as error:
+            raise refusal(error, call.asked("update", identity), secret_texts(call.inputs)) from error
+
+    def _create(self, call: Call, kind: Kind, obj: Json, verb: str) -> Json | None:
+        identity = Identity.of(obj)
+        deadline = self._deadline(call)
+        pause_s = FIRST_POLL_S
+        rounds = 0
+        while True:
+            rounds += 1
+            try:
+                return self._apply(call, kind, objects.with_metadata(obj, resourceVersion=_ABSENT_VERSION), force=False)
+            except Conflict as error:
+                if rounds > _MAX_ROUNDS:
+                    raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
+            except NotFound as error:
+                # A CRD that was just established may be listed an instant before its path is served.
+                if not self._path_is_late(error) or self._clock() > deadline or not call.alive():
+                    raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
+                self._sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_POLL_S)
+                continue
+            except ApiError as error:
+                raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
+            try:
+                live = self._client.get(kind, identity.namespace, identity.name)
+                if live["metadata"].get("deletionTimestamp"):
+                    if call.preview:
+                        return None
+                    self._wait_until_gone(call, kind, live, deadline)
+                    continue
+                return self._take_over(call, kind, obj, live)
+            except NotFound:
+                continue
+            except ApiError as error:
+                if _about_uid(error) and rounds <= _MAX_ROUNDS:
+                    continue
+                raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
+
+    def _take_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json:
+        owner = owner_of(live, obj, self._manager)
+        if not owner.ours and not objects.adoption_asked(obj):
+            identity = Identity.of(obj)
+            raise Refused(
+                Code.ALREADY_EXISTS,
+                f"{call.token.kind} `{identity.id}` exists and is not ours: it is held by {owner.words}. "
+                "It was left as it is. Delete it, choose another name, or set the annotation "
+                f'{objects.ADOPT_ANNOTATION}: "true" to take it over.',
+            )
+        if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):
+            obj = self._handed_over(call, kind, obj, live)
+        return self._apply(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), force=True)
+
+    def _apply(self, call: Call, kind: Kind, obj: Json, *, force: bool) -> Json:
+        if not call.alive():
+            raise Refused(Code.CANCELLED, "the engine went away before this was applied; nothing was changed")
+        live = self._client.apply(
+            kind, Identity.of(obj).namespace, obj, field_manager=self._manager, force=force, dry_run=call.preview
+        )
+        if not call.preview:
+            self._remember(live, call.urn)
+        return live
+
+    def _handed_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json:
+        """Keep the live replica count when we stop setting it.
+
+        A field that its only owner no longer applies goes back to its default, which would be one replica. So a second
+        manager takes it first, from whom the autoscaler takes it at its first write. A conflict means that somebody
+        owns it already, which is what we want.
+        """
+        replicas = value_at(live, _REPLICAS)
+        if replicas is MISSING or not owns(live, self._manager, _REPLICAS):
+            return obj
+        if call.preview:
+            return with_value(obj, _REPLICAS, replicas)  # type: ignore[no-any-return]  # a dict in, a dict out
+        identity = Identity.of(obj)
+        claim = {
+            "apiVersion": obj["apiVersion"],
+            "kind": obj["kind"],
+            "metadata": {**_key(identity), "uid": live["metadata"]["uid"]},
+            "spec": {"replicas": replicas},
+        }
+        try:
+            self._client.apply(kind, identity.namespace, claim, field_manager=self._manager + HANDOVER_SUFFIX)
+        except Conflict as error:
+            if _about_uid(error):
+                raise
+        return obj
+
+    # Looking before a change
+
+    def verify(self, token: Token, identity: Identity, uid: str | None, wanted: Json) -> Verdict:
+        """Compare the live object with inputs that did not change: one GET. Raises Refused."""
+        try:
+            live = self._client.get(self.kind(token), identity.namespace, identity.name)
+        except NotFound:
+            return Verdict(missing=True)
+        except ApiError as error:
+            raise refusal(error, f"verify {token.kind} `{identity.id}`") from error
+        if live["metadata"].get("deletionTimestamp"):
+            return Verdict(missing=True)
+        if uid and live["metadata"].get("uid") != uid:
+            return Verdict(recreated=True)
+        return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager)))
+
+    def try_out(self, call: Call, identity: Identity, uid: str | None) -> Verdict:
+        """Dry-run a change of our object. What only the real update can report is left to it."""
+        try:
+            kind = self.kind(call.token)
+            obj = _placed(call.obj, kind)
+            claim = objects.with_metadata(obj, uid=uid) if uid else obj
+            self._client.apply(kind, identity.namespace, claim, field_manager=self._manager, force=True, dry_run=True)
+        except Refused:
+            return Verdict()
+        except ApiError as error:
+            if _about_uid(error):
+                return self._standing_in(call.token, identity)
+            if isinstance(error, Invalid):
+                return Verdict(immutable=immutable_fields(error))
+        return Verdict()
+
+    def _standing_in(self, token: Token, identity: Identity) -> Verdict:
+        try:
+            self._client.get(self.kind(token), identity.namespace, identity.name)
+        except NotFound:
+            return Verdict(missing=True)
+        except (ApiError, Refused):
+            return Verdict()
+        return Verdict(recreated=True)
+
+    # Read and delete
+
+    def read(self, token: Token, resource_id: str) -> Json | None:
+        """Read a live object; None when it, or its kind, is gone. Raises Refused."""
+        try:
+            kind = self.kind(token)
+            identity = Identity.parse(resource_id, namespaced=kind.namespaced)
+            return self._client.get(kind, identity.namespace, identity.name)
+        except NotFound:
+            return None
+        except ApiError as error:
+            raise refusal(error, f"read {token.kind} `{resource_id}`") from error
+
+    def holds(self, live: Json, wanted: Json) -> bool:
+        """Tell whether a live object is ours."""
+        return owner_of(live, wanted, self._manager).ours
+
+    def applied(self, live: Json) -> bool:
+        """Tell whether we are among the managers of a live object."""
+        return applied_fields(live, self._manager) is not None
+
+    def refreshed(self, token: Token, inputs: Properties, live: Json) -> Properties:
+        """Bring inputs up to date with the live object: only where a field of ours was changed by somebody else.
+
+        What the server merely writes otherwise (`1000m` as `1`) stays as the program said it, or every refresh would
+        make the next preview show changes.
+        """
+        fresh = plain(inputs)
+        # From the back, so that an item taken out of a list does not move those that are still to come.
+        for drifted in reversed(drift(objects.body(inputs, token), live, self._manager)):
+            if token.secret and drifted.path[0] == "data":
+                fresh = with_value(fresh, ("stringData", *drifted.path[1:]), MISSING)
+            fresh = with_value(fresh, drifted.path, drifted.live)
+        return objects.sealed(marked_like(fresh, inputs), token)
+
+    def delete(
+        self, token: Token, resource_id: str, *, uid: str | None, was_applied: bool, old_inputs: Json, urn: str
+    ) -> None:
+        """Delete our object and nobody else's; gone already is fine. Raises Refused."""
+        asked = f"delete {token.kind} `{resource_id}`"
+        try:
+            kind = self.kind(token)
+            identity = Identity.parse(resource_id, namespaced=kind.namespaced)
+            live = self._client.get(kind, identity.namespace, identity.name)
+            reason = self._reason_to_leave(live, uid, was_applied, old_inputs, urn)
+            if reason:
+                log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason=reason)
+                return
+            self._client.delete(kind, identity.namespace, identity.name, uid=live["metadata"]["uid"])
+        except NotFound:
+            return
+        except Conflict:
+            log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason="made anew")
+        except ApiError as error:
+            raise refusal(error, asked) from error
+
+    def _reason_to_leave(
+        self, live: Json, uid: str | None, was_applied: bool, old_inputs: Json, urn: str
+    ) -> str | None:
+        live_uid = live["metadata"]["uid"]
+        with self._lock:
+            last = self._last_urn.get(live_uid)
+        if last is not None and last != urn:
+            # A resource that was renamed in the program keeps its object: its new name has applied it just now.
+            return f"it belongs to {last} now"
+        owner = owner_of(live, old_inputs, self._manager)
+        if owner.ours:
+            return None
+        if uid and live_uid != uid:
+            return f"it was made anew by someone else, {owner.words}"
+        if was_applied and live["metadata"].get("managedFields"):
+            return f"it was taken over by {owner.words}"
+        return None
+
+    # Waiting
+
+    def _kind_when_served(self, call: Call) -> Kind | None:
+        deadline = self._deadline(call)
+        pause_s = FIRST_POLL_S
+        while True:
+            try:
+                return self.kind(call.token)
+            except KindNotServed as error:
+                if call.preview:
+                    return None  # its CRD may be made by this same program
+                waiting = self._clock() < deadline and call.alive() and self._is_coming(call.token)
+                if not waiting:
+                    raise refusal(error, call.asked("create", Identity.of(call.obj))) from error
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_POLL_S)
+
+    def _is_coming(self, token: Token) -> bool:
+        """Tell whether a CRD of this kind is there but not served yet."""
+        group, _, version = token.api_version.rpartition("/")
+        try:
+            for crd in self._client.list(CRDS)["items"]:
+                spec = crd["spec"]
+                versions = [v["name"] for v in spec["versions"] if v.get("served")]
+                if spec["group"] == group and spec["names"]["kind"] == token.kind and version in versions:
+                    return True
+        except ApiError:
+            return False
+        return False
+
+    @staticmethod
+    def _path_is_late(error: NotFound) -> bool:
+        return error.message.startswith(("404 page not found", "the server could not find the requested resource"))
+
+    def _wait_until_gone(self, call: Call, kind: Kind, live: Json, deadline: float) -> None:
+        identity = Identity.of(live)
+        uid = live["metadata"]["uid"]
+        pause_s = FIRST_POLL_S
+        while self._clock() < deadline and call.alive():
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_POLL_S)
+            try:
+                live = self._client.get(kind, identity.namespace, identity.name)
+            except NotFound:
+                return
+            if live["metadata"]["uid"] != uid:
+                return
+        finalizers = ", ".join(f"`{name}`" for name in live["metadata"].get("finalizers") or []) or "none"
+        raise Refused(
+            Code.DEADLINE_EXCEEDED,
+            f"{kind.kind} `{identity.id}` is being deleted since {live['metadata'].get('deletionTimestamp')} and still "
+            f"there; finalizers: {finalizers}. End what holds it (pods that use a claim, the controller of a "
+            "finalizer); running again then makes it anew.",
+        )
+
+    def _deadline(self, call: Call) -> float:
+        return self._clock() + (min(call.timeout_s, MAX_WAIT_S) if call.timeout_s > 0 else MAX_WAIT_S)
+
+    def _remember(self, live: Json, urn: str) -> None:
+        uid = live["metadata"].get("uid")
+        if not uid or not urn:
+            return
+        with self._lock:
+            self._last_urn[uid] = urn
+            self._last_urn.move_to_end(uid)
+            if len(self._last_urn) > _MAX_REMEMBERED:
+                self._last_urn.popitem(last=False)
+
+
+def _placed(obj: Json, kind: Kind) -> Json:
+    """Give a namespace to an object of a namespaced kind that has none, and take it from one that cannot have any."""
+    metadata = obj.get("metadata") or {}
+    if kind.namespaced and not metadata.get("namespace"):
+        return objects.with_metadata(obj, namespace=objects.DEFAULT_NAMESPACE)
+    if not kind.namespaced and "namespace" in metadata:
+        return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
+    return obj
+
+
+def _key(identity: Identity) -> dict[str, Any]:
+    return {"name": identity.name, **({"namespace": identity.namespace} if identity.namespace else {})}
+
+
+def _leaving(obj: Json, live: Json, ignored: list[Path]) -> Json:
+    """Say of ignored fields what the live object says, so that applying changes nothing there."""
+    for pattern in ignored:
+        paths = dict.fromkeys((*expand(obj, pattern), *expand(live, pattern)))
+        for path in paths:
+            if covers(("metadata", "managedFields"), path) or path[:1] == ("status",):
+                continue
+            obj = with_value(obj, path, value_at(live, path))
+    return obj
+
+
+def _about_uid(error: ApiError) -> bool:
+    """Tell whether the server refuses because our object is not, or no longer, the one of this name."""
+    if isinstance(error, Invalid):
+        return any(cause.field == "metadata.uid" for cause in error.causes)
+    return isinstance(error, Conflict) and "uid mismatch" in error.message

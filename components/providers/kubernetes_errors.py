@@ -1,0 +1,131 @@
+"""Puts the API's refusals into words: what was asked, which field is wrong and why, what to do. Pure.
+
+Called by `components.providers.kubernetes`. Calls the types of `kubeapi.errors`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+from kubeapi import errors
+
+_NOT_TYPED = "failed to create typed patch object"
+_TYPED_CAUSE = re.compile(r"(\.[^\s:]+): ([^:\n][^\n]*)")
+_IMMUTABLE = re.compile(
+    r"immutable|may not (?:be )?change|cannot (?:be )?change|can not (?:be )?change|can't (?:be )?change"
+    r"|must not (?:be )?change|updates to .* are forbidden|may not be modified|cannot be modified",
+    re.IGNORECASE,
+)
+_MIN_STRUCK = 3
+STRUCK = "[secret]"
+
+
+class Code(Enum):
+    """How a failure is classed on the wire. None of them makes the engine doubt the state (docs/adr/0004)."""
+
+    INVALID_ARGUMENT = "invalid argument"
+    NOT_FOUND = "not found"
+    ALREADY_EXISTS = "already exists"
+    PERMISSION_DENIED = "permission denied"
+    UNAUTHENTICATED = "unauthenticated"
+    RESOURCE_EXHAUSTED = "resource exhausted"
+    FAILED_PRECONDITION = "failed precondition"
+    ABORTED = "aborted"
+    UNAVAILABLE = "unavailable"
+    UNIMPLEMENTED = "unimplemented"
+    CANCELLED = "cancelled"
+    DEADLINE_EXCEEDED = "deadline exceeded"
+
+
+class Refused(Exception):
+    """A call of the engine cannot be served; the message is for the person who reads the engine's output."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def refusal(error: errors.ApiError, asked: str, secrets: Iterable[str] = ()) -> Refused:
+    """Word an API error. `asked` says what was tried: "create Deployment `prod/llama`"."""
+    code, advice = _class_of(error)
+    lines = [f"could not {asked}: {_headline(error)}"]
+    lines += [
+        f"  - {field}: {_first_line(why)}" if field else f"  - {_first_line(why)}" for field, why in causes(error)
+    ]
+    lines.append(advice)
+    return Refused(code, struck("\n".join(lines), secrets))
+
+
+def struck(text: str, secrets: Iterable[str]) -> str:
+    """Strike secret values from a message. Very short ones stay: they would strike half the words."""
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        if len(secret) >= _MIN_STRUCK:
+            text = text.replace(secret, STRUCK)
+    return text
+
+
+def causes(error: errors.ApiError) -> list[tuple[str, str]]:
+    """List (field, what is wrong) of an error, each once."""
+    found = [(cause.field, cause.message) for cause in error.causes]
+    if not found and _NOT_TYPED in error.message:
+        found = [(field.lstrip("."), why) for field, why in _TYPED_CAUSE.findall(error.message)]
+    return list(dict.fromkeys(found))
+
+
+def immutable_fields(error: errors.Invalid) -> tuple[str, ...]:
+    """Give the fields that only a new object can have otherwise; empty unless that is all that is wrong.
+
+    With another fault beside it the new object would be refused too, after the old one was deleted.
+    """
+    found = causes(error)
+    if not found or not all(_IMMUTABLE.search(why) for _, why in found):
+        return ()
+    return tuple(field for field, _ in found)
+
+
+def _headline(error: errors.ApiError) -> str:
+    if causes(error):
+        return "the API server finds it invalid"
+    return _first_line(error.message)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0].rstrip()
+
+
+def _class_of(error: errors.ApiError) -> tuple[Code, str]:
+    text = error.message
+    if isinstance(error, errors.Invalid | errors.BadRequest) or _NOT_TYPED in text:
+        return Code.INVALID_ARGUMENT, "Correct the fields named above."
+    if isinstance(error, errors.KindNotServed):
+        return Code.NOT_FOUND, "Check apiVersion and kind, or install the CustomResourceDefinition first."
+    if isinstance(error, errors.NotFound):
+        if text.startswith("namespaces "):
+            return Code.NOT_FOUND, "Create the namespace first, and let this resource depend on it."
+        return Code.NOT_FOUND, "Someone deleted it meanwhile; run again."
+    if isinstance(error, errors.Unauthorized):
+        return Code.UNAUTHENTICATED, "The credentials were refused: renew the kubeconfig or the service account token."
+    if isinstance(error, errors.Forbidden):
+        return Code.PERMISSION_DENIED, _forbidden_advice(text)
+    if isinstance(error, errors.AlreadyExists):
+        return Code.ALREADY_EXISTS, "Choose another name, or delete the object in the way."
+    if isinstance(error, errors.Conflict):
+        return Code.ABORTED, "Somebody wrote at the same moment; run again."
+    if isinstance(error, errors.TooManyRequests):
+        return Code.RESOURCE_EXHAUSTED, "The API server is overloaded; run again later."
+    if isinstance(error, errors.Unreachable):
+        return Code.UNAVAILABLE, "Whether it took effect is not known; running again is safe."
+    return Code.UNAVAILABLE, "The API server failed; running again is safe."
+
+
+def _forbidden_advice(text: str) -> str:
+    if "exceeded quota" in text:
+        return "Raise the ResourceQuota, or ask for less."
+    if "being terminated" in text:
+        return "The namespace is being deleted; wait until it is gone and create it again."
+    if "cannot " in text and " resource " in text:
+        return "Grant this verb on this resource to the user named above by RBAC."
+    return "An admission rule of the cluster refuses it; ask who administers it."

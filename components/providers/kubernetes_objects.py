@@ -1,0 +1,227 @@
+"""Shapes what passes between Pulumi and the Kubernetes API: tokens, names, inputs, request bodies, outputs. Pure.
+
+Called by `components.providers.kubernetes`. Calls the marshalling and the diff.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from components.providers.kubernetes_diff import MISSING, value_at, with_value
+from components.providers.marshalling import UNKNOWN, Properties, Secret, has_unknown, marked_like, plain
+
+Json = dict[str, Any]
+
+ADOPT_ANNOTATION = "herdsman.dev/adopt"
+LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+FIELD_MANAGER_KEY = "__fieldManager"
+DEFAULT_NAMESPACE = "default"
+MAX_NAME = 63
+_SUFFIX_DIGITS = 8
+_SECRET_FIELDS = ("data", "stringData")
+_ASSIGNED_METADATA = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
+_PROGRAM_MODULES = ("helm.sh/v3", "helm.sh/v4", "kustomize", "kustomize/v2", "yaml", "yaml/v2")
+"""Modules of the SDK that are programs over other objects and no kinds of the API."""
+
+
+class NotSupported(Exception):
+    """A type token that the embedded provider does not serve; the message says what to use instead."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A type token taken apart: `kubernetes:apps/v1:Deployment`."""
+
+    api_version: str
+    kind: str
+
+    @staticmethod
+    def parse(text: str) -> Token:
+        """Take a type token apart. Raises NotSupported for what is no single Kubernetes object."""
+        parts = text.split(":")
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise NotSupported(f"`{text}` is no type of a Kubernetes object")
+        _, module, kind = parts
+        if module in _PROGRAM_MODULES:
+            raise NotSupported(
+                f"`{text}` is not supported by the embedded provider: it stands for many objects. "
+                "Register each object by itself, or use the official provider"
+            )
+        if kind.endswith("Patch") and kind != "Patch":
+            raise NotSupported(
+                f"`{text}` is not supported by the embedded provider: it never writes to objects of somebody else. "
+                f'Register the whole object, with the annotation {ADOPT_ANNOTATION}: "true" to take it over'
+            )
+        if kind.endswith("List"):
+            raise NotSupported(
+                f"`{text}` is not supported by the embedded provider: a list is no object of its own. "
+                "Register each item by itself"
+            )
+        return Token("v1" if module == "core/v1" else module, kind)
+
+    @property
+    def secret(self) -> bool:
+        """Tell whether objects of this kind hold secrets in their data."""
+        return self.api_version == "v1" and self.kind == "Secret"
+
+    @property
+    def crd(self) -> bool:
+        return self.kind == "CustomResourceDefinition" and self.api_version.startswith("apiextensions.k8s.io/")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which object: namespace is None for cluster-scoped kinds."""
+
+    namespace: str | None
+    name: str
+
+    @staticmethod
+    def of(obj: Json) -> Identity:
+        metadata = obj.get("metadata") or {}
+        return Identity(metadata.get("namespace"), str(metadata.get("name") or ""))
+
+    @staticmethod
+    def parse(resource_id: str, *, namespaced: bool) -> Identity:
+        """Read a Pulumi id: `namespace/name`, or `name` (then of the default namespace where the kind has one)."""
+        namespace, _, name = resource_id.rpartition("/")
+        return Identity((namespace or DEFAULT_NAMESPACE) if namespaced else None, name)
+
+    @property
+    def id(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def auto_name(logical: str, seed: bytes, prefix: str | None = None) -> str:
+    """Name an object after its Pulumi resource, with a suffix that the engine's seed decides."""
+    suffix = hashlib.sha256(seed).hexdigest()[:_SUFFIX_DIGITS]
+    base = prefix if prefix is not None else re.sub(r"[^a-z0-9]+", "-", logical.lower()).strip("-") + "-"
+    return base[: MAX_NAME - _SUFFIX_DIGITS].lstrip("-") + suffix
+
+
+def cleaned(inputs: Properties) -> Properties:
+    """Copy inputs without nulls and without the private `__` keys of the official provider's state."""
+    return {key: _without_nulls(value) for key, value in inputs.items() if value is not None and key[:2] != "__"}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(child) for key, child in value.items() if child is not None}
+    if isinstance(value, list):
+        return [_without_nulls(child) for child in value]
+    return value
+
+
+def sealed(properties: Properties, token: Token) -> Properties:
+    """Mark what a Secret holds as secret, however it was given."""
+    if not token.secret:
+        return properties
+    return {
+        key: Secret(value) if key in _SECRET_FIELDS and not isinstance(value, Secret) else value
+        for key, value in properties.items()
+    }
+
+
+def body(inputs: Properties, token: Token) -> Json:
+    """Build the object to apply from inputs without unknowns, less what only the server may write.
+
+    A Secret's stringData becomes data: the server merges the one into the other and forgets, so that under server-side
+    apply a key taken out of stringData would stay for ever.
+    """
+    obj: Json = cleaned(plain(inputs))
+    obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key not in _ASSIGNED_METADATA}
+    texts = obj.get("stringData")
+    if token.secret and isinstance(texts, dict):
+        encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
+        del obj["stringData"]
+    return obj
+
+
+def adoption_asked(inputs: Json) -> bool:
+    annotations = (inputs.get("metadata") or {}).get("annotations") or {}
+    return isinstance(annotations, dict) and str(annotations.get(ADOPT_ANNOTATION, "")).lower() == "true"
+
+
+def with_metadata(obj: Json, **fields: Any) -> Json:
+    """Copy an object with these fields of its metadata set."""
+    return {**obj, "metadata": {**(obj.get("metadata") or {}), **fields}}
+
+
+def outputs(live: Json, inputs: Properties, token: Token, field_manager: str | None) -> Properties:
+    """Shape a live object as the resource's outputs: all of it but the book-keeping, with every secret marked.
+
+    `field_manager` is noted when we applied the object, as the official provider does: who once did and does no more
+    has lost it to someone else, whereas an imported object never was applied.
+    """
+    metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
+    if token.secret and LAST_APPLIED_ANNOTATION in (metadata.get("annotations") or {}):
+        # kubectl keeps a copy of the whole Secret there.
+        kept = {key: value for key, value in metadata["annotations"].items() if key != LAST_APPLIED_ANNOTATION}
+        metadata["annotations"] = kept
+    shaped: Properties = {**live, "metadata": metadata}
+    if field_manager is not None:
+        shaped[FIELD_MANAGER_KEY] = field_manager
+    return sealed(marked_like(shaped, inputs), token)
+
+
+def planned_outputs(dry: Json, inputs: Properties, token: Token, field_manager: str) -> Properties:
+    """Shape the answer to a dry run of a create: what the server only assigns for real is unknown."""
+    shaped = outputs(dry, inputs, token, field_manager)
+    metadata = {key: UNKNOWN if key in _ASSIGNED_METADATA else value for key, value in shaped["metadata"].items()}
+    shaped = {**shaped, "metadata": {**metadata, "uid": UNKNOWN}, "status": UNKNOWN}
+    spec = shaped.get("spec")
+    if token.kind == "Service" and isinstance(spec, dict):
+        given = plain(inputs).get("spec") or {}
+        assigned = [key for key in ("clusterIP", "clusterIPs", "healthCheckNodePort") if key in spec]
+        shaped["spec"] = {**spec, **{key: UNKNOWN for key in assigned if key not in given}}
+    return shaped
+
+
+def unknown_outputs(inputs: Properties, token: Token) -> Properties:
+    """Shape the outputs of a change that cannot be tried out yet: the inputs, and the rest unknown."""
+    metadata = inputs.get("metadata")
+    shaped = {**inputs, "status": UNKNOWN}
+    if isinstance(metadata, dict):
+        shaped["metadata"] = {**metadata, **{key: UNKNOWN for key in _ASSIGNED_METADATA if key != "managedFields"}}
+    return sealed(shaped, token)
+
+
+def imported_inputs(live: Json, token: Token) -> Properties:
+    """Give the inputs that describe a live object as it stands, for an import."""
+    metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key not in _ASSIGNED_METADATA}
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != LAST_APPLIED_ANNOTATION}
+    metadata.pop("annotations", None)
+    if annotations:
+        metadata["annotations"] = annotations
+    return sealed({**{key: value for key, value in live.items() if key != "status"}, "metadata": metadata}, token)
+
+
+def gives_up_replicas(old: Json, new: Json) -> bool:
+    """Tell whether replicas were set before and are not any more: someone else shall scale from now on."""
+    path = ("spec", "replicas")
+    return value_at(old, path) is not MISSING and value_at(new, path) is MISSING
+
+
+def comparable(inputs: Properties, identity: Identity | None) -> Json:
+    """Bring inputs into the form in which two versions are compared.
+
+    A namespace left out (its kind was not served yet when the inputs were checked) is the one the object came to be in.
+    """
+    obj: Json = cleaned(plain(inputs))
+    metadata = obj.get("metadata")
+    if identity is not None and identity.namespace and isinstance(metadata, dict) and "namespace" not in metadata:
+        return with_value(obj, ("metadata", "namespace"), identity.namespace)  # type: ignore[no-any-return]  # a dict in, a dict out
+    return obj
+
+
+def identity_unknown(inputs: Properties) -> bool:
+    """Tell whether a preview cannot say yet which object these inputs mean."""
+    metadata = inputs.get("metadata")
+    if not isinstance(metadata, dict):
+        return has_unknown(metadata)
+    return any(has_unknown(metadata.get(key)) for key in ("name", "namespace"))

@@ -1,0 +1,213 @@
+"""Tells whose a live object is, and which of its fields, from its managedFields and owner references. Pure.
+
+Called by `components.providers.kubernetes` and `components.providers.kubernetes_objects`. How server-side apply
+records ownership: https://kubernetes.io/docs/reference/using-api/server-side-apply/ and docs/adr/0005.
+
+Drift is read from the record of ownership and not from values: the API server takes a field from our set as soon as
+someone else gives it another value, and it leaves a field ours whose value it only normalised (`1000m` to `1`), set
+by default or changed in admission. So one GET finds what really drifted, and nothing that merely looks different.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from components.providers.kubernetes_diff import MISSING, Path
+
+Json = dict[str, Any]
+
+_SERVER_FIELDS: tuple[Path, ...] = (
+    ("apiVersion",),
+    ("kind",),
+    ("metadata", "name"),
+    ("metadata", "namespace"),
+    ("metadata", "uid"),
+    ("metadata", "resourceVersion"),
+    ("metadata", "generateName"),
+    ("metadata", "generation"),
+    ("metadata", "creationTimestamp"),
+)
+"""Never in managedFields: identity, and what the server alone writes."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose an object is."""
+
+    ours: bool
+    words: str
+    """Who manages it, for an error message."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A field of our inputs that is ours no longer: its path in the inputs and its live value, or MISSING."""
+
+    path: Path
+    live: Any
+
+
+def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
+    """Judge whether a live object is the one that `wanted` describes.
+
+    It is ours when its controller is the one that we would write, or when we applied it before and no other controller
+    holds it. A controller of the same kind and name but another uid is the same user object made anew.
+    """
+    held_by, holder = _controller(live), _controller(wanted)
+    if held_by is not None:
+        if holder is not None and held_by.get("uid") == holder.get("uid"):
+            return Owner(True, _controller_words(held_by))
+        if holder is None or _same_object(held_by, holder) is False:
+            return Owner(False, _controller_words(held_by))
+    if applied_fields(live, field_manager) is not None:
+        return Owner(True, f"field manager `{field_manager}`")
+    return Owner(False, managers_words(live))
+
+
+def _controller(obj: Json) -> Json | None:
+    for reference in (obj.get("metadata") or {}).get("ownerReferences") or []:
+        if isinstance(reference, dict) and reference.get("controller"):
+            return reference
+    return None
+
+
+def _same_object(one: Json, other: Json) -> bool:
+    def identity(reference: Json) -> tuple[str, Any, Any]:
+        group = str(reference.get("apiVersion", "")).rpartition("/")[0]
+        return group, reference.get("kind"), reference.get("name")
+
+    return identity(one) == identity(other)
+
+
+def _controller_words(reference: Json) -> str:
+    return f"controller {reference.get('kind')} `{reference.get('name')}`"
+
+
+def managers_words(live: Json) -> str:
+    """Name the field managers of an object, those of its spec before those of its status alone."""
+    entries = (live.get("metadata") or {}).get("managedFields") or []
+    names = list(dict.fromkeys(str(e.get("manager") or "unnamed") for e in entries if not e.get("subresource")))
+    names = names or list(dict.fromkeys(str(e.get("manager") or "unnamed") for e in entries))
+    if not names:
+        return "an unknown writer (the object names no field manager)"
+    quoted = ", ".join(f"`{name}`" for name in names)
+    return f"field manager {quoted}" if len(names) == 1 else f"field managers {quoted}"
+
+
+def applied_fields(live: Json, field_manager: str) -> Json | None:
+    """Give the fieldsV1 tree of what a manager applied, or None when it never applied the object."""
+    for entry in (live.get("metadata") or {}).get("managedFields") or []:
+        ours = entry.get("manager") == field_manager and entry.get("operation") == "Apply"
+        if ours and not entry.get("subresource"):
+            fields = entry.get("fieldsV1")
+            return fields if isinstance(fields, dict) else {}
+    return None
+
+
+def owns(live: Json, field_manager: str, path: tuple[str, ...]) -> bool:
+    """Tell whether a manager applied the field at a path of object keys, or all of an atomic object around it."""
+    fields: Any = applied_fields(live, field_manager)
+    if fields is None:
+        return False
+    for step in path:
+        below = fields.get(f"f:{step}")
+        if below is None:
+            return bool(fields == {}) and step != path[0]
+        fields = below
+    return True
+
+
+def drift(wanted: Json, live: Json, field_manager: str) -> list[Drift]:
+    """List the fields of `wanted` that the live object no longer holds as ours."""
+    return list(_walk(wanted, applied_fields(live, field_manager), live, ()))
+
+
+def _walk(want: Any, owned: Mapping[str, Any] | None, live: Any, path: Path) -> Iterator[Drift]:
+    if path in _SERVER_FIELDS:
+        return
+    if owned is None:
+        yield from _compare(want, live, path)
+    elif isinstance(want, dict):
+        if path and owned == {}:
+            return  # an atomic object, ours as a whole
+        for key, value in want.items():
+            below = live.get(key, MISSING) if isinstance(live, dict) else MISSING
+            yield from _walk(value, owned.get(f"f:{key}"), below, (*path, key))
+    elif isinstance(want, list):
+        if owned == {}:
+            return  # an atomic list, or an empty one
+        yield from _walk_list(want, owned, live, path)
+
+
+def _walk_list(want: list[Any], owned: Mapping[str, Any], live: Any, path: Path) -> Iterator[Drift]:
+    items = live if isinstance(live, list) else []
+    keys = [json.loads(key[2:]) for key in owned if key.startswith("k:")]
+    names = set(keys[0]) if keys else set()
+    matched = _match(want, keys)
+    for at, item in enumerate(want):
+        if not isinstance(item, dict) or not keys:
+            in_set = f"v:{json.dumps(item)}" in owned or any(_covers(other, item) for other in items)
+            if not in_set:
+                yield Drift((*path, at), MISSING)
+            continue
+        key = matched.get(at)
+        if key is None:
+            sought = {name: item[name] for name in names if name in item}
+            yield from _compare(item, _item(items, sought), (*path, at))
+        else:
+            below = owned["k:" + json.dumps(key, separators=(",", ":"), ensure_ascii=False)]
+            yield from _walk(item, below, _item(items, key), (*path, at))
+
+
+def _match(want: list[Any], keys: list[Json]) -> dict[int, Json]:
+    """Pair items of an associative list with the keys they are recorded under; a key field left out is a default."""
+    left = list(keys)
+    matched: dict[int, Json] = {}
+
+    def given(at: int) -> int:
+        item = want[at]
+        return sum(name in item for name in keys[0]) if keys and isinstance(item, dict) else 0
+
+    # Items that spell out more of their key choose first: `53/UDP` must not lose its place to a `53`.
+    for at in sorted(range(len(want)), key=given, reverse=True):
+        item = want[at]
+        if not isinstance(item, dict) or not given(at):
+            continue
+        for key in left:
+            if all(item.get(name, value) == value for name, value in key.items()):
+                matched[at] = key
+                left.remove(key)
+                break
+    return matched
+
+
+def _item(items: list[Any], key: Json) -> Any:
+    for item in items:
+        if isinstance(item, dict) and key and all(item.get(name) == value for name, value in key.items()):
+            return item
+    return MISSING
+
+
+def _compare(want: Any, live: Any, path: Path) -> Iterator[Drift]:
+    """Compare values where there is no ownership to go by: a value that stands there anyway is no drift."""
+    if path in _SERVER_FIELDS:
+        return
+    if isinstance(want, dict) and isinstance(live, dict):
+        for key, value in want.items():
+            yield from _compare(value, live.get(key, MISSING), (*path, key))
+    elif not _covers(live, want):
+        yield Drift(path, live)
+
+
+def _covers(live: Any, want: Any) -> bool:
+    """Tell whether `live` says what `want` says. Nothing and an empty value are the same: the API drops empty ones."""
+    if live is MISSING or live is None:
+        return want is None or want == "" or want == {} or want == []
+    if isinstance(want, dict) and isinstance(live, dict):
+        return all(_covers(live.get(key, MISSING), value) for key, value in want.items())
+    if isinstance(want, list) and isinstance(live, list):
+        return len(want) == len(live) and all(_covers(a, b) for a, b in zip(live, want, strict=True))
+    return bool(live == want)

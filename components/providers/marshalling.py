@@ -1,0 +1,204 @@
+"""Translates between Pulumi's wire form (protobuf Struct with signed objects) and plain Python values.
+
+Called by the providers' servicers. Calls nothing of ours.
+
+Two marks survive the translation: `UNKNOWN` stands for a value that is known only after another resource was made
+(previews only), `Secret` wraps a value that must never be shown or stored in the clear. The signatures and sentinels
+are those of the Pulumi SDK (`sdk/go/common/resource/sig` and `plugin/rpc.go` of pulumi v3.255.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from google.protobuf import struct_pb2
+
+SIGNATURE_KEY: Final = "4dabf18193072939515e22adb298388d"
+SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"
+OUTPUT_SIGNATURE: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+RESOURCE_SIGNATURE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
+UNKNOWN_STRING: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_UNKNOWNS: Final = frozenset(
+    {
+        "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7",
+        "3eeb2bf0-c639-47a8-9e75-3b44932eb421",
+        UNKNOWN_STRING,
+        "6a19a0b0-7e62-4c92-b797-7f8e31da9cc2",
+        "030794c1-ac77-496b-92df-f27374a8bd58",
+        "e48ece36-62e2-4504-bad9-02848725956a",
+        "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
+    }
+)
+_MAX_EXACT_FLOAT: Final = float(2**53)
+
+Properties = dict[str, Any]
+"""An object of plain Python values, in which `UNKNOWN` and `Secret` may stand at any depth."""
+
+
+class Unknown(Enum):
+    """The one value that is not known yet."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A value that the engine encrypts in its state and hides in its output."""
+
+    value: Any
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
+class Unsupported(Exception):
+    """A value came that no Kubernetes field can hold: an asset, an archive, or a signature that we do not know."""
+
+
+def decode(struct: struct_pb2.Struct) -> Properties:
+    """Read an object from the wire. Raises Unsupported."""
+    return {key: _decode_value(value) for key, value in struct.fields.items()}
+
+
+def _decode_value(value: struct_pb2.Value) -> Any:
+    which = value.WhichOneof("kind")
+    if which == "string_value":
+        text = value.string_value
+        return UNKNOWN if text in _UNKNOWNS else text
+    if which == "struct_value":
+        fields = value.struct_value.fields
+        if SIGNATURE_KEY in fields:
+            return _decode_signed(fields[SIGNATURE_KEY].string_value, value.struct_value)
+        return {key: _decode_value(child) for key, child in fields.items()}
+    if which == "list_value":
+        return [_decode_value(child) for child in value.list_value.values]
+    if which == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT_FLOAT else number
+    if which == "bool_value":
+        return value.bool_value
+    return None
+
+
+def _decode_signed(signature: str, struct: struct_pb2.Struct) -> Any:
+    fields = struct.fields
+    if signature == SECRET_SIGNATURE:
+        return Secret(_decode_value(fields["value"]))
+    if signature == OUTPUT_SIGNATURE:
+        value = _decode_value(fields["value"]) if "value" in fields else UNKNOWN
+        return Secret(value) if "secret" in fields and fields["secret"].bool_value else value
+    if signature == RESOURCE_SIGNATURE:
+        return _decode_value(fields["id"] if "id" in fields else fields["urn"])
+    raise Unsupported("assets, archives and values of other providers cannot stand in a Kubernetes object")
+
+
+def encode(properties: Properties) -> struct_pb2.Struct:
+    """Write an object for the wire, marks included."""
+    struct = struct_pb2.Struct()
+    _encode_fields(struct.fields, properties)
+    return struct
+
+
+def _encode_fields(fields: Any, properties: Properties) -> None:
+    for key, value in properties.items():
+        _encode_value(fields[key], value)
+
+
+def _encode_value(target: struct_pb2.Value, value: Any) -> None:
+    if isinstance(value, str):
+        target.string_value = value
+    elif isinstance(value, dict):
+        # Touching the field makes the value an object even when there is nothing to put into it.
+        target.struct_value.SetInParent()
+        _encode_fields(target.struct_value.fields, value)
+    elif isinstance(value, bool):
+        target.bool_value = value
+    elif isinstance(value, (int, float)):
+        target.number_value = value
+    elif isinstance(value, (list, tuple)):
+        target.list_value.SetInParent()
+        values = target.list_value.values
+        for item in value:
+            _encode_value(values.add(), item)
+    elif value is None:
+        target.null_value = struct_pb2.NULL_VALUE
+    elif value is UNKNOWN:
+        target.string_value = UNKNOWN_STRING
+    elif isinstance(value, Secret):
+        fields = target.struct_value.fields
+        fields[SIGNATURE_KEY].string_value = SECRET_SIGNATURE
+        _encode_value(fields["value"], value.value)
+    else:
+        raise Unsupported(f"a value of type {type(value).__name__} has no wire form")
+
+
+def plain(value: Any) -> Any:
+    """Copy a value without its secret marks. Unknowns stay."""
+    if isinstance(value, Secret):
+        return plain(value.value)
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [plain(child) for child in value]
+    return value
+
+
+def has_unknown(value: Any) -> bool:
+    """Tell whether an unknown stands anywhere in the value."""
+    if value is UNKNOWN:
+        return True
+    if isinstance(value, Secret):
+        return has_unknown(value.value)
+    if isinstance(value, dict):
+        return any(has_unknown(child) for child in value.values())
+    if isinstance(value, list):
+        return any(has_unknown(child) for child in value)
+    return False
+
+
+def has_secret(value: Any) -> bool:
+    """Tell whether a secret stands anywhere in the value."""
+    if isinstance(value, Secret):
+        return True
+    if isinstance(value, dict):
+        return any(has_secret(child) for child in value.values())
+    if isinstance(value, list):
+        return any(has_secret(child) for child in value)
+    return False
+
+
+def marked_like(value: Any, model: Any) -> Any:
+    """Copy `value` with a secret mark wherever `model` has one.
+
+    Lists are matched by position while both are of one length; otherwise the whole list becomes secret, because its
+    items may have moved.
+    """
+    if isinstance(value, Secret) or not has_secret(model):
+        return value
+    if isinstance(model, Secret):
+        return Secret(value)
+    if isinstance(model, dict) and isinstance(value, dict):
+        return {key: marked_like(child, model[key]) if key in model else child for key, child in value.items()}
+    if isinstance(model, list) and isinstance(value, list) and len(model) == len(value):
+        return [marked_like(child, of) for child, of in zip(value, model, strict=True)]
+    return Secret(value)
+
+
+def secret_texts(value: Any, *, inside: bool = False) -> Iterator[str]:
+    """Yield every text that stands under a secret mark, so that it can be struck from messages."""
+    if isinstance(value, Secret):
+        yield from secret_texts(value.value, inside=True)
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from secret_texts(child, inside=inside)
+    elif isinstance(value, list):
+        for child in value:
+            yield from secret_texts(child, inside=inside)
+    elif inside and isinstance(value, str) and value:
+        yield value
