@@ -94,7 +94,7 @@ class SourcePolicy:
         # The path as written is checked first, so that nobody learns by the error what exists elsewhere.
         if not self._is_below_a_root(Path(os.path.normpath(path)), resolve_roots=False):
             raise SourceRefused(
-                f"`{path}` lies below none of the allowed roots; an operator can allow it with --allowed-host-path-roots"
+                f"`{path}` lies below no allowed root; an operator can allow it with --allowed-host-path-roots"
             )
         try:
             real = Path(path).resolve(strict=True)
