@@ -72,6 +72,7 @@ class Wanted:
     """What a pass wants: the parsed service, or the problem that stands in its way."""
 
     desired: DesiredService | None = None
+    rendered: RenderedService | None = None
     problem: Problem | None = None
     unhonoured: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
@@ -122,14 +123,11 @@ class Controller:
         observed = observe(self._world, key)
         model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
         wanted = self._wanted(key, cr, model, observed, now=now)
-        rendered = None
         objects_exist = False
         problem = wanted.problem
-        if wanted.desired is not None:
-            options = self._options.model_copy(update={"claim_is_foreign": observed.claim_is_foreign})
-            rendered = render(wanted.desired, options)
-            objects_exist = self._act(key, rendered, observed, now=now) and bool(rendered.objects)
-            problem = self._engine_problem(key, rendered)
+        if wanted.desired is not None and wanted.rendered is not None:
+            objects_exist = self._act(key, wanted.rendered, observed, now=now) and bool(wanted.rendered.objects)
+            problem = self._engine_problem(key, wanted.rendered)
             self._release_ready_pods(wanted.desired, observed)
             if wanted.desired.host_placement is not None:
                 self._requeue(key, HOSTED_RECHECK_S)
@@ -172,7 +170,8 @@ class Controller:
                 placed_host=self._place(cr, model_cr, observed, now=now),
                 draft=model_of(draft) if draft is not None else None,
             )
-            return Wanted(desired=desired, unhonoured=unhonoured(cr, desired))
+            options = self._options.model_copy(update={"claim_is_foreign": observed.claim_is_foreign})
+            return Wanted(desired, render(desired, options), unhonoured=unhonoured(cr, desired))
         except SpecInvalid as error:
             return Wanted(problem=_problem_of(error, terminal=True))
         except NotYet as error:

@@ -308,9 +308,9 @@ def render_options(settings: Settings) -> RenderOptions:
         cache_size=settings.model_cache_size,
         cache_storage_class=settings.model_cache_storage_class,
         cache_access_mode=settings.model_cache_access_mode,
-        default_fsgroup=settings.default_fsgroup,
-        init_container_image=settings.init_container_image,
-        ca_cert_configmap=settings.ca_cert_configmap,
+        default_fs_group=settings.default_fsgroup,
+        init_image=settings.init_container_image,
+        ca_configmap=settings.ca_cert_configmap,
     )
 
 
