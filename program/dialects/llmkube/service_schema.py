@@ -39,7 +39,7 @@ class AutoscalingSpec(CrdModel):
         json_schema_extra={
             "x-kubernetes-validations": [
                 {
-                    "rule": "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+                    "rule": "!has(self.minReplicas) || self.maxReplicas < 1 || self.minReplicas <= self.maxReplicas",
                     "message": "minReplicas must not be greater than maxReplicas",
                     "fieldPath": ".minReplicas",
                 }
