@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tools import recipes
-from tools.commands import BuildFailed
+from tools.commands import BuildFailed, Workbench
 from tools.progress import showing
 from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, tool_named
 from tools.versions import NEEDED, Tool
@@ -42,14 +42,14 @@ def ensure_tool(tool: Tool, *, stream: TextIO) -> Path:
         return find(tool).path
     except NotBuilt:
         pass  # an override that points nowhere is the user's to correct: a build would not be used
-    with one_build_at_a_time(stream):
+    with one_build_at_a_time(stream) as lock:
         target = cached_path(tool)
         if not target.is_file():  # else somebody built it while we waited
-            _build(tool, target, stream)
+            _build(tool, target, stream, lock=lock)
     return target
 
 
-def _build(tool: Tool, target: Path, stream: TextIO) -> None:
+def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int) -> None:
     place = target.parent.parent
     staging = place.with_name(f".building-{place.name}")
     # We hold the lock, so whatever stands here was left by a build that was killed.
@@ -61,7 +61,7 @@ def _build(tool: Tool, target: Path, stream: TextIO) -> None:
     started = time.monotonic()
     try:
         with showing(f"{tool.name} {tool.version}", stream) as progress:
-            recipes.make(tool, staging / "bin" / tool.name, log=log, progress=progress)
+            recipes.make(tool, staging / "bin" / tool.name, workbench=Workbench(log=log, lock=lock), progress=progress)
             shutil.rmtree(place, ignore_errors=True)
             staging.rename(place)
             progress.finished(f"ready after {time.monotonic() - started:.0f} s")
@@ -70,8 +70,8 @@ def _build(tool: Tool, target: Path, stream: TextIO) -> None:
 
 
 @contextmanager
-def one_build_at_a_time(stream: TextIO) -> Iterator[None]:
-    """Hold the cache for a build; wait, and say so, while another process holds it."""
+def one_build_at_a_time(stream: TextIO) -> Iterator[int]:
+    """Hold the cache for a build, and wait, saying so, while another holds it; gives the lock's open file."""
     directory = cache_dir() / "tools"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock:
@@ -80,7 +80,8 @@ def one_build_at_a_time(stream: TextIO) -> Iterator[None]:
         except BlockingIOError:
             print("Waiting for another build to end", file=stream, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back, and so does the end of this process
+        # The lock goes when all that inherited the open file have ended, whatever way they end.
+        yield lock.fileno()
 
 
 def main(argv: list[str] | None = None) -> int:

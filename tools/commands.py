@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _TAIL_LINES = 25
@@ -14,12 +15,23 @@ class BuildFailed(Exception):
     """A build command failed; the message ends with the last lines it printed and names the full log."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Workbench:
+    """What all commands of one build share."""
+
+    log: Path
+    """Takes every line that a command prints."""
+    lock: int
+    """The open file of the build's lock. Every command inherits it: compilers that outlive a killed builder keep the
+    next one waiting, instead of meeting it in the same folder."""
+
+
 def run(
     argv: Sequence[str],
+    workbench: Workbench,
     *,
     directory: Path,
     environment: Mapping[str, str],
-    log: Path,
     on_line: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run a command to its end; each line goes to the log and to `on_line`.
@@ -27,6 +39,7 @@ def run(
     Raises:
         BuildFailed: it could not start, or it exited with anything but 0.
     """
+    log = workbench.log
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
     with log.open("a", encoding="utf-8") as record:
         record.write(f"$ {' '.join(argv)}\n")
@@ -39,6 +52,7 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                pass_fds=(workbench.lock,),
                 text=True,
                 encoding="utf-8",
                 errors="replace",

