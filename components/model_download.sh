@@ -27,9 +27,10 @@ die() {
 }
 size() { if [ -f "$1" ]; then stat -c %s "$1"; else echo 0; fi; }
 sha() { sha256sum "$1" | cut -d' ' -f1; }
+drop() { rm -f "$part" "$part.version"; }
 mark() { echo "$sum $(stat -c '%s %Y' "$MODEL_PATH")" >"$stamp"; }
 no_space() {
-  rm -f "$part"
+  drop
   die 28 "ModelTransferOutOfSpace: $where: the model cache has no room for the file (${free:-0} bytes were free); enlarge the claim or delete models"
 }
 mismatch() {
@@ -48,22 +49,22 @@ owner() { cat "$lock/owner" 2>/dev/null; }
 
 acquire() {
   last=none idle=0 told=''
-  until mkdir "$lock" 2>/dev/null; do
+  # The owner is written after the directory is made; should a taker have come in between, the lock is another's.
+  until mkdir "$lock" 2>/dev/null && echo "$me" 2>/dev/null >"$lock/owner" && [ "$(owner)" = "$me" ]; do
     [ -d "$lock" ] || [ -w "$CACHE_DIR" ] || die 13 "ModelCacheNotWritable: $CACHE_DIR cannot be written by uid $(id -u); check fsGroup and the volume"
     [ -n "$told" ] || say "Waiting: another pod is fetching $where"
     told=yes
     # Its owner lives while the heartbeat changes. Only our own clock counts the seconds: clocks of nodes differ.
-    now=$(cat "$lock/owner" "$lock/beat" 2>/dev/null)
+    dead=$(owner) now=$dead/$(cat "$lock/beat" 2>/dev/null)
     if [ "$now" = "$last" ]; then idle=$((idle + poll)); else idle=0 last=$now; fi
     [ "$idle" -lt "$stale" ] || take_over
     sleep "$poll"
   done
-  echo "$me" >"$lock/owner"
   (
     n=0
     while sleep "$poll" && kill -0 $$; do
       # Whoever lost the lock must stop writing at once.
-      [ -d "$lock" ] && case $(owner) in "$me" | '') true ;; *) false ;; esac || kill $$
+      case $(owner) in "$me") ;; '') [ -d "$lock" ] || kill $$ ;; *) kill $$ ;; esac
       n=$((n + 1))
       echo $n >"$lock/beat"
     done
@@ -71,9 +72,8 @@ acquire() {
   beat=$!
 }
 
-# Of all that wait, one removes the dead owner's lock, and never the lock of an owner who came after it.
+# Of all that wait for $dead, one removes its lock, and never the lock of an owner who came after it.
 take_over() {
-  dead=$(owner)
   turn=$base.takeover.${dead:-nobody}
   [ "$idle" -lt $((stale * 3)) ] || rmdir "$turn" 2>/dev/null
   mkdir "$turn" 2>/dev/null || return 0
@@ -139,12 +139,16 @@ fetch() {
       ;;
     esac
     got=$(size "$part")
+    # Nothing is left to send, or our part is longer than the file. Versions of curl differ in what they call that.
+    if [ "$answer" = 416 ] && [ "$have" -gt 0 ]; then
+      [ "$got" != "$total" ] || return 0
+      code=33
+    fi
     case $code in
       0)
-        [ "$answer" != 416 ] || [ "$got" = "$total" ] || { rm -f "$part" && continue; }
         case $total in '' | *[!0-9]*) return ;; esac
         [ "$got" -ne "$total" ] || return 0
-        [ "$got" -lt "$total" ] || rm -f "$part"
+        [ "$got" -lt "$total" ] || drop
         why="$got of $total bytes came"
         ;;
       22)
@@ -158,8 +162,9 @@ fetch() {
         ;;
       33)
         # The server sends no ranges, or the file changed meanwhile: from the start, then.
-        rm -f "$part"
-        continue
+        drop
+        [ "$have" -eq 0 ] || continue
+        why="the server cannot send ranges"
         ;;
       63) no_space ;;
       23)
@@ -203,7 +208,7 @@ while :; do
   [ -n "$sum" ] || break
   actual=$(sha "$part")
   [ "$actual" != "$sum" ] || break
-  rm -f "$part"
+  drop
   # Two halves of different files make a wrong whole; only a download in one piece is proof against its source.
   [ -z "$resumed" ] || continue
   case $etag in '"'*) echo "$sum $actual $etag" >"$rejected" ;; esac

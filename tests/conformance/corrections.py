@@ -1,0 +1,81 @@
+"""Where the peer's recorded output is wrong: what is right, path by path. The tests assert these values.
+
+`CORRECTIONS` answer the vectors' own list of defects (a test checks that none is left without an answer);
+`FURTHER` are differences of ours that follow from a correction or add to it, each with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conformance.comparison import ABSENT
+
+ROCM = "ghcr.io/ggml-org/llama.cpp:server-rocm"
+INTEL = "ghcr.io/ggml-org/llama.cpp:server-intel"
+CUDA = "ghcr.io/ggml-org/llama.cpp:server-cuda-b10068"
+CPU = "ghcr.io/ggml-org/llama.cpp:server"
+CLAIM = "PersistentVolumeClaim/llmkube-model-cache"
+
+
+def _llama(service: str, field: str) -> str:
+    return f"Deployment/{service}/pod/containers[llama-server]/{field}"
+
+
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "006": {_llama("on", "image"): ROCM, _llama("off", "image"): ROCM},
+    # gpu.enabled without a count means one GPU; enabled: false means none, whatever the count.
+    "025": {
+        "Deployment/s-disabled/pod/containers[llama-server]/resources/limits/nvidia.com/gpu": ABSENT,
+    },
+    "026": {_llama("g", "image"): CUDA},
+    "027": {_llama("svc", "image"): ROCM},
+    "028": {_llama("svc", "image"): INTEL},
+    "029": {_llama("s-none", "args[--n-gpu-layers]"): ["0"]},
+    "043": {CLAIM: ABSENT, "Service/svc/ports[http]/targetPort": 9000},
+    "045": {"Deployment/svc/pod/initContainers/names": ["model-downloader"]},
+    "052": {
+        "Deployment/on/pod/containers[vllm]/args[--speculative-model]": ["acme/coder-1b"],
+        "Service/on/ports[http]/targetPort": 8000,
+        "Service/off/ports[http]/targetPort": 8000,
+        "Service/nomodel/ports[http]/targetPort": 8000,
+    },
+    "054": {"Service/svc/ports[http]/targetPort": 8998},
+    "059": {
+        "Deployment/s-hf/pod/containers[vllm]/args[positional]": ["acme/tiny-1b"],
+        "Service/s-hf/ports[http]/targetPort": 8000,
+        "Service/s-bare/ports[http]/targetPort": 8000,
+    },
+    "063": {CLAIM: ABSENT},
+    "067": {"Service/c/ports[http]/targetPort": 9090, "Service/ce/ports[http]/targetPort": 9090},
+}
+
+FURTHER: dict[str, dict[str, Any]] = {
+    # The image is right as recorded; what is wrong is that no GPU comes with it.
+    "025": {
+        _llama("s-enabled", "args/order"): ["--model", "--port", "--host", "--n-gpu-layers", "--metrics"],
+        _llama("s-zero", "args/order"): ["--model", "--port", "--host", "--n-gpu-layers", "--metrics"],
+        _llama("s-enabled", "resources/limits/nvidia.com/gpu"): "1",
+        _llama("s-zero", "resources/limits/nvidia.com/gpu"): "1",
+    },
+    # No container runs as root under runAsNonRoot: the preparing one is gone with all its fields.
+    "045": {"Deployment/svc/pod/initContainers[model-cache-prep]": ABSENT},
+    # The revision is a flag of its own.
+    "059": {
+        "Deployment/s-hf/pod/containers[vllm]/args[--revision]": ["v2"],
+        "Deployment/s-hf/pod/containers[vllm]/args/order": ["--port", "--host", "--revision"],
+    },
+    # The downloader checks the sum, so it must know it.
+    "060": {
+        "Deployment/s-good/pod/initContainers[model-downloader]/env/names": [
+            *("MODEL_SOURCE", "CACHE_DIR", "MODEL_PATH", "MODEL_SHA256"),
+        ],
+        "Deployment/s-good/pod/initContainers[model-downloader]/env[MODEL_SHA256]/value": (
+            "11c5722b7825b859de9ef88a6e86d6b8456f9aca3d48b0aa6ff52dee1a89464b"
+        ),
+    },
+}
+
+
+def corrections_of(number: str) -> dict[str, Any]:
+    """Return all that is expected otherwise in a case."""
+    return {**CORRECTIONS.get(number, {}), **FURTHER.get(number, {})}

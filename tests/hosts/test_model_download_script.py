@@ -1,0 +1,531 @@
+"""The downloader's script, run for real: a shell, curl, a local HTTP server that can be made to misbehave.
+
+Each test runs with the system's shell and, where there is one, with busybox, whose tools the init image has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import http.server
+import ipaddress
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from components.model_files import download_script
+
+BODY = os.urandom(3_000_000)
+DIGEST = hashlib.sha256(BODY).hexdigest()
+
+
+@dataclass
+class FileServer:
+    """Serves one file with ranges and an ETag, and counts what it was asked; faults are switched on by fields."""
+
+    body: bytes = BODY
+    etag: str = '"one"'
+    cut_after: int | None = None
+    """Bytes of the next whole-file answer to send before the connection is dropped."""
+    fail_with: int | None = None
+    ranges: bool = True
+    chunk_pause_s: float = 0.0
+    whole: int = 0
+    """Answers that began at the first byte."""
+    partial: int = 0
+    not_modified: int = 0
+    url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        if self.fail_with:
+            request.send_error(self.fail_with)
+            return
+        if request.headers.get("If-None-Match") == self.etag:
+            self.not_modified += 1
+            request.send_response(304)
+            request.end_headers()
+            return
+        first, status = 0, 200
+        wanted = request.headers.get("Range")
+        if wanted and self.ranges and request.headers.get("If-Range", self.etag) == self.etag:
+            first, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
+        if first >= len(self.body):
+            request.send_response(416)
+            request.send_header("Content-Range", f"bytes */{len(self.body)}")
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
+        request.send_response(status)
+        if self.etag:
+            request.send_header("ETag", self.etag)
+        if self.ranges:
+            request.send_header("Accept-Ranges", "bytes")
+        if status == 206:
+            request.send_header("Content-Range", f"bytes {first}-{len(self.body) - 1}/{len(self.body)}")
+        request.send_header("Content-Length", str(len(self.body) - first))
+        request.end_headers()
+        with self.lock:
+            self.whole += status == 200
+            self.partial += status == 206
+            stop, self.cut_after = self.cut_after, None
+        payload = self.body[first:] if stop is None else self.body[first : first + stop]
+        for at in range(0, len(payload), 100_000):
+            request.wfile.write(payload[at : at + 100_000])
+            if self.chunk_pause_s:
+                time.sleep(self.chunk_pause_s)
+        if stop is not None:
+            request.close_connection = True
+
+
+@contextlib.contextmanager
+def serving(certificate: Path | None = None) -> Iterator[FileServer]:
+    """Serve on loopback until the block ends; with a certificate (and its key in one file) over TLS."""
+    state = FileServer()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            try:
+                state.handle(self)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    scheme = "http"
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        httpd.socket = context.wrap_socket(httpd.socket, server_side=True, do_handshake_on_connect=False)
+        scheme = "https"
+    state.url = f"{scheme}://127.0.0.1:{httpd.server_address[1]}/weights/m.gguf"
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as state:
+        yield state
+
+
+def _wait_for(happened: Callable[[], bool], *, timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _small_disk(directory: Path, *, size_bytes: int) -> Iterator[None]:
+    """Mount a file system of that size on `directory`."""
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)], capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"a small disk needs root and tmpfs: {mount.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def _own_certificate(directory: Path) -> Path:
+    """Make a certificate for 127.0.0.1 that nobody vouches for; its key stands in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "model server of a test")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = directory / "server.pem"
+    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+    (directory / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    return path
+
+
+@dataclass
+class Downloader:
+    """Runs the script as the init container does, but in a directory of the test."""
+
+    shell: list[str]
+    path: str
+    root: Path
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "key"
+
+    @property
+    def model(self) -> Path:
+        return self.cache / "m.gguf"
+
+    def start(self, source: str, *, sha256: str = "", **env: str) -> subprocess.Popen[str]:
+        environment = {
+            "PATH": self.path,
+            "MODEL_SOURCE": source,
+            "CACHE_DIR": str(self.cache),
+            "MODEL_PATH": str(self.model),
+            "LOCK_POLL_S": "1",
+            "LOCK_STALE_S": "4",
+            "RETRY_S": "0",
+            "STALL_S": "3",
+            "TMPDIR": str(self.root),
+            **({"MODEL_SHA256": sha256} if sha256 else {}),
+            **env,
+        }
+        return subprocess.Popen(
+            [*self.shell, "-c", download_script()],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, source: str, *, sha256: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(source, sha256=sha256, **env)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def leftovers(self) -> set[str]:
+        return {entry.name for entry in self.cache.iterdir()} - {"m.gguf"}
+
+
+def last_line(result: subprocess.CompletedProcess[str]) -> str:
+    return result.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(params=["sh", "busybox"])
+def downloader(request: pytest.FixtureRequest, tmp_path: Path) -> Downloader:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+    path = os.environ["PATH"]
+    shell = ["sh"]
+    if request.param == "busybox":
+        busybox = shutil.which("busybox")
+        if busybox is None:
+            pytest.skip("busybox is not installed")
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        subprocess.run([busybox, "--install", "-s", str(tools)], check=True)
+        (tools / "curl").symlink_to(curl)
+        path, shell = str(tools), [str(tools / "sh")]
+    root = tmp_path / "cache"
+    root.mkdir()
+    return Downloader(shell=shell, path=path, root=root)
+
+
+def test_a_file_is_fetched_once_and_then_found(downloader: Downloader, server: FileServer) -> None:
+    first = downloader.run(server.url)
+    assert first.returncode == 0, first.stderr
+    assert downloader.model.read_bytes() == BODY
+    assert downloader.leftovers() == set()
+    again = downloader.run(server.url)
+    assert again.returncode == 0, again.stderr
+    assert server.whole == 1
+
+
+def test_a_download_cut_in_the_middle_goes_on_where_it_stopped(downloader: Downloader, server: FileServer) -> None:
+    server.cut_after = 1_300_000
+    result = downloader.run(server.url, sha256=DIGEST)
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == BODY
+    assert (server.whole, server.partial) == (1, 1)
+
+
+def test_a_killed_download_is_resumed_by_the_next_pod(downloader: Downloader, server: FileServer) -> None:
+    server.chunk_pause_s = 0.1
+    killed = downloader.start(server.url, HOSTNAME="pod-a")
+    _wait_for(lambda: (downloader.cache / ".m.gguf.partial").exists() and server.whole == 1)
+    time.sleep(0.5)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not downloader.model.exists()
+    assert (downloader.cache / ".m.gguf.lock").is_dir()
+    server.chunk_pause_s = 0
+    result = downloader.run(server.url, sha256=DIGEST, HOSTNAME="pod-b")
+    assert result.returncode == 0, result.stderr
+    assert "Taking over" in result.stderr
+    assert downloader.model.read_bytes() == BODY
+    assert (server.whole, server.partial) == (1, 1)
+    assert downloader.leftovers() == {".m.gguf.sha256"}
+
+
+def test_a_terminated_download_gives_its_lock_back(downloader: Downloader, server: FileServer) -> None:
+    server.chunk_pause_s = 0.1
+    process = downloader.start(server.url)
+    _wait_for(lambda: server.whole == 1)
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert err.strip().splitlines()[-1].startswith("ModelTransferFailed: ")
+    assert not (downloader.cache / ".m.gguf.lock").exists()
+    assert not downloader.model.exists()
+
+
+def test_two_pods_at_once_download_once(downloader: Downloader, server: FileServer) -> None:
+    server.chunk_pause_s = 0.1
+    both = [downloader.start(server.url, sha256=DIGEST, HOSTNAME=f"pod-{name}") for name in "ab"]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert sum("Waiting" in error for error in errors) == 1
+    assert (server.whole, server.partial) == (1, 0)
+    assert downloader.model.read_bytes() == BODY
+
+
+def test_a_slow_owner_with_a_heartbeat_is_waited_for(downloader: Downloader, server: FileServer) -> None:
+    server.chunk_pause_s = 0.25  # 30 chunks: longer than the 4 s after which a silent owner counts as dead
+    both = [downloader.start(server.url, HOSTNAME=f"pod-{name}") for name in "ab"]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert not any("Taking over" in error for error in errors)
+    assert server.whole == 1
+
+
+def test_many_waiters_of_a_dead_owner_make_one_successor(downloader: Downloader, server: FileServer) -> None:
+    lock = downloader.cache / ".m.gguf.lock"
+    lock.mkdir(parents=True)
+    (lock / "owner").write_text("pod-dead.1.1\n")
+    server.chunk_pause_s = 0.05
+    pods = [downloader.start(server.url, HOSTNAME=f"pod-{number}") for number in range(5)]
+    errors = [process.communicate(timeout=60)[1] for process in pods]
+    assert [process.returncode for process in pods] == [0] * 5, errors
+    assert sum("Taking over" in error for error in errors) == 1
+    assert (server.whole, server.partial) == (1, 0)
+    assert downloader.model.read_bytes() == BODY
+
+
+def test_a_wrong_sum_is_never_published_and_not_fetched_again(downloader: Downloader, server: FileServer) -> None:
+    result = downloader.run(server.url, sha256="0" * 64)
+    assert result.returncode == 65
+    assert last_line(result).startswith("ModelChecksumMismatch: ")
+    assert DIGEST in last_line(result)
+    assert not downloader.model.exists()
+    assert downloader.leftovers() == {".m.gguf.rejected"}
+    again = downloader.run(server.url, sha256="0" * 64)
+    assert again.returncode == 65
+    assert last_line(again) == last_line(result)
+    assert (server.whole, server.not_modified) == (1, 1)
+
+
+def test_a_corrected_sum_or_file_is_tried_again(downloader: Downloader, server: FileServer) -> None:
+    assert downloader.run(server.url, sha256="0" * 64).returncode == 65
+    server.body, server.etag = b"GGUF" + BODY[4:], '"two"'
+    wanted = hashlib.sha256(server.body).hexdigest()
+    result = downloader.run(server.url, sha256=wanted)
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == server.body
+    assert downloader.leftovers() == {".m.gguf.sha256"}
+
+
+def test_a_published_file_of_another_sum_stays_until_the_right_one_is_there(
+    downloader: Downloader, server: FileServer
+) -> None:
+    assert downloader.run(server.url).returncode == 0
+    assert downloader.run(server.url, sha256="0" * 64).returncode == 65
+    assert downloader.model.read_bytes() == BODY
+    server.body, server.etag = BODY[::-1], '"two"'
+    assert downloader.run(server.url, sha256=hashlib.sha256(server.body).hexdigest()).returncode == 0
+    assert downloader.model.read_bytes() == server.body
+
+
+def test_a_file_changed_between_two_halves_is_fetched_whole(downloader: Downloader, server: FileServer) -> None:
+    server.cut_after = 1_000_000
+    stop = threading.Event()
+
+    def change() -> None:
+        _wait_for(lambda: server.whole == 1)
+        server.body, server.etag = BODY[::-1], '"two"'
+        stop.set()
+
+    threading.Thread(target=change, daemon=True).start()
+    result = downloader.run(server.url, RETRY_S="1")
+    assert stop.is_set()
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == server.body
+
+
+def test_a_server_without_ranges_is_asked_from_the_start(downloader: Downloader, server: FileServer) -> None:
+    server.ranges, server.cut_after = False, 500_000
+    result = downloader.run(server.url)
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == BODY
+    assert server.whole >= 2
+
+
+def test_a_complete_partial_file_is_published_without_its_bytes_coming_again(
+    downloader: Downloader, server: FileServer
+) -> None:
+    downloader.cache.mkdir()
+    (downloader.cache / ".m.gguf.partial").write_bytes(BODY)
+    result = downloader.run(server.url)
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == BODY
+    assert (server.whole, server.partial) == (0, 0)
+
+
+def test_halves_of_different_files_are_found_out_by_the_sum(downloader: Downloader, server: FileServer) -> None:
+    downloader.cache.mkdir()
+    (downloader.cache / ".m.gguf.partial").write_bytes(b"x" * 1_000_000)
+    result = downloader.run(server.url, sha256=DIGEST)
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == BODY
+    assert (server.whole, server.partial) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "ModelSourceUnauthorized"),
+        (403, "ModelSourceUnauthorized"),
+        (404, "ModelSourceNotFound"),
+        (410, "ModelSourceNotFound"),
+        (418, "ModelTransferFailed"),
+        (503, "ModelTransferFailed"),
+    ],
+)
+def test_a_refusal_is_named(downloader: Downloader, server: FileServer, status: int, reason: str) -> None:
+    server.fail_with = status
+    result = downloader.run(server.url)
+    assert result.returncode not in (0, 1)
+    assert last_line(result).startswith(f"{reason}: {server.url}: the server answered {status}")
+    assert not downloader.model.exists()
+
+
+def test_a_passing_failure_is_overcome(downloader: Downloader, server: FileServer) -> None:
+    server.fail_with = 503
+
+    def heal() -> None:
+        time.sleep(1.5)
+        server.fail_with = None
+
+    threading.Thread(target=heal, daemon=True).start()
+    result = downloader.run(server.url, RETRY_S="1")
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == BODY
+
+
+def test_a_server_that_is_not_there_is_named(downloader: Downloader, server: FileServer) -> None:
+    refused = downloader.run("http://127.0.0.1:9/m.gguf")
+    assert last_line(refused).startswith("ModelSourceUnreachable: http://127.0.0.1:9/m.gguf: ")
+    unknown = downloader.run("http://no-such-host.invalid/m.gguf")
+    assert last_line(unknown).startswith("ModelSourceUnreachable: ")
+
+
+def test_a_server_that_falls_silent_is_left_and_asked_for_the_rest(downloader: Downloader, server: FileServer) -> None:
+    server.body, server.chunk_pause_s = BODY[:200_000], 30
+    result = downloader.run(server.url, STALL_S="1")
+    assert result.returncode == 0, result.stderr
+    assert downloader.model.read_bytes() == server.body
+    assert (server.whole, server.partial) == (1, 1)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_named_and_can_be_vouched_for(
+    downloader: Downloader, tmp_path: Path
+) -> None:
+    own = tmp_path / "custom-certs"
+    own.mkdir()
+    with serving(_own_certificate(own)) as tls:
+        distrusted = downloader.run(tls.url)
+        assert distrusted.returncode == 78, distrusted.stderr
+        assert last_line(distrusted).startswith("ModelSourceUntrusted: ")
+        (own / "server.pem").unlink()
+        trusted = downloader.run(tls.url, CA_DIR=str(own))
+        assert trusted.returncode == 0, trusted.stderr
+        assert downloader.model.read_bytes() == BODY
+
+
+def test_secrets_in_an_address_stay_out_of_messages(downloader: Downloader, server: FileServer) -> None:
+    server.fail_with = 404
+    address = server.url.replace("http://", "http://user:hunter2@") + "?X-Signature=s3cret"
+    result = downloader.run(address)
+    assert "hunter2" not in result.stderr
+    assert "s3cret" not in result.stderr
+    assert last_line(result).startswith(f"ModelSourceNotFound: {server.url}: ")
+
+
+def test_a_full_disk_leaves_nothing_behind(downloader: Downloader, server: FileServer) -> None:
+    with _small_disk(downloader.root, size_bytes=1_000_000):
+        result = downloader.run(server.url)
+        assert result.returncode == 28, result.stderr
+        assert last_line(result).startswith("ModelTransferOutOfSpace: ")
+        assert downloader.leftovers() == set()
+        assert not downloader.model.exists()
+
+
+def test_a_disk_that_fills_up_meanwhile_leaves_nothing_behind(downloader: Downloader, server: FileServer) -> None:
+    with _small_disk(downloader.root, size_bytes=5_000_000):
+        server.chunk_pause_s = 0.1
+        process = downloader.start(server.url)
+        _wait_for(lambda: server.whole == 1)
+        (downloader.root / "other").write_bytes(b"x" * 4_000_000)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 28, err
+        assert err.strip().splitlines()[-1].startswith("ModelTransferOutOfSpace: ")
+        assert downloader.leftovers() == set()
+        assert not downloader.model.exists()
+
+
+def test_a_local_file_is_copied_and_verified(downloader: Downloader, server: FileServer, tmp_path: Path) -> None:
+    node_file = tmp_path / "node.gguf"
+    node_file.write_bytes(BODY)
+    for source in ("/srv/models/node.gguf", "file:///srv/models/node.gguf"):
+        result = downloader.run(source, sha256=DIGEST, HOST_FILE=str(node_file))
+        assert result.returncode == 0, result.stderr
+        assert downloader.model.read_bytes() == BODY
+        shutil.rmtree(downloader.cache)
+    wrong = downloader.run("/srv/models/node.gguf", sha256="0" * 64, HOST_FILE=str(node_file))
+    assert wrong.returncode == 65
+    assert last_line(wrong).startswith("ModelChecksumMismatch: /srv/models/node.gguf: ")
+    assert not downloader.model.exists()
+    missing = downloader.run("/srv/models/none.gguf", HOST_FILE=str(tmp_path / "none"))
+    assert last_line(missing).startswith("ModelSourceNotFound: /srv/models/none.gguf: ")
+
+
+def test_an_unwritable_cache_is_named(downloader: Downloader, server: FileServer) -> None:
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() == 0 and setpriv is None:
+        pytest.skip("setpriv is not installed, and root may write anywhere")
+    downloader.root.chmod(0o555)
+    for parent in downloader.root.parents:
+        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(0o755)
+    if os.geteuid() == 0 and setpriv:
+        downloader.shell = [setpriv, "--reuid=65534", "--clear-groups", *downloader.shell]
+    result = downloader.run(server.url)
+    assert result.returncode == 13, result.stderr
+    assert last_line(result).startswith("ModelCacheNotWritable: ")
