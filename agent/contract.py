@@ -32,10 +32,12 @@ class FilePlan(Wire):
 
 
 class ProcessPlan(Wire):
-    """One process on one host, ready to run: the argv is complete but for the binary, the model path and the port.
+    """One process on one host, ready to run: complete but for the binary, the model's path and the address.
 
-    `argv[0]` is the runtime's binary name (`llama-server`); the supervisor finds it on the host. The tokens
-    `{model}` and `{port}` stand for the file's path in the store and the port that the supervisor allocated.
+    `argv[0]` is the runtime's binary name (`llama-server`); the supervisor finds it on the host. In every other
+    argument the tokens `{model}`, `{host}` and `{port}` stand for the file's path in the store, the address that the
+    host publishes the process on, and the port that the supervisor allocated. A process that does not listen on
+    `{host}:{port}` never becomes ready, because nobody could reach it.
     """
 
     host: str
@@ -46,8 +48,9 @@ class ProcessPlan(Wire):
     env: dict[str, str] = Field(default_factory=dict)
     file: FilePlan | None = None
     health_path: str = "/health"
-    completion_path: str | None = "/v1/chat/completions"
-    """Where one real completion proves the process serves, once per start; None: health alone decides."""
+    completion_path: str | None = None
+    """Where one real completion proves that the process serves, once per start; None: health alone decides. Chat,
+    completion, embedding and ranking paths of the OpenAI kind are understood."""
     service_name: str
     """Name of the Kubernetes Service and EndpointSlice that lead to the process."""
     service_port: int = 8080
@@ -75,12 +78,41 @@ class ProcessPhase(StrEnum):
     STOPPED = "Stopped"
 
 
+class ProcessReason(StrEnum):
+    """Why a process is in its phase, as far as the supervisor and the registration know it.
+
+    Failed downloads add the reasons of `agent.server.errors`.
+    """
+
+    RUNTIME_MISSING = "RuntimeMissing"
+    """The binary of `argv[0]` is not on the host."""
+    LAUNCH_FAILED = "LaunchFailed"
+    """The operating system refused to start the process, or no port was free."""
+    EXITED = "ProcessExited"
+    """The process ended by itself and is started again after a back-off."""
+    CRASH_LOOP = "CrashLoop"
+    """The process ended too often in too short a time; only a changed plan starts it again."""
+    STARTUP_TIMEOUT = "StartupTimeout"
+    NOT_RESPONDING = "NotResponding"
+    """The health check fails."""
+    COMPLETION_FAILED = "CompletionFailed"
+    """Health is good and a real completion fails."""
+    REPLACING = "Replacing"
+    """The plan changed: the old process stops before the new one starts."""
+    FOREIGN_SERVICE = "ForeignService"
+    """A Service or EndpointSlice of the name exists and is not ours."""
+    REGISTRATION_FAILED = "RegistrationFailed"
+    """The API server refused the Service or the EndpointSlice."""
+    PLAN_INVALID = "PlanInvalid"
+    """The plan could not be read."""
+
+
 class ProcessReport(Wire):
     """What the host says of one process."""
 
     phase: ProcessPhase
     reason: str = ""
-    """CamelCase, closed list: the `Reason` constants of `agent.server.errors`."""
+    """CamelCase, closed list: `ProcessReason`, or a reason of `agent.server.errors`; empty when all is well."""
     message: str = ""
     observed_generation: int = 0
     pid: int | None = None

@@ -1,0 +1,134 @@
+"""Measures what this host is: address, memory, processors, and which engines are installed.
+
+Called by `agent.server.main` and `agent.server.host_lease`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import ipaddress
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from agent.contract import HostFacts
+
+KNOWN_BINARIES = ("llama-server",)
+USUAL_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin")
+"""Looked in although launchd and systemd leave them out of PATH."""
+
+# Networks that exist on many machines at once, so that an address in them leads nowhere from outside.
+_BRIDGES = tuple(ipaddress.ip_network(n) for n in ("172.17.0.0/16", "192.168.65.0/24", "10.96.0.0/12"))
+_TAILSCALE = ipaddress.ip_network("100.64.0.0/10")
+
+
+class NoAddress(Exception):
+    """The host has no address that others could reach."""
+
+
+def agent_version() -> str:
+    """Give the version of the installed distribution."""
+    try:
+        return importlib.metadata.version("herdsman")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.0.0"
+
+
+def own_address() -> str:
+    """Choose the address on which others reach this host. Raises NoAddress."""
+    found = [a.address for addresses in psutil.net_if_addrs().values() for a in addresses if _is_ip(a.family)]
+    address = best_address(found)
+    if address is None:
+        raise NoAddress("this host has no address but loopback; name one with --address")
+    return address
+
+
+def best_address(addresses: list[str]) -> str | None:
+    """Choose among a host's addresses: IPv4 before IPv6, a Tailscale address before others, no container bridge."""
+    candidates: list[tuple[int, int, str]] = []
+    for order, text in enumerate(addresses):
+        try:
+            address = ipaddress.ip_address(text.partition("%")[0])
+        except ValueError:
+            continue
+        if address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
+            continue
+        bridge = any(address.version == n.version and address in n for n in _BRIDGES)
+        rank = 3 if bridge else 2 if address.version == 6 else 0 if address in _TAILSCALE else 1
+        candidates.append((rank, order, str(address)))
+    return min(candidates)[2] if candidates else None
+
+
+def _is_ip(family: int) -> bool:
+    return family in (socket.AF_INET, socket.AF_INET6)
+
+
+class Binaries:
+    """Finds engines on this host and asks them for their version once per installed file."""
+
+    def __init__(self, locate: Callable[[str], Path | None] | None = None) -> None:
+        """`locate` is asked first; what it does not know is looked for on PATH and in the usual directories."""
+        self._locate = locate
+        self._path = os.pathsep.join([os.environ.get("PATH", os.defpath), *USUAL_DIRECTORIES])
+        self._versions: dict[tuple[str, int, int], str] = {}
+        self._lock = threading.Lock()
+
+    def find(self, name: str) -> str | None:
+        """Give the path of a binary: an absolute one as it is, if it can be run; a bare name where it is found."""
+        if self._locate is not None and "/" not in name:
+            located = self._locate(name)
+            if located is not None:
+                return str(located)
+        return shutil.which(name, path=self._path)
+
+    def versions(self) -> dict[str, str]:
+        """Name the version of each known engine that is here."""
+        found = {}
+        for name in KNOWN_BINARIES:
+            path = self.find(name)
+            if path is not None:
+                found[name] = self._version(path)
+        return found
+
+    def _version(self, path: str) -> str:
+        try:
+            stat = Path(path).stat()
+        except OSError:
+            return ""
+        key = (path, stat.st_mtime_ns, stat.st_size)
+        with self._lock:
+            if key not in self._versions:
+                self._versions[key] = _ask_version(path)
+            return self._versions[key]
+
+
+def _ask_version(path: str) -> str:
+    try:
+        asked = subprocess.run([path, "--version"], capture_output=True, timeout=20.0, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r"version:?\s*(\S+)", (asked.stdout + asked.stderr).decode("utf-8", "replace"))
+    return match.group(1) if match else ""
+
+
+def measure(*, host: str, address: str, binaries: Binaries, labels: Mapping[str, str]) -> HostFacts:
+    """Describe this host as it is now."""
+    return HostFacts(
+        host=host,
+        address=address,
+        os=platform.system().lower(),
+        arch=platform.machine().lower(),
+        memory_bytes=psutil.virtual_memory().total,
+        cpus=os.cpu_count() or 1,
+        agent_version=agent_version(),
+        runtimes=binaries.versions(),
+        labels=dict(labels),
+    )

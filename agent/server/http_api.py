@@ -1,0 +1,189 @@
+"""The agent's own HTTP server, on loopback: health and metrics for anyone, plans and reports with the token.
+
+Started by `agent.server.main`; calls the supervisor. In a fleet without a cluster it is where plans come from
+(`agent.client.http` is its client). Every answer under /v1 is JSON; an error is `{"reason": …, "message": …}`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from agent.contract import HostFacts, HostPlan, HostReport, ProcessPlan
+from agent.server.metrics import AgentMetrics
+from agent.server.supervisor import Supervisor
+
+MAX_BODY_BYTES = 1024 * 1024
+READ_TIMEOUT_S = 30.0
+
+_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_PROCESS = re.compile(rf"/v1/processes/(?P<namespace>{_NAME})/(?P<name>{_NAME})")
+
+_log = structlog.get_logger(__name__)
+
+
+class HttpError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Api:
+    """What the requests are answered from."""
+
+    supervisor: Supervisor
+    metrics: AgentMetrics
+    facts: Callable[[], HostFacts]
+    token: Callable[[], str]
+    """Asked at every request, so that a new token counts without a restart."""
+    is_ready: Callable[[], bool]
+    takes_plans: bool
+    """False: the plan comes from Kubernetes, and writes are refused."""
+
+    def process(self, method: str, key: str, body: bytes) -> tuple[int, Any]:
+        """Answer a request for one process with status and JSON value. Raises HttpError."""
+        if method == "GET":
+            return 200, self._state(key)
+        if not self.takes_plans:
+            raise HttpError(409, "PlanFromKubernetes", "this host takes its plan from Kubernetes")
+        if method == "DELETE":
+            state = self._state(key)
+            self.supervisor.remove(key)
+            return 202, state
+        try:
+            plan = ProcessPlan.model_validate_json(body)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise HttpError(422, "PlanInvalid", faults) from error
+        host = self.facts().host
+        if plan.host != host:
+            raise HttpError(422, "PlanInvalid", f"host: the plan is for `{plan.host}` and this is `{host}`")
+        before = self.supervisor.plans().get(key)
+        report = self.supervisor.report(key)
+        generation = report.observed_generation if report is not None else 0
+        if before != plan:
+            generation += 1
+        self.supervisor.put(key, plan, generation)
+        return (201 if before is None else 200), self._state(key)
+
+    def _state(self, key: str) -> dict[str, Any]:
+        plan = self.supervisor.plans().get(key)
+        report = self.supervisor.reports().get(key)
+        if report is None:
+            raise HttpError(404, "NotFound", f"no process `{key}` on this host")
+        return {
+            "plan": plan.model_dump(mode="json", by_alias=True) if plan is not None else None,
+            "report": report.model_dump(mode="json", by_alias=True),
+        }
+
+
+class HttpApi:
+    """The server; `port` is the one that it listens on."""
+
+    def __init__(self, api: Api, *, port: int = 0, address: str = "127.0.0.1") -> None:
+        """Listen at once. Raises OSError when the port is taken."""
+        self._server = _Server((address, port), _handler(api))
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="http-api", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = READ_TIMEOUT_S
+
+        def do_GET(self) -> None:
+            self._answer("GET")
+
+        def do_PUT(self) -> None:
+            self._answer("PUT")
+
+        def do_DELETE(self) -> None:
+            self._answer("DELETE")
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
+            _log.debug("Answered a request", line=format % args)
+
+        def _answer(self, method: str) -> None:
+            path = self.path.partition("?")[0]
+            try:
+                body = self._body()
+                status, kind, content = self._respond(method, path, body)
+            except HttpError as error:
+                told = {"reason": error.reason, "message": error.message}
+                status, kind, content = error.status, "application/json", json.dumps(told).encode()
+            except Exception:
+                _log.exception("Failed to answer a request", path=path)
+                told = {"reason": "InternalError", "message": "the agent's log says more"}
+                status, kind, content = 500, "application/json", json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def _respond(self, method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
+            if method == "GET" and path == "/healthz":
+                return 200, "text/plain", b"ok\n"
+            if method == "GET" and path == "/readyz":
+                return (200, "text/plain", b"ok\n") if api.is_ready() else (503, "text/plain", b"plan not read yet\n")
+            if method == "GET" and path == "/metrics":
+                return 200, "text/plain; version=0.0.4; charset=utf-8", api.metrics.text()
+            self._authorize()
+            match = _PROCESS.fullmatch(path)
+            if match:
+                status, value = api.process(method, f"{match['namespace']}/{match['name']}", body)
+            elif path == "/v1/report" and method == "GET":
+                report = HostReport(facts=api.facts(), processes=api.supervisor.reports())
+                status, value = 200, report.model_dump(mode="json", by_alias=True)
+            elif path == "/v1/plan" and method == "GET":
+                plan = HostPlan(host=api.facts().host, processes=api.supervisor.plans())
+                status, value = 200, plan.model_dump(mode="json", by_alias=True)
+            else:
+                raise HttpError(404, "NotFound", f"no {method} {path} here")
+            return status, "application/json", json.dumps(value).encode()
+
+        def _authorize(self) -> None:
+            given = self.headers.get("Authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {api.token()}".encode()):
+                raise HttpError(401, "Unauthorized", "send the bearer token of the agent's token file")
+
+        def _body(self) -> bytes:
+            length = self.headers.get("Content-Length", "0")
+            if self.headers.get("Transfer-Encoding") or not length.isdigit():
+                self.close_connection = True
+                raise HttpError(411, "LengthRequired", "send a Content-Length")
+            if int(length) > MAX_BODY_BYTES:
+                self.close_connection = True
+                raise HttpError(413, "TooLarge", f"a plan has at most {MAX_BODY_BYTES} bytes")
+            return self.rfile.read(int(length))
+
+    return Handler

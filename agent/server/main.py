@@ -1,0 +1,212 @@
+"""Puts an agent together and runs it until it is told to stop.
+
+Called by `automation.cli.agent`. The order matters: the store's lock before anything, the host's Lease before any
+process is touched, adoption before plans; and backwards at the end: endpoints first, then processes, then the Lease.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from agent.contract import FilePlan, HostFacts, ProcessReport
+from agent.server import host_facts
+from agent.server.download import download
+from agent.server.host_facts import Binaries
+from agent.server.host_lease import HostLease
+from agent.server.http_api import Api, HttpApi
+from agent.server.lifecycle import Goal
+from agent.server.metrics import AgentMetrics
+from agent.server.plan_watch import PlanWatch
+from agent.server.ports import COUNT, FIRST, Ports
+from agent.server.source_policy import SourcePolicy
+from agent.server.store import Store
+from agent.server.supervisor import Supervisor
+from agent.server.worker import Surroundings
+from kubeapi.client import KubeClient
+from kubeapi.errors import ServerError, TooManyRequests, Unreachable
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """How one agent runs."""
+
+    host: str
+    store: Path
+    address: str
+    """Where processes listen and where the cluster finds them."""
+    plan_source: Literal["kubernetes", "http"] = "kubernetes"
+    namespaces: tuple[str, ...] = ()
+    """Namespaces whose HostProcesses count; empty means all."""
+    system_namespace: str = "herdsman-system"
+    http_port: int = 0
+    """Port of the HTTP server on loopback; 0 picks one, -1 runs none."""
+    keep_processes: bool = False
+    """Leave the processes running when the agent stops; the next agent adopts them."""
+    source_policy: SourcePolicy = field(default_factory=SourcePolicy)
+    locate: Callable[[str], Path | None] | None = None
+    """Where an engine's binary is; asked before PATH."""
+    first_port: int = FIRST
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Agent:
+    """One running agent. `start`, then `wait`, then `stop`, from one thread."""
+
+    def __init__(self, settings: AgentSettings, client: KubeClient | None) -> None:
+        """`client` is needed when the plan comes from Kubernetes."""
+        if settings.plan_source == "kubernetes" and client is None:
+            raise ValueError("the plan comes from Kubernetes and there is no client")
+        self.settings = settings
+        self._client = client if settings.plan_source == "kubernetes" else None
+        self._store = Store(settings.store)
+        self._binaries = Binaries(settings.locate)
+        self._done = threading.Event()
+        self._lost = ""
+        self._supervisor: Supervisor | None = None
+        self._watch: PlanWatch | None = None
+        self._lease: HostLease | None = None
+        self._http: HttpApi | None = None
+
+    @property
+    def http_port(self) -> int | None:
+        """Where the HTTP server listens; None where there is none."""
+        return self._http.port if self._http else None
+
+    @property
+    def token_file(self) -> Path:
+        """The file with the HTTP API's bearer token."""
+        return self._store.token_file
+
+    def start(self) -> None:
+        """Become the host and begin to supervise.
+
+        Raises StoreInUse, HostTaken, OSError, and the KubeError with which the API server refuses. A server that does
+        not answer is no reason to leave the processes alone: the agent goes on with the plan that it knows.
+        """
+        settings = self.settings
+        agent_id = self._store.open()
+        self._store.token()
+        try:
+            if self._client is not None:
+                self._lease = HostLease(
+                    self._client,
+                    host=settings.host,
+                    namespace=settings.system_namespace,
+                    holder=agent_id,
+                    facts=self.facts,
+                    on_lost=self._on_lost,
+                )
+                try:
+                    self._lease.acquire()
+                except (Unreachable, ServerError, TooManyRequests) as error:
+                    _log.warning("The API server does not answer; going on with the last plan", error=str(error))
+            self._start_parts(agent_id)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _start_parts(self, agent_id: str) -> None:
+        settings = self.settings
+        around = Surroundings(
+            agent_id=agent_id,
+            address=settings.address,
+            store=self._store,
+            ports=Ports(settings.address, first=settings.first_port, count=COUNT),
+            fetch=partial(_fetch, self._store.root, settings.source_policy),
+            find_binary=self._binaries.find,
+            on_report=self._on_report,
+        )
+        supervisor = self._supervisor = Supervisor(around)
+        if self._client is not None:
+            self._watch = PlanWatch(
+                self._client,
+                supervisor,
+                host=settings.host,
+                address=settings.address,
+                version=host_facts.agent_version(),
+                namespaces=settings.namespaces,
+            )
+        if settings.http_port >= 0:
+            api = Api(
+                supervisor=supervisor,
+                metrics=AgentMetrics(supervisor),
+                facts=self.facts,
+                token=self._store.token,
+                is_ready=lambda: self._watch is None or self._watch.has_synced,
+                takes_plans=self._watch is None,
+            )
+            self._http = HttpApi(api, port=settings.http_port)
+        supervisor.start()
+        if self._watch is not None:
+            self._watch.start()
+        else:
+            # Here the written plan is the plan: what no record names was to be removed.
+            supervisor.keep_only(supervisor.plans())
+        if self._lease is not None:
+            self._lease.start()
+        if self._http is not None:
+            self._http.start()
+
+    def facts(self) -> HostFacts:
+        """Describe this host."""
+        return host_facts.measure(
+            host=self.settings.host,
+            address=self.settings.address,
+            binaries=self._binaries,
+            labels=self.settings.labels,
+        )
+
+    def request_stop(self) -> None:
+        """Make `wait` return; safe in a signal handler."""
+        self._done.set()
+
+    def wait(self) -> str:
+        """Wait for the end. Empty when it was asked for, else why the agent cannot go on."""
+        self._done.wait()
+        return self._lost
+
+    def stop(self) -> None:
+        """Stop everything: processes too, unless they are to be kept."""
+        keep = self.settings.keep_processes and not self._lost
+        # After another agent took over, endpoints and statuses are its own.
+        speak = not keep and not self._lost
+        if self._watch is not None:
+            self._watch.stop_watching()
+            if speak:
+                self._watch.publisher.withdraw()
+        if self._supervisor is not None:
+            self._supervisor.stop(keep_processes=keep)
+        if self._watch is not None:
+            self._watch.publisher.stop(last_words=speak)
+        if self._lease is not None:
+            self._lease.stop(release=speak)
+        if self._http is not None:
+            self._http.stop()
+        self._store.close()
+
+    def _on_report(self, key: str, _goal: Goal, _report: ProcessReport) -> None:
+        if self._watch is not None:
+            self._watch.publisher.touch(key)
+
+    def _on_lost(self, why: str) -> None:
+        self._lost = why
+        self._done.set()
+
+
+def _fetch(
+    root: Path,
+    policy: SourcePolicy,
+    plan: FilePlan,
+    on_progress: Callable[[int, int | None], None],
+    cancel: threading.Event,
+) -> Path:
+    return download(plan, root, policy=policy, on_progress=on_progress, cancel=cancel)

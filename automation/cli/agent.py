@@ -1,0 +1,175 @@
+"""`herdsman agent run`: the agent that keeps a host's processes, in the foreground."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from automation.cli.output import complain
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class PlanSource(StrEnum):
+    """Where an agent's plan comes from."""
+
+    KUBERNETES = "kubernetes"
+    HTTP = "http"
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+@app.callback()
+def agent() -> None:
+    """Run processes on a host: downloads, llama-server, health, endpoints."""
+
+
+@app.command("run")
+def run(
+    host: Annotated[str, typer.Option(help="Name of this host, as placements use it.")],
+    store: Annotated[
+        Path | None, typer.Option(help="Directory for models, logs and the agent's memory.", show_default=False)
+    ] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
+    namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="IP on which processes listen and clients reach them; by default the first own.")
+    ] = None,
+    allowed_remote_hosts: Annotated[
+        str, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
+    ] = "",
+    allowed_host_path_roots: Annotated[
+        str, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
+    ] = "",
+    http_port: Annotated[
+        int, typer.Option(help="Loopback port of /healthz, /metrics and the API; 0 picks one, -1 for none.")
+    ] = 0,
+    plan_source: Annotated[PlanSource, typer.Option(help="Where the plan comes from.")] = PlanSource.KUBERNETES,
+    system_namespace: Annotated[str, typer.Option(help="Namespace of the host's Lease.")] = "herdsman-system",
+    keep_processes: Annotated[
+        bool, typer.Option("--keep-processes", help="Leave processes running at the end; the next agent adopts them.")
+    ] = False,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that placements can ask for.")] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="console or json; by default console on a terminal.")
+    ] = LogFormat.AUTO,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Keep this host's processes as planned, until stopped.
+
+    SIGTERM and Ctrl-C take the endpoints out of service, then stop the processes. An agent that is killed leaves them
+    running, and the next one with the same --store adopts them.
+    """
+    # Imported here, so that other commands do not wait for it.
+    from agent.server.host_facts import NoAddress, agent_version, own_address
+    from agent.server.host_lease import HostTaken
+    from agent.server.main import Agent, AgentSettings
+    from agent.server.ports import is_free
+    from agent.server.source_policy import SourcePolicy
+    from agent.server.store import StoreInUse
+    from automation.logs import configure_logging
+    from kubeapi.client import KubeClient
+    from kubeapi.errors import KubeError
+
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?", host):
+        raise typer.BadParameter(f"--host `{host}` is no host name: lower-case letters, digits, `-`, `.`, at most 50")
+    try:
+        configure_logging(log_format.value, log_level)
+        published = str(ipaddress.ip_address(address)) if address else own_address()
+    except (ValueError, NoAddress) as error:
+        raise typer.BadParameter(str(error)) from None
+    if not is_free(published, 0):
+        raise typer.BadParameter(f"--address `{published}` is not an address of this machine")
+    settings = AgentSettings(
+        host=host,
+        store=(store or _default_store()).expanduser().absolute(),
+        address=published,
+        plan_source="http" if plan_source is PlanSource.HTTP else "kubernetes",
+        namespaces=tuple(namespace or ()),
+        system_namespace=system_namespace,
+        http_port=http_port,
+        keep_processes=keep_processes,
+        source_policy=SourcePolicy(
+            allowed_remote_hosts=_split(allowed_remote_hosts), allowed_host_path_roots=_split(allowed_host_path_roots)
+        ),
+        locate=_locate,
+        labels=_labels(label or ()),
+    )
+    client = None
+    try:
+        client = KubeClient.default(kubeconfig) if plan_source is PlanSource.KUBERNETES else None
+        running = Agent(settings, client)
+        running.start()
+    except (StoreInUse, HostTaken, KubeError, OSError) as error:
+        complain(str(error), hint=_hint(error))
+        raise typer.Exit(1) from None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: running.request_stop())
+    _say(f"Herdsman agent {agent_version()} is host `{host}`, process {os.getpid()}")
+    _say(f"  processes listen on {published}; models, logs and state are in {settings.store}")
+    if client is not None:
+        _say(f"  the plan comes from {client.server}, {', '.join(namespace or ()) or 'all namespaces'}")
+    if running.http_port is not None:
+        _say(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
+        _say(f"  the token for /v1 is in {running.token_file}")
+    why = running.wait()
+    _say("Stopping" if not keep_processes else "Stopping; processes go on")
+    running.stop()
+    if client is not None:
+        client.close()
+    if why:
+        complain(why)
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _hint(error: Exception) -> str:
+    from kubeapi.errors import Forbidden
+
+    if isinstance(error, Forbidden):
+        return "the agent needs HostProcesses, Services, EndpointSlices, and Leases in the system namespace"
+    return ""
+
+
+def _default_store() -> Path:
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "herdsman" / "agent"
+
+
+def _split(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _labels(pairs: list[str] | tuple[str, ...]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"--label `{pair}` is not KEY=VALUE")
+        labels[key] = value
+    return labels
+
+
+def _locate(name: str) -> Path | None:
+    from tools.toolchain import ToolMissing, locate
+
+    try:
+        return locate(name)
+    except ToolMissing:
+        return None
