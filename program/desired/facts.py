@@ -96,6 +96,8 @@ class ProbeFacts(Desired):
     gguf: GgufFacts | None = None
     size_bytes: int | None = None
     etag: str | None = None
+    sha256: str = ""
+    """SHA-256 of the whole file where it was read whole (local or small files), else empty."""
     source: str = ""
     """The source that was looked at; facts of another source do not count."""
 

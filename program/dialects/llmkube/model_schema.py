@@ -64,11 +64,13 @@ class GgufStatus(CrdModel):
     file_version: int | None = optional("Version of the GGUF format.", format="int64")
     head_count: int | None = optional("Attention heads.", format="int64")
     head_count_kv: int | None = optional("Key and value heads.", name="headCountKV", format="int64")
+    key_length: int | None = optional("Numbers in the key of one head.", format="int64")
     layer_count: int | None = optional("Blocks.", format="int64")
     license: str | None = optional("License, normalised.")
     model_name: str | None = optional("general.name")
     quantization: str | None = optional("Quantization that the header names.")
     tensor_count: int | None = optional("Tensors in the file.", format="int64")
+    value_length: int | None = optional("Numbers in the value of one head.", format="int64")
 
 
 class ModelStatus(CrdModel):

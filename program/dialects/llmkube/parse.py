@@ -166,6 +166,8 @@ def _gguf(status: ModelStatus) -> GgufFacts | None:
         layer_count=found.layer_count,
         head_count=found.head_count,
         head_count_kv=found.head_count_kv,
+        key_length=found.key_length,
+        value_length=found.value_length,
         tensor_count=found.tensor_count or 0,
     )
 
