@@ -84,7 +84,6 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._leading = threading.Event()
         self._token = 0
-        self._request_timeout_s = renew_deadline_s / 2
         self._renewed_at = 0.0
         self._lease: Json = {}
         self._seen_version = ""
@@ -142,15 +141,10 @@ class LeaseElector:
             try:
                 try:
                     self._write(self._lease, acquired=False)
-                except Conflict:
-                    # Somebody wrote: perhaps only a label. Whoever is named there now holds it.
-                    self._lease = self._read()
-                    holder = (self._lease.get("spec") or {}).get("holderIdentity")
-                    if holder != self.holder:
-                        return f"the lease is held by {holder or 'nobody'}"
-                    self._write(self._lease, acquired=False)
-                except NotFound:
-                    self._create(self._token)
+                except (Conflict, NotFound):
+                    other = self._find_other()
+                    if other is not None:
+                        return f"the lease is held by {other}"
                 # Counted from before the request: others count from when the server stored it.
                 self._renewed_at = asked_at
             except AlreadyExists:
@@ -159,6 +153,19 @@ class LeaseElector:
                 if self._clock() - self._renewed_at + self._retry_period_s >= self._renew_deadline_s:
                     return f"not renewed for {self._renew_deadline_s:g} s: {error}"
                 _log.warning("Failed to renew the lease", extra={"lease": self._name, "error": str(error)})
+        return None
+
+    def _find_other(self) -> str | None:
+        """Somebody wrote or deleted the lease, perhaps just a label: renew it after all, or name who holds it."""
+        try:
+            self._lease = self._read()
+        except NotFound:
+            self._create(self._token)
+            return None
+        holder = (self._lease.get("spec") or {}).get("holderIdentity")
+        if holder != self.holder:
+            return str(holder or "nobody")
+        self._write(self._lease, acquired=False)
         return None
 
     def _try_acquire(self) -> bool:
@@ -219,7 +226,7 @@ class LeaseElector:
             "spec": {**self._claim(now), "acquireTime": now, "leaseTransitions": transitions},
         }
         path = LEASES.path(self._namespace)
-        self._lease = self._client.request("POST", path, body=lease, timeout_s=self._request_timeout_s)
+        self._lease = self._client.request("POST", path, body=lease, timeout_s=self._patience_s())
 
     def _write(self, lease: Json, *, acquired: bool) -> None:
         now = _now()
@@ -239,11 +246,18 @@ class LeaseElector:
 
     def _put(self, lease: Json) -> None:
         path = LEASES.path(self._namespace, self._name)
-        self._lease = self._client.request("PUT", path, body=lease, timeout_s=self._request_timeout_s)
+        self._lease = self._client.request("PUT", path, body=lease, timeout_s=self._patience_s())
 
     def _read(self) -> Json:
         path = LEASES.path(self._namespace, self._name)
-        return self._client.request("GET", path, timeout_s=self._request_timeout_s)
+        return self._client.request("GET", path, timeout_s=self._patience_s())
+
+    def _patience_s(self) -> float:
+        """How long one request may take: a leader must know of its loss when the deadline comes."""
+        half_s = self._renew_deadline_s / 2
+        if not self._leading.is_set():
+            return half_s
+        return max(0.1, min(half_s, self._renewed_at + self._renew_deadline_s - self._clock()))
 
 
 def _now() -> str:

@@ -321,7 +321,7 @@ class KubeClient:
                 url,
                 body=payload,
                 headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=timeout_s),
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
                 retries=False,
                 redirect=False,
                 preload_content=not stream,

@@ -58,11 +58,21 @@ class Informer:
         transform: Callable[[Json], Json] | None = None,
         on_change: Callable[[Json | None, Json | None], None] | None = None,
         on_relist: Callable[[Kind], None] | None = None,
+        inactivity_s: float = INACTIVITY_S,
     ) -> None:
         self.kind = kind
         scopes: tuple[str | None, ...] = tuple(sorted(set(namespaces or ()))) if kind.namespaced else ()
         self._reflectors = [
-            _Reflector(client, kind, scope, label_selector, transform or drop_managed_fields, on_change, on_relist)
+            _Reflector(
+                client,
+                kind,
+                scope,
+                label_selector,
+                transform or drop_managed_fields,
+                on_change,
+                on_relist,
+                inactivity_s,
+            )
             for scope in scopes or (None,)
         ]
 
@@ -126,6 +136,7 @@ class _Reflector:
         transform: Callable[[Json], Json],
         on_change: Callable[[Json | None, Json | None], None] | None,
         on_relist: Callable[[Kind], None] | None,
+        inactivity_s: float,
     ) -> None:
         self.objects: dict[Key, Json] = {}
         self.synced = threading.Event()
@@ -137,6 +148,7 @@ class _Reflector:
         self._transform = transform
         self._on_change = on_change
         self._on_relist = on_relist
+        self._inactivity_s = inactivity_s
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._watch: Watch | None = None
@@ -228,7 +240,7 @@ class _Reflector:
             label_selector=self._label_selector,
             resource_version=self._version,
             timeout_s=random.uniform(*WATCH_S),  # noqa: S311 - spreads load, keeps no secret
-            inactivity_s=INACTIVITY_S,
+            inactivity_s=self._inactivity_s,
         )
         with self._lock:
             self._watch = watch

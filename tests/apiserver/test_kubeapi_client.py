@@ -1,0 +1,274 @@
+"""The client against a real API server: what it says to good and bad requests."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubeapi import errors, kinds
+from kubeapi.client import JSON_PATCH, KubeClient
+from kubeapi.config import kubeconfig_access
+from kubeapi.kinds import Kind
+from tests.support.controlplane import eventually
+from tools.localcluster import LocalCluster
+
+
+@pytest.fixture
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    yield client
+    client.close()
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def deployment(name: str, /, **container: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": "main", "image": "example/none", **container}]},
+            },
+        },
+    }
+
+
+def crd(group: str, plural: str, kind: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "properties": {
+                                "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                                "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def test_what_was_applied_is_read_listed_and_deleted(client: KubeClient, namespace: str) -> None:
+    made = client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", x="1"), field_manager="tests")
+    assert client.get(kinds.CONFIG_MAPS, namespace, "a") == made
+    listed = {obj["metadata"]["name"]: obj for obj in client.list(kinds.CONFIG_MAPS, namespace)["items"]}
+    assert listed["a"] == made, "list items carry apiVersion and kind as a read does"
+    client.delete(kinds.CONFIG_MAPS, namespace, "a")
+    with pytest.raises(errors.NotFound):
+        client.get(kinds.CONFIG_MAPS, namespace, "a")
+
+
+def test_a_list_is_read_page_by_page_and_by_label(client: KubeClient, namespace: str) -> None:
+    for number in range(5):
+        obj = config_map(f"m{number}")
+        obj["metadata"]["labels"] = {"set": "pages", "odd": str(number % 2)}
+        client.create(kinds.CONFIG_MAPS, namespace, obj)
+    names: list[str] = []
+    token = None
+    while True:
+        page = client.list(kinds.CONFIG_MAPS, namespace, label_selector="set=pages", limit=2, continue_token=token)
+        assert len(page["items"]) <= 2
+        names += [obj["metadata"]["name"] for obj in page["items"]]
+        token = page["metadata"].get("continue")
+        if not token:
+            break
+    assert names == [f"m{number}" for number in range(5)]
+    odd = client.list(kinds.CONFIG_MAPS, namespace, label_selector="set=pages,odd=1")["items"]
+    assert [obj["metadata"]["name"] for obj in odd] == ["m1", "m3"]
+
+
+def test_apply_removes_what_we_no_longer_name_and_keeps_what_others_own(client: KubeClient, namespace: str) -> None:
+    client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", ours="1", old="1"), field_manager="herdsman")
+    client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", theirs="2"), field_manager="other")
+    after = client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", ours="1"), field_manager="herdsman")
+    assert after["data"] == {"ours": "1", "theirs": "2"}
+
+
+def test_an_apply_conflict_names_the_manager_and_the_field(client: KubeClient, namespace: str) -> None:
+    client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", x="1"), field_manager="someone-else")
+    with pytest.raises(errors.Conflict) as refused:
+        client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", x="2"), field_manager="herdsman")
+    (cause,) = refused.value.causes
+    assert (cause.field, cause.reason) == (".data.x", "FieldManagerConflict")
+    assert "someone-else" in cause.message
+    forced = client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", x="2"), field_manager="herdsman", force=True)
+    assert forced["data"] == {"x": "2"}
+
+
+def test_a_dry_run_changes_nothing(client: KubeClient, namespace: str) -> None:
+    would = client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", x="1"), field_manager="h", dry_run=True)
+    assert would["data"] == {"x": "1"}
+    client.create(kinds.CONFIG_MAPS, namespace, config_map("b"), dry_run=True)
+    for name in ("a", "b"):
+        with pytest.raises(errors.NotFound):
+            client.get(kinds.CONFIG_MAPS, namespace, name)
+    client.create(kinds.CONFIG_MAPS, namespace, config_map("c"))
+    client.delete(kinds.CONFIG_MAPS, namespace, "c", dry_run=True)
+    assert client.get(kinds.CONFIG_MAPS, namespace, "c")
+
+
+def test_an_invalid_object_names_each_bad_field(client: KubeClient, namespace: str) -> None:
+    with pytest.raises(errors.Invalid) as refused:
+        client.apply(kinds.DEPLOYMENTS, namespace, deployment("a", name="Not_A_Name", image=""), field_manager="h")
+    fields = {cause.field for cause in refused.value.causes}
+    assert {"spec.template.spec.containers[0].name", "spec.template.spec.containers[0].image"} <= fields
+
+
+def test_a_change_of_an_immutable_field_is_invalid_also_in_a_dry_run(client: KubeClient, namespace: str) -> None:
+    client.apply(kinds.DEPLOYMENTS, namespace, deployment("a"), field_manager="h")
+    changed = deployment("a")
+    changed["spec"]["selector"]["matchLabels"] = changed["spec"]["template"]["metadata"]["labels"] = {"app": "b"}
+    with pytest.raises(errors.Invalid) as refused:
+        client.apply(kinds.DEPLOYMENTS, namespace, changed, field_manager="h", dry_run=True)
+    assert [cause.field for cause in refused.value.causes] == ["spec.selector"]
+
+
+def test_a_field_of_the_wrong_type_is_refused_with_a_message(client: KubeClient, namespace: str) -> None:
+    broken = deployment("a")
+    broken["spec"]["replicas"] = "many"
+    with pytest.raises(errors.ApiError, match="replicas"):
+        client.apply(kinds.DEPLOYMENTS, namespace, broken, field_manager="h")
+
+
+def test_a_name_that_is_taken_and_an_old_version_are_told_apart(client: KubeClient, namespace: str) -> None:
+    made = client.create(kinds.CONFIG_MAPS, namespace, config_map("a"), field_manager="h")
+    with pytest.raises(errors.AlreadyExists):
+        client.create(kinds.CONFIG_MAPS, namespace, config_map("a"))
+    client.replace(kinds.CONFIG_MAPS, namespace, {**made, "data": {"x": "1"}})
+    with pytest.raises(errors.Conflict):
+        client.replace(kinds.CONFIG_MAPS, namespace, {**made, "data": {"x": "2"}})
+
+
+def test_a_delete_with_the_uid_of_an_earlier_object_is_refused(client: KubeClient, namespace: str) -> None:
+    first = client.create(kinds.CONFIG_MAPS, namespace, config_map("a"))
+    client.delete(kinds.CONFIG_MAPS, namespace, "a", uid=first["metadata"]["uid"])
+    second = client.create(kinds.CONFIG_MAPS, namespace, config_map("a"))
+    with pytest.raises(errors.Conflict):
+        client.delete(kinds.CONFIG_MAPS, namespace, "a", uid=first["metadata"]["uid"])
+    assert client.get(kinds.CONFIG_MAPS, namespace, "a")["metadata"]["uid"] == second["metadata"]["uid"]
+
+
+def test_patches_merge_or_follow_their_operations(client: KubeClient, namespace: str) -> None:
+    client.create(kinds.CONFIG_MAPS, namespace, config_map("a", x="1", y="1"))
+    merged = client.patch(kinds.CONFIG_MAPS, namespace, "a", {"data": {"x": "2", "y": None}})
+    assert merged["data"] == {"x": "2"}
+    operations = [{"op": "test", "path": "/data/x", "value": "1"}, {"op": "remove", "path": "/data/x"}]
+    with pytest.raises(errors.Invalid):
+        client.patch(kinds.CONFIG_MAPS, namespace, "a", operations, content_type=JSON_PATCH)
+
+
+def test_the_kind_of_a_crd_is_served_without_a_restart(client: KubeClient, namespace: str) -> None:
+    group = f"g{uuid.uuid4().hex[:8]}.example.dev"
+    api_version = f"{group}/v1"
+    with pytest.raises(errors.KindNotServed):
+        client.mapping(api_version, "Widget")
+    client.apply(kinds.CRDS, None, crd(group, "widgets", "Widget"), field_manager="tests")
+
+    def served() -> Kind | None:
+        try:
+            return client.mapping(api_version, "Widget")
+        except errors.KindNotServed:
+            return None
+
+    widgets = eventually(served, what="the new kind")
+    assert widgets == Kind(api_version, "Widget", "widgets", True)
+    obj = {"apiVersion": api_version, "kind": "Widget", "metadata": {"name": "w"}, "spec": {"a": 1}}
+    client.apply(widgets, namespace, obj, field_manager="tests")
+    status = {**obj, "spec": {"a": 2}, "status": {"seen": True}}
+    after = client.apply(widgets, namespace, status, field_manager="tests-status", subresource="status")
+    assert (after["spec"], after["status"]) == ({"a": 1}, {"seen": True})
+
+    client.delete(kinds.CRDS, None, f"widgets.{group}")
+
+    def gone() -> bool | None:
+        try:
+            client.get(widgets, namespace, "w")
+        except errors.NotFound as error:
+            return True if error.message == "404 page not found" else None
+        return None
+
+    eventually(gone, what="the kind to disappear")
+    with pytest.raises(errors.KindNotServed):
+        client.mapping(api_version, "Widget")
+
+
+def test_a_user_without_rights_is_forbidden(control_plane: LocalCluster, namespace: str, tmp_path: Path) -> None:
+    control_plane.write_kubeconfig(tmp_path / "nobody", user="nobody")
+    nobody = KubeClient.from_kubeconfig(str(tmp_path / "nobody"))
+    with pytest.raises(errors.Forbidden, match="nobody"):
+        nobody.list(kinds.SECRETS, namespace)
+
+
+def test_a_wrong_token_is_unauthorized(kubeconfig: Path, tmp_path: Path, namespace: str) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": "wrong"}
+    (tmp_path / "wrong").write_text(yaml.safe_dump(config))
+    with pytest.raises(errors.Unauthorized):
+        KubeClient.from_kubeconfig(str(tmp_path / "wrong")).list(kinds.PODS, namespace)
+
+
+def test_a_certificate_of_an_authority_we_do_not_trust_is_refused(kubeconfig: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    for cluster in config["clusters"]:
+        for key in ("certificate-authority-data", "certificate-authority"):
+            cluster["cluster"].pop(key, None)
+    (tmp_path / "untrusting").write_text(yaml.safe_dump(config))
+    with pytest.raises(errors.Unreachable, match="certificate"):
+        KubeClient.from_kubeconfig(str(tmp_path / "untrusting")).text("/readyz")
+
+
+def test_the_kubernetes_package_reads_the_same_access(kubeconfig: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("apiVersion: v1\nkind: Config\n")
+    merged = KubeClient(kubeconfig_access(f"{kubeconfig}:{tmp_path / 'empty'}"))
+    assert merged.text("/readyz") == "ok"
+
+
+def test_many_threads_share_one_client(client: KubeClient, namespace: str) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(10):
+                obj = config_map(f"t{number}", turn=str(turn))
+                client.apply(kinds.CONFIG_MAPS, namespace, obj, field_manager="tests")
+                assert client.get(kinds.CONFIG_MAPS, namespace, f"t{number}")["data"]["turn"] == str(turn)
+        except BaseException as error:
+            failures.append(error)
+
+    before = client.requests_total
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert client.requests_total - before == 12 * 20

@@ -1,0 +1,309 @@
+"""Informers against a real API server, and through a relay that cuts, refuses and freezes."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.informer import Informer
+from kubeapi.kinds import Kind
+from tests.apiserver.test_kubeapi_client import crd
+from tests.support.controlplane import eventually
+from tests.support.relay import Relay
+from tools.localcluster import LocalCluster
+
+
+class Changes:
+    """What an informer told, as (name, old data, new data)."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any, Any]] = []
+
+    def __call__(self, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
+        name = (new or old or {})["metadata"]["name"]
+        if name != "kube-root-ca.crt":
+            self.told.append((name, old and old.get("data"), new and new.get("data")))
+
+    def of(self, name: str) -> list[tuple[Any, Any]]:
+        return [(old, new) for told, old, new in self.told if told == name]
+
+
+def data(informer: Informer) -> dict[str, Any]:
+    return {
+        obj["metadata"]["name"]: obj.get("data")
+        for obj in informer.list()
+        if obj["metadata"]["name"] != "kube-root-ca.crt"
+    }
+
+
+Make = Callable[..., Informer]
+
+
+@pytest.fixture
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def make(client: KubeClient) -> Iterator[Make]:
+    """Start informers; they are stopped after the test."""
+    started: list[Informer] = []
+
+    def start(through: KubeClient | None = None, kind: Kind = kinds.CONFIG_MAPS, **options: Any) -> Informer:
+        informer = Informer(through or client, kind, **options)
+        started.append(informer)
+        informer.start()
+        return informer
+
+    yield start
+    for informer in started:
+        informer.stop()
+
+
+@pytest.fixture
+def relay(control_plane: LocalCluster) -> Iterator[Relay]:
+    relay = Relay(control_plane.server)
+    yield relay
+    relay.close()
+
+
+@pytest.fixture
+def relayed(relay: Relay, kubeconfig: Path, tmp_path: Path) -> KubeClient:
+    return KubeClient.from_kubeconfig(relay.kubeconfig(kubeconfig, tmp_path / "relayed"))
+
+
+@pytest.fixture
+def put(client: KubeClient, namespace: str) -> Callable[..., None]:
+    def put(name: str, into: str = namespace, labels: dict[str, str] | None = None, **values: str) -> None:
+        obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels or {}}}
+        client.apply(kinds.CONFIG_MAPS, into, {**obj, "data": values}, field_manager="tests", force=True)
+
+    return put
+
+
+def test_what_exists_is_told_before_synced_and_changes_after(
+    make: Make, client: KubeClient, namespace: str, put: Callable[..., None]
+) -> None:
+    put("before", x="1")
+    changes = Changes()
+    informer = make(namespaces=[namespace], on_change=changes)
+    assert informer.wait_synced(10)
+    assert changes.told == [("before", None, {"x": "1"})]
+    put("after", x="1")
+    put("after", x="2")
+    client.delete(kinds.CONFIG_MAPS, namespace, "after")
+    eventually(lambda: len(changes.of("after")) >= 3, what="three changes")
+    assert changes.of("after") == [(None, {"x": "1"}), ({"x": "1"}, {"x": "2"}), ({"x": "2"}, None)]
+    assert data(informer) == {"before": {"x": "1"}}
+    cached = informer.get(namespace, "before")
+    assert cached is not None
+    assert (cached["apiVersion"], cached["kind"]) == ("v1", "ConfigMap")
+    assert "managedFields" not in cached["metadata"]
+
+
+def test_a_collection_of_several_pages_is_cached_whole(make: Make, namespace: str, put: Callable[..., None]) -> None:
+    for number in range(503):
+        put(f"m{number}")
+    informer = make(namespaces=[namespace])
+    assert informer.wait_synced(20)
+    assert len(data(informer)) == 503
+    assert informer.relists_total == 1
+
+
+def test_several_namespaces_are_watched_and_no_other(
+    make: Make, api: Any, namespace: str, put: Callable[..., None]
+) -> None:
+    with api.namespace() as second, api.namespace() as other:
+        informer = make(namespaces=[namespace, second])
+        assert informer.wait_synced(10)
+        put("a", into=namespace)
+        put("b", into=second)
+        put("c", into=other)
+        put("d", into=second)
+        eventually(lambda: informer.get(second, "d"), what="the last change")
+        assert sorted(data(informer)) == ["a", "b", "d"]
+        assert {obj["metadata"]["name"] for obj in informer.list(second)} >= {"b", "d"}
+        assert informer.get(second, "a") is None
+
+
+def test_an_object_that_loses_its_label_is_gone_from_the_cache(
+    make: Make, namespace: str, put: Callable[..., None]
+) -> None:
+    changes = Changes()
+    put("a", labels={"mine": "yes"}, x="1")
+    informer = make(namespaces=[namespace], label_selector="mine=yes", on_change=changes)
+    assert informer.wait_synced(10)
+    put("a", labels={}, x="2")
+    eventually(lambda: not informer.list(), what="the object to leave")
+    assert changes.of("a") == [(None, {"x": "1"}), ({"x": "1"}, None)]
+
+
+def test_objects_are_shrunk_before_they_are_cached(make: Make, namespace: str, put: Callable[..., None]) -> None:
+    put("a", big="x" * 1000)
+
+    def keep_metadata(obj: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": {k: obj["metadata"][k] for k in ("name", "namespace", "resourceVersion")}}
+
+    informer = make(namespaces=[namespace], transform=keep_metadata)
+    assert informer.wait_synced(10)
+    assert set(informer.get(namespace, "a") or {}) == {"metadata"}
+
+
+def test_a_handler_that_raises_stops_nothing(make: Make, namespace: str, put: Callable[..., None]) -> None:
+    def broken(old: Any, new: Any) -> None:
+        raise RuntimeError("a defect")
+
+    put("a")
+    informer = make(namespaces=[namespace], on_change=broken)
+    assert informer.wait_synced(10)
+    put("b")
+    eventually(lambda: informer.get(namespace, "b"), what="the change after the failure")
+    assert informer.relists_total == 1
+
+
+def test_a_handler_may_read_the_cache_that_holds_the_change_already(
+    make: Make, namespace: str, put: Callable[..., None]
+) -> None:
+    seen: list[Any] = []
+    holder: list[Informer] = []
+    ready = threading.Event()
+
+    def read(old: Any, new: Any) -> None:
+        ready.wait(5)
+        seen.append((new["metadata"]["name"], holder[0].get(namespace, new["metadata"]["name"]) is new))
+
+    put("a")
+    holder.append(make(namespaces=[namespace], on_change=read))
+    ready.set()
+    assert holder[0].wait_synced(10)
+    assert ("a", True) in seen
+
+
+def test_a_cut_watch_goes_on_where_it_was(
+    make: Make, relay: Relay, relayed: KubeClient, namespace: str, put: Callable[..., None]
+) -> None:
+    changes = Changes()
+    put("a", x="1")
+    informer = make(relayed, namespaces=[namespace], on_change=changes)
+    assert informer.wait_synced(10)
+    relay.refusing = True
+    relay.cut()
+    put("a", x="2")
+    put("b", x="1")
+    time.sleep(0.5)
+    assert data(informer) == {"a": {"x": "1"}}, "the cache stays readable"
+    relay.refusing = False
+    eventually(lambda: data(informer) == {"a": {"x": "2"}, "b": {"x": "1"}}, what="what was missed")
+    assert changes.told == [("a", None, {"x": "1"}), ("a", {"x": "1"}, {"x": "2"}), ("b", None, {"x": "1"})]
+    assert informer.relists_total == 1, "no list was needed"
+
+
+def test_a_server_that_refuses_is_not_hammered(make: Make, relay: Relay, relayed: KubeClient, namespace: str) -> None:
+    informer = make(relayed, namespaces=[namespace])
+    assert informer.wait_synced(10)
+    relay.refusing = True
+    before = relay.dialled
+    relay.cut()
+    time.sleep(3.0)
+    # A list or a watch is one or two dials (a read whose connection breaks is tried once more).
+    assert 1 <= relay.dialled - before <= 12
+
+
+def test_a_silent_connection_is_given_up_and_dialled_anew(
+    make: Make, relay: Relay, relayed: KubeClient, namespace: str, put: Callable[..., None]
+) -> None:
+    informer = make(relayed, namespaces=[namespace], inactivity_s=1.0)
+    assert informer.wait_synced(10)
+    relay.freeze()
+    put("a", x="1")
+    time.sleep(0.3)
+    assert data(informer) == {}
+    # The frozen connections are never thawed for good: cut them silently from the informer's side only.
+    eventually(lambda: relay.dialled >= 2, what="a new dial after the silence", timeout_s=10)
+    relay.thaw()
+    eventually(lambda: data(informer) == {"a": {"x": "1"}}, what="the change that was held back")
+
+
+def test_a_kind_whose_crd_comes_later_syncs_then(make: Make, client: KubeClient, namespace: str) -> None:
+    group = f"g{uuid.uuid4().hex[:8]}.example.dev"
+    gadgets = Kind(f"{group}/v1", "Gadget", "gadgets", True)
+    informer = make(kind=gadgets, namespaces=[namespace])
+    assert not informer.wait_synced(0.5)
+    client.apply(kinds.CRDS, None, crd(group, "gadgets", "Gadget"), field_manager="tests")
+    assert informer.wait_synced(30)
+    client.delete(kinds.CRDS, None, f"gadgets.{group}")
+
+
+def test_stopping_ends_a_waiting_watch_at_once(make: Make, namespace: str) -> None:
+    informer = make(namespaces=[namespace])
+    assert informer.wait_synced(10)
+    started = time.monotonic()
+    informer.stop()
+    assert time.monotonic() - started < 1.0
+    assert not [thread for thread in threading.enumerate() if thread.name == "informer-configmaps"]
+
+
+def test_an_idle_informer_costs_nothing(make: Make, client: KubeClient, namespace: str) -> None:
+    informer = make(namespaces=[namespace])
+    assert informer.wait_synced(10)
+    time.sleep(0.3)
+    requests, cpu_s = client.requests_total, time.process_time()
+    time.sleep(2.0)
+    assert client.requests_total == requests
+    assert time.process_time() - cpu_s < 0.05
+
+
+def test_after_a_kill_of_the_server_the_cache_is_true_again_and_a_forgotten_version_is_listed_anew(
+    fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    cluster = fresh_control_plane(components=("etcd", "kube-apiserver"))
+    direct = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    relay = Relay(cluster.server)
+    through = KubeClient.from_kubeconfig(relay.kubeconfig(cluster.kubeconfig, tmp_path / "relayed"))
+    followed, cut_off = Changes(), Changes()
+    near = Informer(direct, kinds.CONFIG_MAPS, namespaces=["default"], on_change=followed)
+    far = Informer(through, kinds.CONFIG_MAPS, namespaces=["default"], on_change=cut_off)
+
+    def put(name: str, value: str) -> None:
+        obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"x": value}}
+        direct.apply(kinds.CONFIG_MAPS, "default", obj, field_manager="tests")
+
+    try:
+        for name in ("kept", "changed", "deleted"):
+            put(name, "1")
+        for informer in (near, far):
+            informer.start()
+            assert informer.wait_synced(10)
+        # One is away while things happen; the server that it comes back to was born after them.
+        relay.refusing = True
+        relay.cut()
+        put("changed", "2")
+        put("new", "1")
+        direct.delete(kinds.CONFIG_MAPS, "default", "deleted")
+        cluster.kill("kube-apiserver")
+        assert data(near) or near.has_synced
+        cluster.start("kube-apiserver")
+        put("last", "1")
+        truth = {"kept": {"x": "1"}, "changed": {"x": "2"}, "new": {"x": "1"}, "last": {"x": "1"}}
+        relay.refusing = False
+        for informer in (near, far):
+            eventually(lambda informer=informer: data(informer) == truth, what="the truth in the cache", timeout_s=30)  # type: ignore[misc]
+        assert far.relists_total == 2, "its version was too old for the new server"
+        assert cut_off.of("kept") == [(None, {"x": "1"})], "what did not change is not told again"
+        assert cut_off.of("changed") == [(None, {"x": "1"}), ({"x": "1"}, {"x": "2"})]
+        assert cut_off.of("deleted") == [(None, {"x": "1"}), ({"x": "1"}, None)]
+        assert followed.of("deleted") == [(None, {"x": "1"}), ({"x": "1"}, None)]
+    finally:
+        near.stop()
+        far.stop()
+        relay.close()
