@@ -10,9 +10,9 @@ import hashlib
 from agent.contract import FilePlan, ProcessPlan
 from components import naming
 from components.object_metadata import object_metadata, workload_labels
-from components.options import RenderOptions
 from components.rendered import RenderedObject
 from components.service import service_port
+from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.engines import Generic, LlamaCpp
 from program.desired.errors import SpecInvalid
@@ -21,36 +21,33 @@ from program.desired.service import DesiredService
 from program.runtimes.base import mentions
 from program.runtimes.llamacpp import host_argv
 
-API_VERSION = "herdsman.dev/v1alpha1"
-KIND = "HostProcess"
-
 PRIORITY = {"critical": 1_000_000, "high": 100_000, "normal": 10_000, "low": 1_000, "batch": 100}
 """Values of LLMKube's PriorityClasses."""
 
 _NO_CHAT = ("--embedding", "--embeddings", "--rerank", "--reranking")
 
 
-def host_process(desired: DesiredService, host: str, options: RenderOptions) -> RenderedObject:
+def host_process(desired: DesiredService, host: str) -> RenderedObject:
     """Build the HostProcess for `host`.
 
     Raises SpecInvalid for what no host can run: an engine other than llama.cpp and generic, weights on a claim.
     """
     labels = {**workload_labels(desired), naming.LABEL_HOST: host}
-    plan = process_plan(desired, host, options)
+    plan = process_plan(desired, host)
     manifest: JsonObject = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": kinds.HOST_PROCESSES.api_version,
+        "kind": kinds.HOST_PROCESSES.kind,
         "metadata": object_metadata(desired, naming.host_process_name(desired.key.name), labels),
         "spec": plan.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
     return RenderedObject("process", naming.TYPE_HOST_PROCESS, manifest)
 
 
-def process_plan(desired: DesiredService, host: str, options: RenderOptions) -> ProcessPlan:
+def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
     """Plan the process. Raises SpecInvalid as `host_process` does."""
     engine = desired.engine
     if isinstance(engine, LlamaCpp):
-        argv = ("llama-server", *_llama_argv(desired, options))
+        argv = ("llama-server", *_llama_argv(desired))
         chats = not any(mentions(engine.extra_args, flag) for flag in _NO_CHAT)
         health, completion = "/health", "/v1/chat/completions" if chats else None
     elif isinstance(engine, Generic):
@@ -79,13 +76,13 @@ def process_plan(desired: DesiredService, host: str, options: RenderOptions) -> 
     )
 
 
-def _llama_argv(desired: DesiredService, options: RenderOptions) -> list[str]:
+def _llama_argv(desired: DesiredService) -> list[str]:
     return host_argv(
         desired,
         model_path="{model}",
         port="{port}",
         accelerator=desired.model.accelerator,
-        host=options.host_bind_address,
+        host="{host}",
     )
 
 

@@ -23,5 +23,3 @@ class RenderOptions(Desired):
     """ConfigMap with certificates that the downloader trusts besides its own; it must exist in every namespace."""
     claim_is_foreign: bool = False
     """The namespace's cache claim is somebody else's: mount it, but do not make or change it."""
-    host_bind_address: str = "0.0.0.0"  # noqa: S104 - the cluster's Services reach a host from outside
-    """Address that processes on hosts listen on."""

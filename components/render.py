@@ -26,7 +26,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     """
     placement = desired.host_placement
     if placement is not None:
-        processes = () if placement.host is None else (host_process(desired, placement.host, options),)
+        processes = () if placement.host is None else (host_process(desired, placement.host),)
         return RenderedService.of(desired.key, processes)
     objects = [service(desired)]
     if desired.autoscaling is not None:
