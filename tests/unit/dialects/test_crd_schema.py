@@ -1,0 +1,116 @@
+"""From pydantic models to structural schemas, and the copies in docs/crds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+
+from automation.cli.crds import ManifestFormat, crds
+from program.dialects.crd_schema import CrdModel, Int64, Time, optional, required, structural_schema
+from program.dialects.crds import crd_files, main
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "crds"
+
+
+class Inner(CrdModel):
+    """An inner thing.
+
+    Not for the schema.
+    """
+
+    port: int | str = required("Number or name.")
+
+
+class Outer(CrdModel):
+    snake_case: int | None = optional("Small.", ge=1)
+    big: Int64 | None = optional("Big.")
+    at: Time | None = optional("When.")
+    kind: Literal["a", "b"] = optional("Which.", "a")
+    only: Literal["x"] | None = optional("One.")
+    inner: Inner | None = optional("With a description of its own.")
+    plain: Inner = required("")
+    names: dict[str, str] = optional("Map.", {})
+    items: list[Inner] = optional("List.", [], x_kubernetes_list_type="atomic")
+    off_by_null: str | None = optional("Null is not absence.", "on")
+
+
+def test_a_model_becomes_a_structural_schema() -> None:
+    port = {
+        "description": "Number or name.",
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+    }
+    inner = {"type": "object", "properties": {"port": port}, "required": ["port"]}
+    assert structural_schema(Outer) == {
+        "type": "object",
+        "required": ["plain"],
+        "properties": {
+            "snakeCase": {"type": "integer", "format": "int32", "minimum": 1, "description": "Small."},
+            "big": {"type": "integer", "format": "int64", "description": "Big."},
+            "at": {"type": "string", "format": "date-time", "description": "When."},
+            "kind": {"type": "string", "enum": ["a", "b"], "default": "a", "description": "Which."},
+            "only": {"type": "string", "enum": ["x"], "description": "One."},
+            "inner": {**inner, "description": "With a description of its own."},
+            "plain": {**inner, "description": "An inner thing."},
+            "names": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Map."},
+            "items": {
+                "type": "array",
+                "items": {**inner, "description": "An inner thing."},
+                "x-kubernetes-list-type": "atomic",
+                "description": "List.",
+            },
+            "offByNull": {"type": "string", "nullable": True, "default": "on", "description": "Null is not absence."},
+        },
+    }
+
+
+def test_integers_take_the_format_that_is_asked_for() -> None:
+    assert structural_schema(Outer, integers="int64")["properties"]["snakeCase"]["format"] == "int64"
+
+
+def test_a_union_that_kubernetes_cannot_express_is_refused() -> None:
+    class Odd(CrdModel):
+        value: bool | list[str] = required("")
+
+    with pytest.raises(TypeError, match="union"):
+        structural_schema(Odd)
+
+
+def test_nothing_but_the_openapi_of_kubernetes_is_left() -> None:
+    for text in crd_files().values():
+        document = yaml.safe_load(text)
+        for node in _nodes(document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
+            assert not {"$ref", "$defs", "title", "const", "prefixItems", "oneOf"} & set(node)
+            assert not ("properties" in node and "additionalProperties" in node)
+
+
+def _nodes(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [schema]
+    for member in (*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")):
+        if member is not None:
+            found += _nodes(member)
+    return found
+
+
+def test_the_files_in_docs_are_those_that_the_models_generate() -> None:
+    """Run `make crds` after a change of a schema."""
+    kept = {path.name: path.read_text() for path in DOCS.glob("*.yaml")}
+    assert kept == crd_files()
+
+
+def test_the_command_prints_what_the_files_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    crds(ManifestFormat.YAML)
+    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert printed == [yaml.safe_load(text) for text in crd_files().values()]
+    crds(ManifestFormat.JSON)
+    assert json.loads(capsys.readouterr().out)["items"] == printed
+
+
+def test_writing_the_files_removes_those_that_are_no_more(tmp_path: Path) -> None:
+    (tmp_path / "stale.example.yaml").write_text("{}")
+    main(str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == crd_files()
