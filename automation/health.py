@@ -14,15 +14,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-Check = Callable[[], str | None]
-"""Returns None when all is well, else what is wrong, in a few words."""
+Check = Callable[[], bool]
+"""Returns whether all is well."""
 
 
 class HealthServer:
     """Serve /healthz, /readyz and /metrics until `stop()`.
 
     Loopback is the default because metrics tell about services; in a pod the address is given. Port 0 picks a free
-    one, which `port` then tells. `live` names checks that fail /healthz and /readyz; a check that raises has failed.
+    one, which `port` then tells. A check of `live` fails both /healthz and /readyz; one that raises has failed.
     """
 
     def __init__(
@@ -31,15 +31,11 @@ class HealthServer:
         *,
         address: str = "127.0.0.1",
         port: int = 0,
-        is_ready: Callable[[], bool] = lambda: True,
         live: Mapping[str, Check] | None = None,
+        ready: Mapping[str, Check] | None = None,
     ) -> None:
         alive = dict(live or {})
-        checks: dict[str, dict[str, Check]] = {
-            "/healthz": alive,
-            "/livez": alive,
-            "/readyz": {**alive, "ready": lambda: None if is_ready() else "not yet"},
-        }
+        checks = {"/healthz": alive, "/livez": alive, "/readyz": {**alive, **(ready or {})}}
 
         class Handler(_Handler):
             pass
@@ -103,11 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
         failed = False
         for name, check in checks.items():
             try:
-                problem = check()
+                well, why = check(), "failed"
             except Exception as error:
-                problem = f"the check failed: {error}"
-            failed = failed or problem is not None
-            lines.append(f"[-] {name}: {problem}" if problem is not None else f"[+] {name} ok")
+                well, why = False, f"raised {error}"
+            failed = failed or not well
+            lines.append(f"[+] {name} ok" if well else f"[-] {name} {why}")
         lines.append("failed" if failed else "ok")
         self._answer(HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK, ("\n".join(lines) + "\n").encode())
 

@@ -89,7 +89,7 @@ def configure_logging(log_format: Format | None = None, level: str = "info", *, 
 
 
 def _redacted(key: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, bool) and _SECRET_KEY.search(_CAMEL.sub("_", key)):
+    if isinstance(value, (str, bytes, dict, list, tuple)) and _SECRET_KEY.search(_CAMEL.sub("_", key)):
         return REDACTED
     if isinstance(value, str):
         text = _SECRET_TEXT.sub(rf"\g<before>{REDACTED}", value)

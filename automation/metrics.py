@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
 
 _RECONCILE_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -59,6 +60,10 @@ class Metrics:
             "herdsman_events_dropped", "Kubernetes Events that were not written", registry=self.registry
         )
         self.leader = Gauge("herdsman_leader", "1 while this process holds the lease", registry=self.registry)
+
+    def count_requests(self, client: KubeClient) -> None:
+        """Count every request that `client` makes from now on."""
+        client.on_request = self.on_api_request
 
     def on_api_request(self, verb: str, status: int) -> None:
         """Count one request; fits `KubeClient.on_request`."""

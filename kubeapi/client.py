@@ -23,7 +23,15 @@ import urllib3.exceptions
 
 from kubeapi.config import Access, default_access, in_cluster_access, kubeconfig_access
 from kubeapi.discovery import Discovery
-from kubeapi.errors import ApiError, NotFound, TooManyRequests, Unauthorized, Unreachable, error_of_response
+from kubeapi.errors import (
+    ApiError,
+    ConfigInvalid,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    error_of_response,
+)
 from kubeapi.kinds import Kind
 from kubeapi.watching import Watch
 
@@ -222,7 +230,11 @@ class KubeClient:
             "resourceVersion": resource_version,
         }
         silence_s = inactivity_s if inactivity_s is not None else timeout_s + 15.0
-        response = self._send("GET", kind.path(namespace), query, None, JSON, silence_s, stream=True)
+        path = kind.path(namespace)
+        response = self._send("GET", path, query, None, JSON, silence_s, stream=True)
+        if response.status == 401 and self._reload_credentials():
+            response.close()
+            response = self._send("GET", path, query, None, JSON, silence_s, stream=True)
         if response.status >= 400:
             raise _error(response)
         return Watch(response, kind)
@@ -309,7 +321,10 @@ class KubeClient:
         headers = {"Accept": JSON, "User-Agent": "herdsman"}
         if payload is not None:
             headers["Content-Type"] = content_type
-        authorization = self._access.authorization()
+        try:
+            authorization = self._access.authorization()
+        except ConfigInvalid as error:
+            raise Unauthorized(401, "Unauthorized", str(error)) from error
         if authorization:
             headers["Authorization"] = authorization
         with self._lock:
@@ -340,7 +355,10 @@ class KubeClient:
             if time.monotonic() - self._reloaded_at < RELOAD_INTERVAL_S:
                 return False
             self._reloaded_at = time.monotonic()
-        self._access.reload()
+        try:
+            self._access.reload()
+        except ConfigInvalid:
+            return False  # the 401 is the better message
         return True
 
 

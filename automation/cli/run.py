@@ -31,7 +31,7 @@ def run(
     # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
     from pydantic import ValidationError
 
-    from automation.logs import configure
+    from automation.logs import configure_logging
     from automation.loop import Loop, LoopFailed
     from automation.settings import Settings
     from kubeapi.errors import KubeError
@@ -54,7 +54,7 @@ def run(
     except ValidationError as error:
         first = error.errors()[0]
         raise typer.BadParameter(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
-    configure(level=settings.log_level, log_format=settings.log_format)
+    configure_logging(settings.log_format, settings.log_level)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -16,10 +16,10 @@ class State:
     ready = False
     problem: str | None = None
 
-    def check(self) -> str | None:
+    def check(self) -> bool:
         if self.problem == "raise":
             raise RuntimeError("broken check")
-        return self.problem
+        return self.problem is None
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def server(state: State, metrics: Metrics) -> Iterator[HealthServer]:
-    server = HealthServer(metrics.registry, is_ready=lambda: state.ready, live={"lease": state.check})
+    server = HealthServer(metrics.registry, live={"lease": state.check}, ready={"caches": lambda: state.ready})
     server.start()
     yield server
     server.stop()

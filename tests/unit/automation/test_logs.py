@@ -101,6 +101,10 @@ def test_harmless_keys_are_kept(key: str) -> None:
     assert redact(None, "info", {key: "512"}) == {key: "512"}
 
 
+def test_a_number_is_no_secret_whatever_its_key() -> None:
+    assert redact(None, "info", {"token": 7}) == {"token": 7}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -181,6 +181,22 @@ def test_credentials_are_read_again_once_after_a_401(client: KubeClient, script:
         client.get(kinds.PODS, "p", "a")
 
 
+def test_a_watch_reads_credentials_again_too(client: KubeClient, script: Script) -> None:
+    script.answers = [status(401, "Unauthorized"), chunks(event("ADDED", "a", 2))]
+    assert watch(client) == [("ADDED", "a")]
+    assert script.asked[-1][2]["Authorization"] == "Bearer new"
+
+
+def test_credentials_that_cannot_be_had_are_a_401(script: Script) -> None:
+    def no_token() -> str:
+        raise errors.ConfigInvalid("the token cannot be read: gone")
+
+    client = KubeClient(Access(lambda: Endpoint(script.url, authorization=no_token)))
+    with pytest.raises(errors.Unauthorized, match="gone"):
+        client.get(kinds.PODS, "p", "a")
+    assert script.asked == []
+
+
 @pytest.mark.parametrize("data", [b"<html>", b"[1]", b'"x"'])
 def test_an_answer_that_is_no_object_is_an_error_of_ours(client: KubeClient, script: Script, data: bytes) -> None:
     script.answers = [body(200, data)]
