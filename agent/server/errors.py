@@ -122,9 +122,16 @@ class Cancelled(FileError):
 
 
 class GgufInvalid(FileError):
-    """The bytes are not a GGUF header that we can read."""
+    """The bytes are not a GGUF header that we can read.
+
+    `conclusive` is False where the file may well be one that a newer engine reads: an unknown version.
+    """
 
     reason = Reason.NOT_GGUF
+
+    def __init__(self, message: str, *, conclusive: bool = True) -> None:
+        super().__init__(message)
+        self.conclusive = conclusive
 
 
 class NeedMoreBytes(Exception):

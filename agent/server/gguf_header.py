@@ -122,7 +122,8 @@ class _Header:
         if version in (2 << 24, 3 << 24):
             raise GgufInvalid("big-endian GGUF is not served; convert the file to little-endian")
         if version not in (2, 3):
-            raise GgufInvalid(f"GGUF version {version} is not served; versions 2 and 3 are")
+            newer = 3 < version < 256
+            raise GgufInvalid(f"GGUF version {version} is not served; versions 2 and 3 are", conclusive=not newer)
         tensors = self._count("tensors", self._limits.tensors)
         keys = self._count("metadata keys", self._limits.keys)
         for _ in range(keys):

@@ -170,7 +170,7 @@ def peek_header(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0) -> P
             f"{shown(url)} ends inside its GGUF header, which needs at least {error.needed} bytes"
         ) from None
     except GgufInvalid as error:
-        raise GgufInvalid(f"{shown(url)}: {error.message}") from None
+        raise GgufInvalid(f"{shown(url)}: {error.message}", conclusive=error.conclusive) from None
     finally:
         reader.close()
     assert reader.file is not None
