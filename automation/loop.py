@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from agent.server.source_policy import SourcePolicy
 from automation.controller import Controller
 from automation.engine.batches import Batcher
 from automation.engine.port import EngineFailed, ServiceOutcome, Stack
@@ -25,12 +26,12 @@ from automation.health import HealthServer
 from automation.leader import LeaseElector
 from automation.metrics import Metrics
 from automation.model_controller import ModelController
-from automation.model_probe import ModelProbe, SourcePolicy
+from automation.model_probe import ModelProbe
 from automation.queue import WorkQueue
-from automation.settings import Settings
-from automation.watch import SYSTEM_NAMESPACE, World
+from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
-from components.providers.plugin_server import serve
+from components.providers.plugin_server import PluginServer
 from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -140,11 +141,12 @@ class Loop:
         settings = self._settings
         recorder = EventRecorder(client, on_dropped=self._metrics.events_dropped.inc)
         stack.callback(recorder.stop)
-        server = stack.enter_context(serve(KubernetesProvider(client)))
+        provider = PluginServer(KubernetesProvider(client))
+        stack.callback(provider.stop)
         engine = PulumiEngine(
-            provider_port=server.port,
+            provider_port=provider.start(),
             state_url=settings.state,
-            work_root=settings.work_root,
+            work_root=settings.work_directory,
             pulumi=toolchain.locate("pulumi"),
             passphrase_file=settings.passphrase_file,
         )
@@ -190,6 +192,7 @@ class Loop:
             nodes=world.nodes,
             probe=probe,
             requeue=lambda namespace, name, delay_s: self._model_queue.add_after(ModelKey(namespace, name), delay_s),
+            recorder=recorder,
         )
         world.start()
         stack.callback(world.stop)

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+SYSTEM_NAMESPACE = "herdsman-system"
+"""Where the loop's lease and the hosts' leases are."""
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Words = Annotated[tuple[str, ...], NoDecode]
@@ -33,11 +35,11 @@ def _state_home() -> pathlib.Path:
 
 
 def default_lease_namespace() -> str:
-    """The pod's own namespace; outside a pod `default`."""
+    """The pod's own namespace; outside a pod the one that docs/install makes."""
     try:
-        return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or "default"
+        return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or SYSTEM_NAMESPACE
     except OSError:
-        return "default"
+        return SYSTEM_NAMESPACE
 
 
 class Settings(BaseSettings):
@@ -73,6 +75,8 @@ class Settings(BaseSettings):
     """Engine runs at the same time, each in a stack of its own."""
     engine_timeout_s: float = Field(default=600.0, gt=0)
     """An engine run that takes longer is cancelled."""
+    work_dir: pathlib.Path | None = None
+    """Where the engine works. None: `work` in the state's directory, or under $XDG_STATE_HOME for a remote state."""
     passphrase_file: pathlib.Path | None = None
     """Holds the passphrase that encrypts the state's secrets. None: one is made and kept beside the state."""
 
@@ -101,6 +105,17 @@ class Settings(BaseSettings):
             words = (word for item in value for word in str(item).split(","))
             return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
         return value
+
+    @property
+    def work_directory(self) -> pathlib.Path:
+        """The engine's working directory: it goes with the state, so that losing one loses both."""
+        if self.work_dir is not None:
+            return self.work_dir
+        scheme, _, path = self.state.partition("://")
+        if scheme == "file":
+            return pathlib.Path(path).expanduser() / "work"
+        home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        return pathlib.Path(home).expanduser() / "herdsman" / "work"
 
     @field_validator("state")
     @classmethod

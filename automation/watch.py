@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from automation import trim
+from automation.settings import SYSTEM_NAMESPACE
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -20,7 +21,6 @@ from program.desired.keys import ServiceKey
 
 Object = dict[str, Any]
 DIALECT = "llmkube"
-SYSTEM_NAMESPACE = "herdsman-system"
 
 
 class ServiceIndex:

@@ -1,0 +1,107 @@
+"""Every example: rendered offline, taken by the real API server and made by the loop; and the demo, as `make demo` runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.loop import LoopProcess, deployed, eventually, find, install_crds, loop_process
+from tools.localcluster import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-", path.name))
+IN_PODS = [path for path in EXAMPLES if path.name != "01-first-service"]
+
+
+def documents(example: Path) -> list[dict[str, Any]]:
+    return [doc for path in sorted(example.glob("*.yaml")) for doc in yaml.safe_load_all(path.read_text()) if doc]
+
+
+@pytest.fixture(scope="module")
+def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
+    administrator = KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
+    install_crds(administrator)
+    yield administrator
+    administrator.close()
+
+
+@pytest.fixture(scope="module")
+def loop(
+    client: KubeClient, control_plane: LocalCluster, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LoopProcess]:
+    with loop_process(control_plane.kubeconfig, tmp_path_factory.mktemp("loop")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_what_it_is(example: Path) -> None:
+    assert (example / "README.md").read_text().startswith("# ")
+    assert {doc["kind"] for doc in documents(example)} == {"Model", "InferenceService"}
+
+
+@pytest.mark.parametrize("example", IN_PODS, ids=lambda path: path.name)
+def test_an_example_renders_offline(example: Path) -> None:
+    command = [sys.executable, "-m", "automation.cli", "render", "-f", str(example), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    rendered = json.loads(done.stdout)
+    objects = rendered["items"] if isinstance(rendered, dict) else rendered
+    names = {(o["kind"], o["metadata"]["name"]) for o in objects}
+    for doc in documents(example):
+        if doc["kind"] == "InferenceService":
+            assert ("Deployment", doc["metadata"]["name"]) in names
+
+
+@pytest.mark.parametrize("example", IN_PODS, ids=lambda path: path.name)
+def test_an_example_is_made_by_the_loop(example: Path, client: KubeClient, namespace: str, loop: LoopProcess) -> None:
+    for doc in documents(example):
+        kind = client.mapping(doc["apiVersion"], doc["kind"])
+        client.apply(kind, namespace, doc, field_manager="kubectl")
+    for doc in documents(example):
+        if doc["kind"] == "InferenceService":
+            name = doc["metadata"]["name"]
+            deployed(client, namespace, name, timeout_s=60)
+            assert find(client, kinds.SERVICES, namespace, name)
+            assert bool(find(client, kinds.AUTOSCALERS, namespace, name)) == ("autoscaling" in doc["spec"])
+
+
+def test_the_demo_answers_and_its_second_run_finds_everything_running(
+    tmp_path: Path, pulumi_cli: Path, llama_server: Path
+) -> None:
+    command = [sys.executable, "-m", "examples.demo"]
+    where = ["--dir", str(tmp_path / "demo")]
+    try:
+        first = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=300)
+        assert first.returncode == 0, first.stdout + first.stderr
+        assert "tokens in" in first.stdout
+        second = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=120)
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert second.stdout.count("runs already") == 3
+        kubeconfig = tmp_path / "demo" / "cluster" / "kubeconfig"
+        get = [sys.executable, "-m", "automation.cli", "get", "-o", "json", "--kubeconfig", str(kubeconfig)]
+        (row,) = json.loads(subprocess.run(get, capture_output=True, text=True, cwd=ROOT, check=True).stdout)
+        assert row["phase"] == "Ready"
+        address = re.search(r"\(([\d.:a-f]+:\d+)\)", row["runsOn"])
+        assert address
+        with urllib.request.urlopen(f"http://{address.group(1)}/health", timeout=5) as answer:
+            assert answer.status == 200
+    finally:
+        down = subprocess.run([*command, "down", *where], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert down.returncode == 0, down.stdout + down.stderr
+    eventually(lambda: not _running(str(tmp_path / "demo")), what="every process of the demo to end")
+
+
+def _running(directory: str) -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if directory in line and "pytest" not in line]
