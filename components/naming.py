@@ -26,6 +26,8 @@ ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
 CACHE_CLAIM = "llmkube-model-cache"
 
+PULUMI_STACK_TYPE = "pulumi:pulumi:Stack"
+
 TYPE_SERVICE = "herdsman:index:InferenceDeployment"
 TYPE_AUTOSCALER = "herdsman:index:Autoscaler"
 TYPE_CACHE = "herdsman:index:ModelCache"
@@ -70,3 +72,27 @@ def cache_logical_name(claim: str) -> str:
 def urn(stack: str, type_chain: str, logical: str) -> str:
     """Build a URN as the engine does: `type_chain` is parent types and own type joined by `$`."""
     return f"urn:pulumi:{stack}::{PROJECT}::{type_chain}::{logical}"
+
+
+def kubernetes_type(api_version: str, kind: str) -> str:
+    """Name a Kubernetes kind as Pulumi does: the core group, which has no name in `apiVersion`, is called `core`."""
+    group_version = api_version if "/" in api_version else f"core/{api_version}"
+    return f"kubernetes:{group_version}:{kind}"
+
+
+def kind_of_urn(text: str) -> str:
+    """Read the kind off a URN: the last word of the type (`Deployment`)."""
+    return text.split("::")[2].rpartition(":")[2] if text.count("::") >= 3 else ""
+
+
+def logical_of_urn(text: str) -> str:
+    """Read the logical name off a URN. It may hold `::` itself, so only the first three separators count."""
+    parts = text.split("::", 3)
+    return parts[3] if len(parts) == 4 else ""
+
+
+def is_component(text: str) -> bool:
+    """Whether a URN is that of a component, and not of an object inside one."""
+    return (
+        text.count("::") >= 3 and text.split("::", 3)[2].startswith(f"{PROJECT}:") and "$" not in text.split("::", 3)[2]
+    )

@@ -1,0 +1,1 @@
+"""The engine that makes rendered services real: the port, Pulumi behind it, and the batches that feed it."""

@@ -1,0 +1,212 @@
+"""Runs the Pulumi CLI as one child process: started, watched, stopped in two steps, always reaped.
+
+`pulumi_engine` calls `run_cli`. The child leads a process group of its own, so that a signal to the loop's terminal
+does not reach it, and a kill reaches everything that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import psutil
+
+from automation.process_mark import is_dead, mark
+
+_POLL_S = 0.1
+_OUTPUT_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class CliResult:
+    """How a run of the CLI ended."""
+
+    code: int
+    stdout: str
+    """The last 64 KiB, or all of it where that was asked for."""
+    stderr: str
+    """The last 64 KiB."""
+    duration_s: float
+    stopped: Literal["", "timeout", "cancelled"] = ""
+    killed: bool = False
+    """The child did not end in the grace it was given: its lock may still be there, and its state is not written."""
+
+    @property
+    def output(self) -> str:
+        """All that it printed."""
+        return f"{self.stdout}\n{self.stderr}"
+
+
+def run_cli(
+    argv: Sequence[str],
+    *,
+    cwd: pathlib.Path,
+    env: Mapping[str, str],
+    output: pathlib.Path,
+    record: pathlib.Path | None = None,
+    timeout_s: float,
+    cancel: threading.Event | None = None,
+    grace_s: float = 15.0,
+    whole_output: bool = False,
+) -> CliResult:
+    """Run the CLI to its end, or until `timeout_s` or `cancel`: then SIGTERM once, `grace_s`, SIGKILL.
+
+    While the child runs, `record` names it by pid and start time; the entry stays when the child was killed, by us or
+    by anybody: the proof that a lock it left is ours.
+    """
+    started = time.monotonic()
+    errors = output.with_suffix(".err")
+    with output.open("wb") as sink, errors.open("wb") as error_sink:
+        process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=error_sink,
+            start_new_session=True,
+        )
+    entry: RunRecord | None = None
+    ended = threading.Event()
+    reaper = threading.Thread(target=_reap, args=(process, ended), name="cli-reaper", daemon=True)
+    reaper.start()
+    stopped: Literal["", "timeout", "cancelled"] = ""
+    killed = False
+    try:
+        entry = _enter(record, process.pid) if record else None
+        while not ended.wait(_POLL_S):
+            if cancel is not None and cancel.is_set():
+                stopped = "cancelled"
+            elif time.monotonic() - started > timeout_s:
+                stopped = "timeout"
+            if stopped:
+                break
+    finally:
+        if not ended.is_set():
+            killed = _stop(process, ended, grace_s=grace_s)
+        reaper.join()
+    if record and entry and process.returncode >= 0:
+        strike(record, (entry,))
+    return CliResult(
+        process.returncode,
+        output.read_text(errors="replace") if whole_output else _tail(output),
+        _tail(errors),
+        time.monotonic() - started,
+        stopped=stopped,
+        killed=killed,
+    )
+
+
+def _reap(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    process.wait()
+    ended.set()
+
+
+def _stop(process: subprocess.Popen[bytes], ended: threading.Event, *, grace_s: float) -> bool:
+    """Ask once (a second signal would make the CLI drop its work), then kill. Returns whether it had to kill."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    if ended.wait(grace_s):
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    ended.wait()
+    return True
+
+
+def _tail(path: pathlib.Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _OUTPUT_TAIL_BYTES))
+        return file.read().decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run of the CLI that is under way, or that was killed and may have left a lock."""
+
+    pid: int
+    host: str
+    child: str
+    """The mark of the CLI process (`automation.process_mark`)."""
+    owner: str
+    """The mark of the process that started it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the CLI process is proven to be gone."""
+        return is_dead(self.child)
+
+    @property
+    def is_leftover(self) -> bool:
+        """Whether the CLI process still runs although the one that started it is proven to be gone."""
+        return not self.is_over and is_dead(self.owner) and self._process() is not None
+
+    def stop(self, *, grace_s: float) -> None:
+        """End a leftover: SIGTERM once, then SIGKILL. It is nobody's child any more, so there is nothing to reap."""
+        process = self._process()
+        if process is None:
+            return
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+            try:
+                process.wait(grace_s)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(grace_s)
+
+    def _process(self) -> psutil.Process | None:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            if _mark_of(process) == self.child:
+                return process
+        return None
+
+
+def read_records(path: pathlib.Path) -> tuple[RunRecord, ...]:
+    """Read the runs that did not come to an end; empty when there is nothing that makes sense."""
+    try:
+        return tuple(
+            RunRecord(int(entry["pid"]), str(entry["host"]), str(entry["child"]), str(entry["owner"]))
+            for entry in json.loads(path.read_text())
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def strike(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
+    """Take runs off the record: they ended, or what they left behind is cleared away."""
+    _write(path, [entry for entry in read_records(path) if entry not in entries])
+
+
+def _enter(path: pathlib.Path, pid: int) -> RunRecord | None:
+    try:
+        child = _mark_of(psutil.Process(pid))
+    except psutil.Error:
+        return None
+    entry = RunRecord(pid, os.uname().nodename, child, mark())
+    _write(path, [*read_records(path), entry])
+    return entry
+
+
+def _write(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
+    if not entries:
+        path.unlink(missing_ok=True)
+        return
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps([asdict(entry) for entry in entries]))
+    partial.replace(path)
+
+
+def _mark_of(process: psutil.Process) -> str:
+    place = mark().rsplit("/", 2)[0]
+    return f"{place}/{process.pid}/{process.create_time():.2f}"

@@ -1,0 +1,140 @@
+"""Keeps the key that seals the secrets of all stacks, and unwraps it for the CLI without a costly derivation.
+
+Pulumi's passphrase provider derives a key with a million hash rounds in every CLI process: 0.15 to 0.2 s of CPU, a
+third of a small run. Here the passphrase is stretched once when the loop starts, and the CLI asks over loopback, as it
+would ask HashiCorp Vault's transit engine (`hashivault://`). Nothing of ours ever puts a secret into a stack; should
+one appear, it is encrypted with AES-GCM all the same. `pulumi_engine` starts and stops the keeper.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import pathlib
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_NAME = "herdsman"
+PROVIDER_URL = f"hashivault://{KEY_NAME}"
+
+_PREFIX = "vault:v1:"
+_NONCE_BYTES = 12
+_DATA_KEY_BYTES = 32
+_MAX_BODY_BYTES = 64 * 1024
+_SALT = b"herdsman/stack-secrets/1"
+
+
+def passphrase_from(path: pathlib.Path) -> str:
+    """Read the passphrase, or make one at first start, in a file that only its owner can read."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = secrets.token_urlsafe(32)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(made)
+    return made
+
+
+class KeyKeeper:
+    """Wraps and unwraps data keys for whoever holds the token, which goes to the CLI by environment only."""
+
+    def __init__(self, passphrase: str) -> None:
+        key = hashlib.scrypt(passphrase.encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=32)
+        self._cipher = AESGCM(key)
+        self._token = secrets.token_urlsafe(24)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="key-keeper", daemon=True)
+        self._thread.start()
+
+    def environment(self) -> dict[str, str]:
+        """What the CLI needs to find the keeper."""
+        url = f"http://127.0.0.1:{self._server.server_port}"
+        return {
+            "VAULT_SERVER_URL": url,
+            "VAULT_ADDR": url,
+            "VAULT_SERVER_TOKEN": self._token,
+            "VAULT_TOKEN": self._token,
+        }
+
+    def new_data_key(self) -> str:
+        """Make a data key for one stack, wrapped, as `encryptedkey` in the stack's settings wants it."""
+        wrapped = self._wrap(secrets.token_bytes(_DATA_KEY_BYTES))
+        return base64.b64encode(wrapped.encode()).decode()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _wrap(self, plain: bytes) -> str:
+        nonce = os.urandom(_NONCE_BYTES)
+        return _PREFIX + base64.b64encode(nonce + self._cipher.encrypt(nonce, plain, None)).decode()
+
+    def _unwrap(self, wrapped: str) -> bytes:
+        sealed = base64.b64decode(wrapped.removeprefix(_PREFIX), validate=True)
+        return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+
+    def _answer(self, path: str, body: dict[str, str]) -> dict[str, str] | None:
+        """Answer as Vault's transit engine does. None for a path that it does not serve; ValueError for bad input."""
+        if path == f"/v1/transit/encrypt/{KEY_NAME}":
+            return {"ciphertext": self._wrap(base64.b64decode(body["plaintext"], validate=True))}
+        if path == f"/v1/transit/decrypt/{KEY_NAME}":
+            return {"plaintext": base64.b64encode(self._unwrap(body["ciphertext"])).decode()}
+        return None
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        keeper = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = 10
+
+            def do_PUT(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                if not hmac.compare_digest(self.headers.get("X-Vault-Token") or "", keeper._token):
+                    self._reply(403, {"errors": ["permission denied"]})
+                    return
+                if length > _MAX_BODY_BYTES:
+                    self._reply(413, {"errors": ["too large"]})
+                    return
+                try:
+                    data = keeper._answer(self.path, json.loads(self.rfile.read(length)))
+                except (ValueError, KeyError, TypeError, InvalidTag):
+                    self._reply(400, {"errors": ["the key does not fit: the passphrase is not the one of this state"]})
+                    return
+                if data is None:
+                    self._reply(404, {"errors": []})
+                else:
+                    self._reply(200, {"data": data})
+
+            do_POST = do_PUT  # noqa: N815 - the name that http.server calls
+
+            def _reply(self, status: int, body: object) -> None:
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                if status != 200:
+                    self.close_connection = True
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *args: object) -> None:
+                """Nothing: every run of the CLI would leave a line."""
+
+        return Handler

@@ -1,0 +1,101 @@
+"""Turns the end of a CLI run into an outcome for each service. Pure; called by `pulumi_engine`.
+
+A service is well only on positive evidence: every URN that must stand was reported done, every URN that must go was
+reported gone. Whatever else happened in the run does not matter to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from automation.engine.cli_process import CliResult
+from automation.engine.event_log import RunLog
+from automation.engine.port import BatchOutcome, Change, EngineFailed, HistoryEntry, ServiceOutcome
+from automation.engine.targets import Targets
+from components import naming
+from program.desired.keys import ServiceKey
+
+_REASON = re.compile(r"\b(?P<reason>[A-Z][A-Za-z]+): ")
+_NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
+
+
+def nothing_to_do(targets: Targets, *, duration_s: float) -> BatchOutcome:
+    """The outcome of a batch that asks only for what is already so: nothing was run."""
+    return BatchOutcome({key: ServiceOutcome(key, ok=True) for key in targets.keys}, duration_s, 0)
+
+
+def of_run(targets: Targets, log: RunLog, result: CliResult, *, preview: bool) -> Mapping[ServiceKey, ServiceOutcome]:
+    """Judge each service of a run that came to its end."""
+    done = {**log.planned, **log.done} if preview else log.done
+    return {key: _judge(key, targets, done, log, result) for key in targets.keys}
+
+
+def shared_changes(targets: Targets, log: RunLog, *, preview: bool) -> tuple[Change, ...]:
+    """What happened to shared objects."""
+    done = {**log.planned, **log.done} if preview else log.done
+    return _visible(done[urn] for urn in sorted(targets.shared & done.keys()))
+
+
+def _judge(
+    key: ServiceKey, targets: Targets, done: Mapping[str, Change], log: RunLog, result: CliResult
+) -> ServiceOutcome:
+    wanted, unwanted = targets.wanted[key], targets.unwanted[key]
+    changes = _visible(done[urn] for urn in sorted(wanted | unwanted) if urn in done and urn not in targets.shared)
+    for urn in sorted(wanted | unwanted):
+        if urn in log.failures:
+            return ServiceOutcome(key, ok=False, changes=changes, error=_failed(urn, log.failures[urn]))
+    standing = all(urn in done and done[urn].op != "delete" for urn in wanted)
+    gone = all(urn in done and done[urn].op == "delete" for urn in unwanted)
+    if standing and gone:
+        return ServiceOutcome(key, ok=True, changes=changes)
+    return ServiceOutcome(key, ok=False, changes=changes, error=EngineFailed("EngineFailed", words_of(log, result)))
+
+
+def _visible(changes: Any) -> tuple[Change, ...]:
+    """Objects only: the components around them exist for Pulumi alone."""
+    return tuple(change for change in changes if not naming.is_component(change.urn))
+
+
+def _failed(urn: str, message: str) -> EngineFailed:
+    found = _REASON.search(message.split("\n", 1)[0])
+    return EngineFailed(found["reason"] if found else "ApplyFailed", message, urn)
+
+
+def words_of(log: RunLog, result: CliResult) -> str:
+    """Say why a run as a whole failed, in its own words: errors without a URN, else the end of what it printed."""
+    told = [error for error in log.errors if error not in _NO_NEWS]
+    if told:
+        return _without_traceback(told[0])
+    printed = [line.strip() for line in result.output.splitlines() if line.strip()]
+    errors = [line for line in printed if line.startswith("error:")]
+    return "\n".join(errors or printed[-3:]) or f"the Pulumi CLI ended with exit code {result.code} and no word"
+
+
+def _without_traceback(message: str) -> str:
+    return message.partition("\nTraceback (most recent call last)")[0].strip()
+
+
+def history(entries: list[dict[str, Any]]) -> tuple[HistoryEntry, ...]:
+    """Read `pulumi stack history --json`."""
+    found = [
+        HistoryEntry(
+            version=int(entry.get("version") or 0),
+            kind=str(entry.get("kind") or ""),
+            started=_time(entry.get("startTime")),
+            finished=_time(entry.get("endTime")),
+            succeeded=entry.get("result") == "succeeded",
+            changes={str(op): int(count) for op, count in (entry.get("resourceChanges") or {}).items()},
+        )
+        for entry in entries
+    ]
+    return tuple(sorted(found, key=lambda entry: entry.version, reverse=True))
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None

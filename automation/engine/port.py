@@ -1,0 +1,193 @@
+"""The engine port: what the loop asks of whatever makes rendered services real.
+
+`batches` and the command line call it; `pulumi_engine.PulumiEngine` is the real one, and `tests/fakes/engine.py` passes
+the same contract tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from components.rendered import RenderedService
+from program.desired.keys import ServiceKey
+
+Op = Literal["create", "update", "replace", "delete", "same"]
+
+
+@dataclass(frozen=True, order=True)
+class Stack:
+    """One unit of state and locking: a namespace, or one part of a large one."""
+
+    namespace: str
+    shard: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name in the state backend. Namespaces hold no dots, so the names of parts never clash."""
+        return f"{self.namespace}.{self.shard}" if self.shard else self.namespace
+
+    @staticmethod
+    def parse(name: str) -> Stack:
+        """Read a stack from its name; the inverse of `name`."""
+        namespace, _, shard = name.partition(".")
+        return Stack(namespace, int(shard) if shard.isdecimal() else 0)
+
+
+def shard_of(key: ServiceKey, shards: int) -> int:
+    """Spread keys evenly and for ever the same way over `shards` parts, whatever Python's hash seed."""
+    if shards <= 1:
+        return 0
+    return int.from_bytes(hashlib.sha256(str(key).encode()).digest()[:8], "big") % shards
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Services of one stack to make as rendered, and services to remove. All others stay as they are."""
+
+    stack: Stack
+    apply: tuple[RenderedService, ...] = ()
+    remove: tuple[ServiceKey, ...] = ()
+
+    @property
+    def keys(self) -> tuple[ServiceKey, ...]:
+        return (*(service.key for service in self.apply), *self.remove)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was done, or would be done, to one object. `paths` are the fields that differ, in the provider's words."""
+
+    urn: str
+    kind: str
+    name: str
+    op: Op
+    paths: tuple[str, ...] = ()
+
+
+class EngineFailed(Exception):
+    """The engine could not do what was asked. `urn` names the object at fault, when it is one object's fault."""
+
+    def __init__(self, reason: str, message: str, urn: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """CamelCase, fit for a condition."""
+        self.message = message
+        self.urn = urn
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class EngineTimeout(EngineFailed):
+    """The run took longer than it was given and was stopped; what it had made stays, and the next run goes on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("EngineTimeout", message)
+
+
+class EngineCancelled(EngineFailed):
+    """The caller stopped the run."""
+
+    def __init__(self, message: str = "the run was cancelled") -> None:
+        super().__init__("EngineCancelled", message)
+
+
+class StackLocked(EngineFailed):
+    """Somebody else works on this stack. Nothing was done; only they, or a person, can release it."""
+
+    def __init__(self, message: str, *, by: str, since: str, foreign: bool = True) -> None:
+        super().__init__("StackLocked", message)
+        self.by = by
+        """user@host (pid)."""
+        self.since = since
+        """RFC 3339, as the lock says."""
+        self.foreign = foreign
+
+
+@dataclass(frozen=True)
+class ServiceOutcome:
+    """What a run did for one service. `ok` says that everything asked for it stands; else `error` says why not."""
+
+    key: ServiceKey
+    ok: bool
+    changes: tuple[Change, ...] = ()
+    error: EngineFailed | None = None
+
+
+@dataclass(frozen=True)
+class BatchOutcome:
+    """What a run did. `services` has one entry for each key of the batch."""
+
+    services: Mapping[ServiceKey, ServiceOutcome]
+    duration_s: float
+    cli_processes: int
+    shared: tuple[Change, ...] = ()
+    """Changes to what belongs to no single service (cache claims)."""
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One past run of a stack."""
+
+    version: int
+    kind: str
+    started: datetime | None
+    finished: datetime | None
+    succeeded: bool
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """How many objects, by operation."""
+
+
+class Engine(Protocol):
+    """Makes services real, one stack at a time. Thread-safe for different stacks; calls for one stack wait in line.
+
+    Every method raises EngineFailed or one of its children when the run as a whole fails; the failure of one service
+    among several is no such failure and stands in its ServiceOutcome.
+    """
+
+    def up(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
+        """Make the batch's services as rendered and remove what is to be removed.
+
+        A service that is asked for again as it was last applied is repaired: its objects are read first, so that
+        what somebody deleted or changed is made again.
+        """
+        ...
+
+    def preview(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
+        """Say what `up` would do, and do nothing to the objects."""
+        ...
+
+    def destroy(self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
+        """Delete all that the stack holds, save what is kept on purpose (cache claims), then the stack itself."""
+        ...
+
+    def drift(
+        self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None
+    ) -> tuple[Change, ...]:
+        """Compare the state with the live objects: `update` is changed, `delete` is gone. Changes nothing."""
+        ...
+
+    def history(self, stack: Stack) -> tuple[HistoryEntry, ...]:
+        """Past runs, the newest first. Empty for a stack that does not exist."""
+        ...
+
+    def export(self, stack: Stack) -> dict[str, Any]:
+        """The stack's state as Pulumi exports it. Empty for a stack that does not exist."""
+        ...
+
+    def stacks(self) -> set[Stack]:
+        """Every stack that the state backend holds."""
+        ...
+
+    def services(self, stack: Stack) -> set[ServiceKey]:
+        """The services of which the stack's state still holds objects."""
+        ...
+
+    def forget(self, stack: Stack) -> None:
+        """Drop the state of a stack and touch no object: for a namespace that is gone, objects and all."""
+        ...

@@ -1,0 +1,130 @@
+"""Offers inline programs to the CLI: one gRPC server for all stacks, which runs the program of the stack that asks.
+
+`pulumi_engine` offers a program for the length of one run. The SDK starts a server and stops it again for each run;
+everything else here is the SDK's own language server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+from pulumi.automation._server import LanguageServer
+from pulumi.runtime import settings
+from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
+from pulumi.runtime.proto import (
+    LanguageRuntimeServicer,
+    engine_pb2,
+    language_pb2,
+    language_pb2_grpc,
+    plugin_pb2,
+)
+
+Program = Callable[[], Awaitable[None]]
+
+
+class ProgramServer:
+    """Serves programs by stack name. Thread-safe."""
+
+    def __init__(self, *, max_runs: int) -> None:
+        self._programs = _Programs()
+        # A run holds one thread from beginning to end, and the engine asks a few short questions beside it.
+        self._threads = futures.ThreadPoolExecutor(max_workers=2 * max_runs + 2, thread_name_prefix="program")
+        self._server = grpc.server(self._threads, options=_GRPC_CHANNEL_OPTIONS)
+        language_pb2_grpc.add_LanguageRuntimeServicer_to_server(self._programs, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    @contextlib.contextmanager
+    def offering(self, stack: str, program: Program) -> Iterator[ProgramRun]:
+        """Offer a program to the runs of one stack, until the context ends."""
+        run = ProgramRun(program)
+        self._programs.add(stack, run)
+        try:
+            yield run
+        finally:
+            self._programs.discard(stack)
+
+    def close(self) -> None:
+        """Stop serving; programs under way lose their engine and end."""
+        self._server.stop(grace=1).wait()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class ProgramRun:
+    """One program on offer. `error` is what it raised when it was run, if it did."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.error: str | None = None
+
+    def __call__(self) -> Awaitable[None]:
+        engine = settings.SETTINGS.engine
+        if engine is not None:
+            settings.SETTINGS.engine = _WithoutDebug(engine)
+        return self._watched()
+
+    async def _watched(self) -> None:
+        try:
+            await self._program()
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            raise
+
+
+class _WithoutDebug:
+    """The engine's client, less its debug log: five blocking calls for each resource, a third of the program's time."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def Log(self, request: engine_pb2.LogRequest) -> Any:  # noqa: N802 - the name of the call
+        if request.severity != engine_pb2.DEBUG:
+            return self._engine.Log(request)
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class _Programs(LanguageRuntimeServicer):
+    """The language runtime protocol, with a program for each stack."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[str, ProgramRun] = {}
+
+    def add(self, stack: str, run: ProgramRun) -> None:
+        with self._lock:
+            self._runs[stack] = run
+
+    def discard(self, stack: str) -> None:
+        with self._lock:
+            self._runs.pop(stack, None)
+
+    def Run(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the call
+        with self._lock:
+            run = self._runs.get(request.stack)
+        if run is None:
+            return language_pb2.RunResponse(error=f"no program is on offer for the stack `{request.stack}`")
+        return LanguageServer(run).Run(request, context)  # type: ignore[no-untyped-call] # the SDK's server has no types
+
+    def About(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the call
+        return LanguageServer(_nothing).About(request, context)  # type: ignore[no-untyped-call] # the SDK's server has no types
+
+    def GetRequiredPlugins(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - the name of the call
+        return language_pb2.GetRequiredPluginsResponse()
+
+    def GetRequiredPackages(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - the name of the call
+        return language_pb2.GetRequiredPackagesResponse()
+
+    def GetPluginInfo(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - the name of the call
+        return plugin_pb2.PluginInfo()
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,91 @@
+"""Tells which failed runs a second try can heal, and whether a lock may be broken. Called by `pulumi_engine`.
+
+This is the one place that reads the CLI's words: they are pinned with its version and covered by engine tests.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from enum import Enum
+
+from automation.engine.cli_process import CliResult, RunRecord, read_records
+from automation.engine.event_log import RunLog
+from automation.engine.port import StackLocked
+
+_LOCKED = "the stack is currently locked by"
+_LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)")
+_MISSING = re.compile(r"no stack named '[^']*' found")
+_UNKNOWN_TARGET = "could not be found in the stack"
+_UNREADABLE = re.compile(
+    r"failed to load checkpoint|could not deserialize|snapshot integrity|integrity check|invalid character|"
+    r"unexpected end of JSON|the key does not fit|incorrect passphrase|secrets \(code=|error loading stack|"
+    r"unsupported checkpoint|getting stack configuration: .*(decrypt|secrets)"
+)
+
+
+class Remedy(Enum):
+    """What to do before the second try."""
+
+    UNLOCK = "break a lock that a dead run of ours left behind"
+    CREATE = "make the stack, which somebody deleted"
+    RELOAD = "read again what the stack holds"
+    REBUILD = "start the stack anew, because its state cannot be read"
+
+
+def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
+    """Judge a run. None when it went well, was stopped, or failed for a reason that a second try does not change."""
+    if result.code == 0 or result.stopped:
+        return None
+    if _LOCKED in result.output:
+        return Remedy.UNLOCK
+    if is_missing(result.output):
+        return Remedy.CREATE
+    if any(_UNKNOWN_TARGET in error for error in log.errors):
+        return Remedy.RELOAD
+    if not log.done and not log.failures and _UNREADABLE.search(result.output):
+        return Remedy.REBUILD
+    return None
+
+
+def is_missing(output: str) -> bool:
+    """Whether the CLI said that there is no such stack."""
+    return _MISSING.search(output) is not None
+
+
+def check_lock(output: str, record: pathlib.Path) -> tuple[RunRecord, ...]:
+    """Make sure that every lock the CLI complained of is ours and its holder is dead. Raises StackLocked.
+
+    The proof: our own record names the holder's pid and host, it was started on this machine, and the process of
+    that pid and start time is gone. Returns the records of the holders.
+    """
+    found = list(_LOCK.finditer(output))
+    proven = []
+    for lock in found:
+        holder = _holder(lock, read_records(record))
+        if holder is None:
+            by = f"{lock['user']}@{lock['host']} (pid {lock['pid']})"
+            raise StackLocked(
+                f"the stack is locked by {by} since {lock['since']}; if nobody works on it, run `pulumi cancel`",
+                by=by,
+                since=lock["since"],
+            )
+        proven.append(holder)
+    if not proven:
+        raise StackLocked("the stack is locked, and the lock does not say by whom", by="unknown", since="unknown")
+    return tuple(proven)
+
+
+def _holder(lock: re.Match[str], records: tuple[RunRecord, ...]) -> RunRecord | None:
+    for entry in records:
+        if int(lock["pid"]) == entry.pid and lock["host"] == entry.host == os.uname().nodename and entry.is_over:
+            return entry
+    return None
+
+
+def stop_leftovers(record: pathlib.Path, *, grace_s: float) -> None:
+    """End CLI processes that outlived the loop that started them: their program is gone, so they can only fail."""
+    for entry in read_records(record):
+        if entry.is_leftover:
+            entry.stop(grace_s=grace_s)

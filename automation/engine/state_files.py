@@ -1,0 +1,101 @@
+"""Reads and prunes a file:// state backend without a CLI process. Called by `pulumi_engine`.
+
+The layout is the one of the pinned CLI (`.pulumi/stacks/<project>/<stack>.json`, checkpoint version 3). Only reading
+depends on it: where a file does not look as expected, it counts as unreadable, and the stack is built anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import urllib.parse
+from typing import Any
+
+from automation.engine.port import Stack
+from components import naming
+
+_HISTORY_SUFFIXES = (".history.json", ".checkpoint.json")
+
+
+class StateUnreadable(Exception):
+    """A stack's file is there, but is no checkpoint."""
+
+
+class StateFiles:
+    """The files of one file:// backend. Files of different stacks never meet, so there is no locking."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        self._book = root / ".pulumi"
+
+    @staticmethod
+    def of_url(url: str) -> StateFiles | None:
+        """The files behind a backend URL; None when it is not a file:// URL."""
+        if not url.startswith("file://"):
+            return None
+        path = urllib.parse.unquote(url.removeprefix("file://").partition("?")[0])
+        return StateFiles(pathlib.Path(path).expanduser().absolute())
+
+    @property
+    def url(self) -> str:
+        """The backend URL, with an absolute path: the CLI runs in a directory of its own."""
+        return f"file://{urllib.parse.quote(str(self.root))}"
+
+    def create(self) -> None:
+        """Make the directory that the CLI expects to be there."""
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def stacks(self) -> set[Stack]:
+        """The stacks that have a checkpoint."""
+        return {
+            Stack.parse(path.name.removesuffix(".json"))
+            for path in self._stacks().glob("*.json")
+            if not path.name.startswith(".")
+        }
+
+    def deployment(self, stack: Stack) -> dict[str, Any] | None:
+        """The stack's deployment; empty when nothing was deployed yet, None when there is no such stack.
+
+        Raises StateUnreadable.
+        """
+        try:
+            text = self._checkpoint(stack).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            latest = json.loads(text)["checkpoint"].get("latest")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateUnreadable(f"`{self._checkpoint(stack)}` is no checkpoint: {error}") from error
+        if latest is None:
+            return {}
+        if not isinstance(latest, dict):
+            raise StateUnreadable(f"`{self._checkpoint(stack)}` holds no deployment")
+        return latest
+
+    def set_aside(self, stack: Stack) -> None:
+        """Move an unreadable checkpoint out of the way, and keep it for whoever wants to know."""
+        path = self._checkpoint(stack)
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}.unreadable"))
+        for suffix in (".attrs", ".bak", ".bak.attrs"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+    def prune(self, stack: Stack, *, keep: int) -> None:
+        """Delete all but the newest `keep` runs from the stack's history, and all its backups: nobody reads them."""
+        history = self._book / "history" / naming.PROJECT / stack.name
+        for suffix in _HISTORY_SUFFIXES:
+            # The names end in a timestamp, so their order is that of time.
+            for path in sorted(history.glob(f"*{suffix}"))[:-keep]:
+                path.unlink(missing_ok=True)
+                path.with_name(path.name + ".attrs").unlink(missing_ok=True)
+        backups = self._book / "backups" / naming.PROJECT / stack.name
+        if backups.is_dir():
+            for path in backups.iterdir():
+                path.unlink(missing_ok=True)
+
+    def _stacks(self) -> pathlib.Path:
+        return self._book / "stacks" / naming.PROJECT
+
+    def _checkpoint(self, stack: Stack) -> pathlib.Path:
+        return self._stacks() / f"{stack.name}.json"

@@ -1,0 +1,107 @@
+"""Where the CLI runs: a home without logs, one fixed directory for each stack, and its environment.
+
+Called by `pulumi_engine`; calls nobody. Nothing here is worth keeping: everything is made again where it is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from automation.engine import key_keeper
+from automation.engine.port import Stack
+from components import naming
+
+_OWN_PREFIXES = ("PULUMI_", "VAULT_")
+_PROJECT_FILE = f"name: {naming.PROJECT}\nruntime: python\n"
+
+
+@dataclass(frozen=True)
+class StackDirectory:
+    """The work directory of one stack."""
+
+    path: pathlib.Path
+
+    @property
+    def events(self) -> pathlib.Path:
+        """The event log of the run under way."""
+        return self.path / "events.jsonl"
+
+    @property
+    def output(self) -> pathlib.Path:
+        """What the last run printed."""
+        return self.path / "last-run.log"
+
+    @property
+    def record(self) -> pathlib.Path:
+        """The runs that did not come to an end."""
+        return self.path / "runs.json"
+
+
+class Workspace:
+    """The directories under one root, and the environment that all runs share."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root.expanduser().absolute()
+        self._home = self.root / "home"
+
+    def prepare(self) -> None:
+        """Make the home. The CLI would keep up to 500 MB of logs in it, a megabyte for 100 services made.
+
+        There is no switch for that; a file in the place of the directory makes it go on without.
+        """
+        self._home.mkdir(parents=True, exist_ok=True)
+        logs = self._home / "logs"
+        if logs.is_dir():
+            shutil.rmtree(logs)
+        logs.touch()
+
+    def directory(self, stack: Stack, *, data_key: str) -> StackDirectory:
+        """Make the stack's directory and its settings where they are missing; `data_key` is used for new ones."""
+        path = self.root / "stacks" / stack.name
+        path.mkdir(parents=True, exist_ok=True)
+        _write_missing(path / "Pulumi.yaml", _PROJECT_FILE)
+        _write_missing(
+            path / f"Pulumi.{stack.name}.yaml",
+            f"secretsprovider: {key_keeper.PROVIDER_URL}\nencryptedkey: {data_key}\n",
+        )
+        return StackDirectory(path)
+
+    def discard(self, stack: Stack) -> None:
+        """Remove the stack's directory."""
+        shutil.rmtree(self.root / "stacks" / stack.name, ignore_errors=True)
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Our own environment, less what would steer the CLI by accident, plus what steers it on purpose."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_PREFIXES)}
+        return {
+            **inherited,
+            "PULUMI_HOME": str(self._home),
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "PULUMI_AUTOMATION_API": "true",
+            # Shows --event-log.
+            "PULUMI_DEBUG_COMMANDS": "true",
+            # The state is written once, at the end. What a crash loses is adopted by the next apply: names are fixed.
+            "PULUMI_SKIP_CHECKPOINTS": "true",
+            "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
+            # A settings file may be lost or older than the state; the state knows its own key.
+            "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
+            # Most of a small run's memory is made once, at start: collecting it there took a third of the CPU.
+            "GOGC": os.environ.get("HERDSMAN_ENGINE_GOGC", "400"),
+            **extra,
+        }
+
+
+def _write_missing(path: pathlib.Path, text: str) -> None:
+    try:
+        if path.read_text().strip():
+            return
+    except OSError:
+        pass
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)

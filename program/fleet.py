@@ -1,0 +1,136 @@
+"""The Pulumi program: the only place that turns rendered services into components.
+
+`python -m program` calls `fleet` for static fleets; the engine runs `fleet_in_steps` as its inline program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pulumi
+from pulumi.resource import DependencyResource
+
+from components import naming, urns
+from components.autoscaler import Autoscaler
+from components.hosted_process import HostedProcess
+from components.inference_deployment import InferenceDeployment
+from components.kubernetes_object import ServiceComponent, ServiceObjects, ServiceObjectsArgs
+from components.model_cache import ModelCache, ModelCacheArgs
+from components.rendered import RenderedObject, RenderedService
+
+WINDOW = 32
+
+_COMPONENTS: dict[str, ServiceComponent] = {
+    naming.TYPE_SERVICE: InferenceDeployment,
+    naming.TYPE_AUTOSCALER: Autoscaler,
+    naming.TYPE_HOST_PROCESS: HostedProcess,
+}
+
+
+def fleet(services: Iterable[RenderedService], *, provider: pulumi.ProviderResource | None = None) -> None:
+    """Register all services. `provider` overrides the default provider of the `kubernetes` package.
+
+    Raises ValueError for an object whose component does not exist.
+    """
+    program = _Program(pulumi.ResourceOptions(providers=[provider]) if provider else None)
+    for service in services:
+        started = program.start(service)
+        if started is not None:
+            started.complete((*started.shared, *started.own))
+
+
+async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = WINDOW) -> None:
+    """Register all services, at most `window` of them under way at a time, none stopped by the failure of another.
+
+    The window is there because the SDK's wait for outstanding registrations takes time that grows with the square of
+    their number: 1,000 services at once took 100 s, in steps 10 s.
+    """
+    program = _Program()
+    under_way: set[asyncio.Task[None]] = set()
+    for service in services:
+        if len(under_way) >= window:
+            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        started = program.start(service)
+        if started is not None:
+            under_way.add(asyncio.ensure_future(_finish(started)))
+    await asyncio.gather(*under_way)
+
+
+async def _finish(started: _Started) -> None:
+    """Register the last object of a service when the others are settled, well or not.
+
+    It must be registered in any case: a target that the program leaves out is deleted. To depend on a resource that
+    failed would end the whole program, so the dependencies are given by URN: the engine knows which of them failed,
+    and then skips the object. On a shared object that stands there is no dependency at all, because the engine takes
+    all that depends on a target for a target too, and so would delete what other services made of it.
+    """
+    await asyncio.gather(*(_stands(resource) for resource in started.own))
+    shared = await asyncio.gather(*(_stands(resource) for resource in started.shared))
+    stack = pulumi.get_stack()
+    after = urns.before_last(started.service, stack)
+    if not all(shared):
+        after |= urns.shared_objects(started.service, stack)
+    last = started.complete([DependencyResource(urn) for urn in sorted(after)])
+    await _stands(last)
+
+
+async def _stands(resource: pulumi.Resource) -> bool:
+    """Wait until the engine is done with the resource. False when it failed; the engine says why, with the URN."""
+    try:
+        await resource.urn.future()
+    except Exception:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A service of which everything is registered but its last object."""
+
+    service: RenderedService
+    component: ServiceObjects
+    own: tuple[pulumi.Resource, ...]
+    shared: tuple[pulumi.Resource, ...]
+
+    def complete(self, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
+        return self.component.complete(self.service.objects[-1], after=after)
+
+
+@dataclass
+class _Program:
+    """One run of the program: what several services share is registered once."""
+
+    opts: pulumi.ResourceOptions | None = None
+    shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
+
+    def start(self, service: RenderedService) -> _Started | None:
+        """Register a service but for its last object. None for a service without objects."""
+        claims = tuple(self._claim(obj) for obj in service.shared)
+        if not service.objects:
+            return None
+        *first, last = service.objects
+        by_component: dict[str, list[RenderedObject]] = {obj.component: [] for obj in service.objects}
+        for obj in first:
+            by_component[obj.component].append(obj)
+        components = {
+            token: _component(token)(ServiceObjectsArgs(service.key, tuple(objects)), self.opts)
+            for token, objects in by_component.items()
+        }
+        made = tuple(child for component in components.values() for child in component.objects.values())
+        return _Started(service, components[last.component], made, claims)
+
+    def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
+        if obj.name not in self.shared:
+            self.shared[obj.name] = ModelCache(ModelCacheArgs(obj), self.opts).claim
+        return self.shared[obj.name]
+
+
+def _component(token: str) -> ServiceComponent:
+    try:
+        return _COMPONENTS[token]
+    except KeyError:
+        raise ValueError(f"no component is registered for `{token}`") from None
