@@ -1,0 +1,45 @@
+"""The tests' own control plane: a killed test run leaves nothing behind once the next one has started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.support import controlplane
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = """
+import time
+from tests.support import controlplane
+with controlplane.running(["etcd", "kube-apiserver"]) as cluster:
+    print(cluster.layout.directory, cluster.pid("etcd"), cluster.pid("kube-apiserver"), flush=True)
+    time.sleep(120)
+"""
+
+
+def test_clusters_of_a_killed_test_run_are_swept_by_the_next_and_living_ones_are_not() -> None:
+    controlplane.tool_or_skip("etcd")
+    controlplane.tool_or_skip("kube-apiserver")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True, env=environment) as run:
+        assert run.stdout is not None
+        directory, *pids = run.stdout.readline().split()
+        controlplane.sweep()
+        assert all(psutil.pid_exists(int(pid)) for pid in pids)
+        run.kill()
+        run.wait()
+    assert all(psutil.pid_exists(int(pid)) for pid in pids)
+    controlplane.sweep()
+    assert not Path(directory).exists()
+    assert not any(_serves(int(pid), directory) for pid in pids)
+
+
+def _serves(pid: int, directory: str) -> bool:
+    try:
+        return any(directory in argument for argument in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
