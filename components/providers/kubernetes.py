@@ -8,6 +8,8 @@ One instance serves all stacks, programs and threads: it keeps no state of an en
 engine sends and all would feel.
 """
 
+# ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
+
 from __future__ import annotations
 
 import functools
@@ -23,10 +25,11 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from components.providers import kubernetes_diff as diffs
 from components.providers import kubernetes_objects as objects
-from components.providers.kubernetes_calls import Call, KubernetesCalls, Verdict
+from components.providers.kubernetes_calls import KubernetesCalls, Verdict
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
 from components.providers.kubernetes_objects import Identity, NotSupported, Token
+from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
 from kubeapi.client import KubeClient
 from kubeapi.errors import KindNotServed
@@ -89,32 +92,28 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     # The plugin itself
 
-    def Handshake(  # noqa: N802 - the names of Pulumi's gRPC service
+    def Handshake(
         self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ProviderHandshakeResponse:
         return provider_pb2.ProviderHandshakeResponse(
             accept_secrets=True, accept_resources=False, accept_outputs=True, supports_autonaming_configuration=True
         )
 
-    def Attach(  # noqa: N802
-        self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext
-    ) -> empty_pb2.Empty:
+    def Attach(self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext) -> empty_pb2.Empty:
         return empty_pb2.Empty()
 
-    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:  # noqa: N802
+    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:
         return empty_pb2.Empty()
 
-    def GetPluginInfo(  # noqa: N802
-        self, request: empty_pb2.Empty, context: grpc.ServicerContext
-    ) -> plugin_pb2.PluginInfo:
+    def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:
         return plugin_pb2.PluginInfo(version=sdk_version())
 
-    def GetSchema(  # noqa: N802
+    def GetSchema(
         self, request: provider_pb2.GetSchemaRequest, context: grpc.ServicerContext
     ) -> provider_pb2.GetSchemaResponse:
         return provider_pb2.GetSchemaResponse(schema=json.dumps({"name": PACKAGE, "version": sdk_version()}))
 
-    def CheckConfig(  # noqa: N802
+    def CheckConfig(
         self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
     ) -> provider_pb2.CheckResponse:
         """Refuse what would mean another cluster or other writes than ours; silence would act on the wrong cluster."""
@@ -129,27 +128,23 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         ]
         return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
 
-    def DiffConfig(  # noqa: N802
-        self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.DiffResponse:
+    def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
         return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
 
-    def Configure(  # noqa: N802
+    def Configure(
         self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ConfigureResponse:
         return provider_pb2.ConfigureResponse(
             acceptSecrets=True, supportsPreview=True, acceptOutputs=True, supports_autonaming_configuration=True
         )
 
-    def Invoke(  # noqa: N802
-        self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.InvokeResponse:
+    def Invoke(self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext) -> provider_pb2.InvokeResponse:
         self._refuse(context, request.tok)
 
-    def Call(self, request: provider_pb2.CallRequest, context: grpc.ServicerContext) -> provider_pb2.CallResponse:  # noqa: N802
+    def Call(self, request: provider_pb2.CallRequest, context: grpc.ServicerContext) -> provider_pb2.CallResponse:
         self._refuse(context, request.tok)
 
-    def Construct(  # noqa: N802
+    def Construct(
         self, request: provider_pb2.ConstructRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ConstructResponse:
         self._refuse(context, request.type)
@@ -166,9 +161,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
     # Resources
 
     @_answering
-    def Check(  # noqa: N802
-        self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.CheckResponse:
+    def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
         """Complete the inputs: apiVersion, kind, name, namespace; a Secret's data becomes secret."""
         token = Token.parse(request.type)
         inputs = objects.cleaned(decode(request.news))
@@ -216,9 +209,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         return metadata, None
 
     @_answering
-    def Diff(  # noqa: N802
-        self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.DiffResponse:
+    def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
         """Compare inputs path by path, then ask the API: is it still so, and can it become so without a new object?"""
         token = Token.parse(request.type)
         inputs, old_outputs = decode(request.news), plain(decode(request.olds))
@@ -243,9 +234,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         return _diff_answer(_judged(found, verdict, list(request.ignoreChanges)))
 
     @_answering
-    def Create(  # noqa: N802
-        self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.CreateResponse:
+    def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
         token, inputs = Token.parse(request.type), decode(request.properties)
         if request.preview and has_unknown(inputs):
             return provider_pb2.CreateResponse(properties=encode(objects.unknown_outputs(inputs, token)))
@@ -260,9 +249,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.CreateResponse(id=Identity.of(live).id, properties=encode(outputs))
 
     @_answering
-    def Update(  # noqa: N802
-        self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.UpdateResponse:
+    def Update(self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext) -> provider_pb2.UpdateResponse:
         token, inputs = Token.parse(request.type), decode(request.news)
         if request.preview and has_unknown(inputs):
             return provider_pb2.UpdateResponse(properties=encode(objects.unknown_outputs(inputs, token)))
@@ -283,9 +270,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.UpdateResponse(properties=encode(shaped))
 
     @_answering
-    def Read(  # noqa: N802
-        self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.ReadResponse:
+    def Read(self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext) -> provider_pb2.ReadResponse:
         """Read the live object for a refresh (its old inputs come along) or an import (only its id does)."""
         token = Token.parse(request.type)
         old_inputs, old_outputs = decode(request.inputs), plain(decode(request.properties))
@@ -304,9 +289,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.ReadResponse(id=Identity.of(live).id, inputs=encode(refreshed), properties=encode(outputs))
 
     @_answering
-    def Delete(  # noqa: N802
-        self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext
-    ) -> empty_pb2.Empty:
+    def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
         old_outputs = plain(decode(request.properties))
         if context.is_active():
             self._calls.delete(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -24,45 +24,20 @@ from components.providers.kubernetes_diff import MISSING, Path, covers, expand, 
 from components.providers.kubernetes_errors import Code, Refused, immutable_fields, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import Drift, applied_fields, drift, owner_of, owns
+from components.providers.kubernetes_waiting import Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound
-from kubeapi.kinds import CRDS, Kind
+from kubeapi.kinds import Kind
 
 log = structlog.get_logger(__name__)
 
 HANDOVER_SUFFIX = "-handover"
-MAX_WAIT_S = 60.0
-"""The longest wait for an object that is being deleted to go, or for a new CRD to be served."""
-FIRST_POLL_S = 0.1
-LAST_POLL_S = 1.0
 _ABSENT_VERSION = "1"
 """A resourceVersion from before the first object was written."""
 _REPLICAS = ("spec", "replicas")
 _MAX_ROUNDS = 5
 _MAX_REMEMBERED = 20_000
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request of the engine about one object."""
-
-    token: Token
-    inputs: Properties
-    """May hold secrets, no unknowns."""
-    urn: str = ""
-    preview: bool = False
-    timeout_s: float = 0.0
-    """As the program set it by customTimeouts; 0 means MAX_WAIT_S."""
-    alive: Callable[[], bool] = field(default=lambda: True)
-    """False once the engine went away."""
-
-    @property
-    def obj(self) -> Json:
-        return objects.body(self.inputs, self.token)
-
-    def asked(self, verb: str, identity: Identity) -> str:
-        return f"{'preview: ' if self.preview else ''}{verb} {self.token.kind} `{identity.id}`"
 
 
 @dataclass(frozen=True)
@@ -90,8 +65,7 @@ class KubernetesCalls:
     ) -> None:
         self._client = client
         self._manager = field_manager
-        self._sleep = sleep
-        self._clock = clock
+        self._patience = Patience(client, self.kind, sleep=sleep, clock=clock)
         self._lock = threading.Lock()
         self._last_urn: OrderedDict[str, str] = OrderedDict()
 
@@ -108,7 +82,7 @@ class KubernetesCalls:
 
     def create(self, call: Call) -> Json | None:
         """Make an object, or take over what is there and ours. None: a preview that cannot be tried out yet."""
-        kind = self._kind_when_served(call)
+        kind = self._patience.kind_when_served(call)
         if kind is None:
             return None
         obj = _placed(call.obj, kind)
@@ -118,7 +92,7 @@ class KubernetesCalls:
         self, call: Call, *, uid: str | None, old_inputs: Json, ignore_changes: Iterable[str] = ()
     ) -> Json | None:
         """Bring our object to its inputs; make it again if it is gone. None as in `create`."""
-        kind = self._kind_when_served(call)
+        kind = self._patience.kind_when_served(call)
         if kind is None:
             return None
         obj = _placed(call.obj, kind)
@@ -143,8 +117,7 @@ class KubernetesCalls:
 
     def _create(self, call: Call, kind: Kind, obj: Json, verb: str) -> Json | None:
         identity = Identity.of(obj)
-        deadline = self._deadline(call)
-        pause_s = FIRST_POLL_S
+        deadline = self._patience.deadline(call)
         rounds = 0
         while True:
             rounds += 1
@@ -155,10 +128,9 @@ class KubernetesCalls:
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
             except NotFound as error:
                 # A CRD that was just established may be listed an instant before its path is served.
-                if not self._path_is_late(error) or self._clock() > deadline or not call.alive():
+                if not path_is_late(error) or not self._patience.left(call, deadline):
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
-                self._sleep(pause_s)
-                pause_s = min(2 * pause_s, LAST_POLL_S)
+                self._patience.pause(rounds)
                 continue
             except ApiError as error:
                 raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
@@ -167,7 +139,7 @@ class KubernetesCalls:
                 if live["metadata"].get("deletionTimestamp"):
                     if call.preview:
                         return None
-                    self._wait_until_gone(call, kind, live, deadline)
+                    self._patience.wait_until_gone(call, kind, live, deadline)
                     continue
                 return self._take_over(call, kind, obj, live)
             except NotFound:
@@ -177,7 +149,7 @@ class KubernetesCalls:
                     continue
                 raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
 
-    def _take_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json:
+    def _take_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json | None:
         owner = owner_of(live, obj, self._manager)
         if not owner.ours and not objects.adoption_asked(obj):
             identity = Identity.of(obj)
@@ -189,7 +161,12 @@ class KubernetesCalls:
             )
         if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):
             obj = self._handed_over(call, kind, obj, live)
-        return self._apply(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), force=True)
+        try:
+            return self._apply(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), force=True)
+        except Invalid as error:
+            if call.preview and immutable_fields(error):
+                return None  # the preview of a replacement: what stands there will be gone by then
+            raise
 
     def _apply(self, call: Call, kind: Kind, obj: Json, *, force: bool) -> Json:
         if not call.alive():
@@ -341,64 +318,6 @@ class KubernetesCalls:
         if was_applied and live["metadata"].get("managedFields"):
             return f"it was taken over by {owner.words}"
         return None
-
-    # Waiting
-
-    def _kind_when_served(self, call: Call) -> Kind | None:
-        deadline = self._deadline(call)
-        pause_s = FIRST_POLL_S
-        while True:
-            try:
-                return self.kind(call.token)
-            except KindNotServed as error:
-                if call.preview:
-                    return None  # its CRD may be made by this same program
-                waiting = self._clock() < deadline and call.alive() and self._is_coming(call.token)
-                if not waiting:
-                    raise refusal(error, call.asked("create", Identity.of(call.obj))) from error
-            self._sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_POLL_S)
-
-    def _is_coming(self, token: Token) -> bool:
-        """Tell whether a CRD of this kind is there but not served yet."""
-        group, _, version = token.api_version.rpartition("/")
-        try:
-            for crd in self._client.list(CRDS)["items"]:
-                spec = crd["spec"]
-                versions = [v["name"] for v in spec["versions"] if v.get("served")]
-                if spec["group"] == group and spec["names"]["kind"] == token.kind and version in versions:
-                    return True
-        except ApiError:
-            return False
-        return False
-
-    @staticmethod
-    def _path_is_late(error: NotFound) -> bool:
-        return error.message.startswith(("404 page not found", "the server could not find the requested resource"))
-
-    def _wait_until_gone(self, call: Call, kind: Kind, live: Json, deadline: float) -> None:
-        identity = Identity.of(live)
-        uid = live["metadata"]["uid"]
-        pause_s = FIRST_POLL_S
-        while self._clock() < deadline and call.alive():
-            self._sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_POLL_S)
-            try:
-                live = self._client.get(kind, identity.namespace, identity.name)
-            except NotFound:
-                return
-            if live["metadata"]["uid"] != uid:
-                return
-        finalizers = ", ".join(f"`{name}`" for name in live["metadata"].get("finalizers") or []) or "none"
-        raise Refused(
-            Code.DEADLINE_EXCEEDED,
-            f"{kind.kind} `{identity.id}` is being deleted since {live['metadata'].get('deletionTimestamp')} and still "
-            f"there; finalizers: {finalizers}. End what holds it (pods that use a claim, the controller of a "
-            "finalizer); running again then makes it anew.",
-        )
-
-    def _deadline(self, call: Call) -> float:
-        return self._clock() + (min(call.timeout_s, MAX_WAIT_S) if call.timeout_s > 0 else MAX_WAIT_S)
 
     def _remember(self, live: Json, urn: str) -> None:
         uid = live["metadata"].get("uid")

@@ -148,12 +148,11 @@ def replacing(found: list[Change], fields: Iterable[str]) -> list[Change]:
 def value_at(value: Any, path: Path) -> Any:
     """Give the value at a path, or MISSING."""
     for step in path:
-        if isinstance(value, dict) and isinstance(step, str) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
+        in_dict = isinstance(value, dict) and isinstance(step, str) and step in value
+        in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if not in_dict and not in_list:
             return MISSING
+        value = value[step]
     return value
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from google.protobuf import struct_pb2
 
 SIGNATURE_KEY: Final = "4dabf18193072939515e22adb298388d"
-SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"
+SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - a signature, no secret
 OUTPUT_SIGNATURE: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 RESOURCE_SIGNATURE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
 UNKNOWN_STRING: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"

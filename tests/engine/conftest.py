@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +57,7 @@ class Stack:
     def __init__(self, directory: Path, cli: auto.PulumiCommand, environment: dict[str, str]) -> None:
         self._directory = directory
         self._cli = cli
+        self._selected: auto.Stack | None = None
         state = directory / "state"
         state.mkdir(parents=True)
         (directory / "work").mkdir()
@@ -71,7 +70,11 @@ class Stack:
         }
 
     def select(self, program: Program) -> auto.Stack:
-        return auto.create_or_select_stack(
+        if self._selected is not None:
+            # Creating and selecting costs a second of processes that run nothing.
+            self._selected.workspace.program = program
+            return self._selected
+        self._selected = auto.create_or_select_stack(
             stack_name="dev",
             project_name="herdsman",
             program=program,
@@ -82,6 +85,7 @@ class Stack:
                 env_vars=self._environment,
             ),
         )
+        return self._selected
 
     def up(self, program: Program, **options: Any) -> Run:
         run = Run()
@@ -116,6 +120,7 @@ class Stack:
     def forget(self) -> None:
         """Lose the state, as a deleted state directory does."""
         self.select(lambda: None).workspace.remove_stack("dev", force=True)
+        self._selected = None
 
     def state(self) -> dict[str, Any]:
         """Logical name to resource as the state holds it, secrets encrypted."""
@@ -171,11 +176,3 @@ def manager_fields(live: dict[str, Any], manager: str) -> dict[str, Any] | None:
             fields: dict[str, Any] = entry["fieldsV1"]
             return fields
     return None
-
-
-def environment_without_pulumi() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith("PULUMI_")}
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)

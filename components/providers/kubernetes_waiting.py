@@ -1,0 +1,131 @@
+"""One request about one object, and how long it may wait: for an old object to go, for a new CRD to be served.
+
+Called by `components.providers.kubernetes_calls`. Calls `kubeapi.client`. Nothing here waits for readiness: that is
+the controller's job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_errors import Code, Refused, refusal
+from components.providers.kubernetes_objects import Identity, Json, Token
+from components.providers.marshalling import Properties
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, KindNotServed, NotFound
+from kubeapi.kinds import CRDS, Kind
+
+MAX_WAIT_S = 60.0
+FIRST_POLL_S = 0.1
+LAST_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request of the engine about one object."""
+
+    token: Token
+    inputs: Properties
+    """May hold secrets, no unknowns."""
+    urn: str = ""
+    preview: bool = False
+    timeout_s: float = 0.0
+    """As the program set it by customTimeouts; 0 means MAX_WAIT_S."""
+    alive: Callable[[], bool] = field(default=lambda: True)
+    """False once the engine went away."""
+
+    @property
+    def obj(self) -> Json:
+        return objects.body(self.inputs, self.token)
+
+    def asked(self, verb: str, identity: Identity) -> str:
+        return f"{'preview: ' if self.preview else ''}{verb} {self.token.kind} `{identity.id}`"
+
+
+class Patience:
+    """Waits with growing pauses, no longer than a call allows and only while its engine is there."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        kind: Callable[[Token], Kind],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._kind = kind
+        self._sleep = sleep
+        self._clock = clock
+
+    def deadline(self, call: Call) -> float:
+        """When a call that starts now must end, on our clock."""
+        return self._clock() + (min(call.timeout_s, MAX_WAIT_S) if call.timeout_s > 0 else MAX_WAIT_S)
+
+    def left(self, call: Call, deadline: float) -> bool:
+        """Tell whether waiting on makes sense."""
+        return self._clock() < deadline and call.alive()
+
+    def pause(self, round_: int) -> None:
+        """Sleep before the next look; `round_` counts from 1."""
+        self._sleep(min(FIRST_POLL_S * 2.0 ** (round_ - 1), LAST_POLL_S))
+
+    def kind_when_served(self, call: Call) -> Kind | None:
+        """Find a kind, waiting for a CRD that is there but not served yet. None: in a preview, it may still come.
+
+        Raises Refused.
+        """
+        deadline = self.deadline(call)
+        round_ = 0
+        while True:
+            try:
+                return self._kind(call.token)
+            except KindNotServed as error:
+                if call.preview:
+                    return None  # its CRD may be made by this same program
+                if not self.left(call, deadline) or not self._is_coming(call.token):
+                    raise refusal(error, call.asked("create", Identity.of(call.obj))) from error
+            round_ += 1
+            self.pause(round_)
+
+    def _is_coming(self, token: Token) -> bool:
+        group, _, version = token.api_version.rpartition("/")
+        try:
+            for crd in self._client.list(CRDS)["items"]:
+                spec = crd["spec"]
+                versions = [v["name"] for v in spec["versions"] if v.get("served")]
+                if spec["group"] == group and spec["names"]["kind"] == token.kind and version in versions:
+                    return True
+        except ApiError:
+            return False
+        return False
+
+    def wait_until_gone(self, call: Call, kind: Kind, live: Json, deadline: float) -> None:
+        """Wait for an object that is being deleted. Raises Refused when something holds it."""
+        identity = Identity.of(live)
+        uid = live["metadata"]["uid"]
+        round_ = 0
+        while self.left(call, deadline):
+            round_ += 1
+            self.pause(round_)
+            try:
+                live = self._client.get(kind, identity.namespace, identity.name)
+            except NotFound:
+                return
+            if live["metadata"]["uid"] != uid:
+                return
+        finalizers = ", ".join(f"`{name}`" for name in live["metadata"].get("finalizers") or []) or "none"
+        raise Refused(
+            Code.DEADLINE_EXCEEDED,
+            f"{kind.kind} `{identity.id}` is being deleted since {live['metadata'].get('deletionTimestamp')} and still "
+            f"there; finalizers: {finalizers}. End what holds it (pods that use a claim, the controller of a "
+            "finalizer); running again then makes it anew.",
+        )
+
+
+def path_is_late(error: NotFound) -> bool:
+    """Tell whether a path, and not an object, was not found: a CRD may be listed an instant before it is served."""
+    return error.message.startswith(("404 page not found", "the server could not find the requested resource"))
