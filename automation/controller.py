@@ -384,9 +384,9 @@ class Controller:
         before, after = (current.get("status") or {}).get("phase"), status.get("phase")
         if before != after:
             log.info("Changed phase", before=before, after=after, ready=f"{facts.ready_replicas}")
-            kind = "Warning" if after == "Failed" else "Normal"
-            message = _summary(status)
-            self._recorder.record(cr, type=kind, reason=str(after), message=message)
+            self._recorder.record(
+                cr, type="Warning" if after == "Failed" else "Normal", reason=str(after), message=_summary(status)
+            )
 
     def _with_own_status(self, key: ServiceKey, cr: Object) -> Object:
         """The custom resource with the status that we wrote last, while the cache has not seen that write yet."""

@@ -119,7 +119,6 @@ class Loop:
             client,
             self._settings.lease_namespace,
             name=self._settings.lease_name,
-            on_started=lambda _: None,
             on_lost=self._on_lost,
         )
         elector.start()
@@ -301,8 +300,7 @@ class Loop:
                     log.exception("A pass failed by a defect of Herdsman", retry_in_s=queue.add_failed(key))
                 finally:
                     queue.done(key)
-            self._metrics.reconciles.labels(result).inc()
-            self._metrics.reconcile_seconds.observe(time.monotonic() - started)
+            self._metrics.on_reconcile(result, time.monotonic() - started)
 
 
 def render_options(settings: Settings) -> RenderOptions:

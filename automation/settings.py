@@ -25,11 +25,6 @@ def default_state() -> str:
     return f"file://{_state_home() / 'state'}"
 
 
-def default_work_root() -> pathlib.Path:
-    """Where engines work when nothing else is said: $XDG_STATE_HOME/herdsman/work."""
-    return _state_home() / "work"
-
-
 def _state_home() -> pathlib.Path:
     return pathlib.Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser().absolute() / "herdsman"
 
@@ -51,8 +46,6 @@ class Settings(BaseSettings):
     """Path of a kubeconfig. None: $KUBECONFIG, the pod's service account, ~/.kube/config."""
     state: str = Field(default_factory=default_state)
     """URL of Pulumi's state backend: file://, s3://, gs://, azblob://, postgres://."""
-    work_root: pathlib.Path = Field(default_factory=default_work_root)
-    """Directory of the engine's work directories, one for each stack. Can be deleted while no loop runs."""
     namespaces: Words = ()
     """Watch these namespaces only. Empty: all."""
     once: bool = False
@@ -76,7 +69,7 @@ class Settings(BaseSettings):
     engine_timeout_s: float = Field(default=600.0, gt=0)
     """An engine run that takes longer is cancelled."""
     work_dir: pathlib.Path | None = None
-    """Where the engine works. None: `work` in the state's directory, or under $XDG_STATE_HOME for a remote state."""
+    """Where the engine works; can be deleted while no loop runs. None: `work` in the state's directory, or under $XDG_STATE_HOME for a remote state."""
     passphrase_file: pathlib.Path | None = None
     """Holds the passphrase that encrypts the state's secrets. None: one is made and kept beside the state."""
 
@@ -114,8 +107,7 @@ class Settings(BaseSettings):
         scheme, _, path = self.state.partition("://")
         if scheme == "file":
             return pathlib.Path(path).expanduser() / "work"
-        home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        return pathlib.Path(home).expanduser() / "herdsman" / "work"
+        return _state_home() / "work"
 
     @field_validator("state")
     @classmethod

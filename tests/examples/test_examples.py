@@ -1,4 +1,4 @@
-"""Every example: rendered offline, taken by the real API server and made by the loop; and the demo, as `make demo` runs it."""
+"""Every example: rendered offline and made by the loop on a real API server; and the demo, as `make demo` runs it."""
 
 from __future__ import annotations
 
