@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     engine_timeout_s: float = Field(default=600.0, gt=0)
     """An engine run that takes longer is cancelled."""
     work_dir: pathlib.Path | None = None
-    """Where the engine works; can be deleted while no loop runs. None: `work` in the state's directory, or under $XDG_STATE_HOME for a remote state."""
+    """Where the engine works; can be deleted while no loop runs. None: see `work_directory`."""
     passphrase_file: pathlib.Path | None = None
     """Holds the passphrase that encrypts the state's secrets. None: one is made and kept beside the state."""
 

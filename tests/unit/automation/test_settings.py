@@ -22,7 +22,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) ->
 def test_defaults_are_the_peers_where_it_has_them(tmp_path: pathlib.Path) -> None:
     settings = Settings()
     assert settings.state == f"file://{tmp_path}/herdsman/state"
-    assert settings.work_root == tmp_path / "herdsman" / "work"
+    assert settings.work_directory == tmp_path / "herdsman" / "state" / "work"
     assert (settings.model_cache_size, settings.model_cache_access_mode) == ("100Gi", "ReadWriteOnce")
     assert (settings.model_cache_storage_class, settings.ca_cert_configmap) == ("", "")
     assert (settings.default_fsgroup, settings.init_container_image) == (102, "docker.io/curlimages/curl:8.18.0")
