@@ -114,9 +114,11 @@ def _copy_etcd(tool: Tool, program: Path) -> None:
 
 
 def _build_llama(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
+    driver = "ninja" if shutil.which("ninja") else "make"
     for needed, remedy in (
         ("cmake", "`apt-get install cmake`, `brew install cmake` or `pip install cmake`"),
         ("c++", "`apt-get install g++` or `xcode-select --install`"),
+        (driver, "`apt-get install make` or `xcode-select --install`"),
     ):
         if shutil.which(needed) is None:
             own = "or put a `llama-server` of your own on PATH (`brew install llama.cpp`)"
@@ -128,7 +130,7 @@ def _build_llama(tool: Tool, program: Path, *, workbench: Workbench, progress: B
     objects = workshop / "cmake"
     # CMake refuses to change the generator of a folder that it has configured.
     configured = (objects / "CMakeCache.txt").is_file()
-    generator = ["-G", "Ninja"] if shutil.which("ninja") and not configured else []
+    generator = ["-G", "Ninja"] if driver == "ninja" and not configured else []
     progress.step("configuring")
     environment = dict(os.environ)
     commands.run(
