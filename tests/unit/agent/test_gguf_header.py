@@ -1,0 +1,241 @@
+"""The header reader: against files of the reference writer, the recorded fixtures, and bytes made to hurt."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import time
+from pathlib import Path
+
+import gguf
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent.server.errors import GgufInvalid, NeedMoreBytes
+from agent.server.gguf_header import Limits, normalised_license, quantization_name, read_header
+
+FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"
+
+
+def header(*pairs: bytes, version: int = 3, tensors: int = 1, count: int | None = None) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, len(pairs) if count is None else count) + b"".join(pairs)
+
+
+def text(value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(data)) + data
+
+
+def string(key: str, value: str | bytes) -> bytes:
+    return text(key) + struct.pack("<I", 8) + text(value)
+
+
+def number(key: str, value: int) -> bytes:
+    return text(key) + struct.pack("<II", 4, value)
+
+
+def array(key: str, item_type: int, count: int, items: bytes) -> bytes:
+    return text(key) + struct.pack("<IIQ", 9, item_type, count) + items
+
+
+def parse(data: bytes, **limits: int) -> object:
+    return read_header(io.BytesIO(data), limits=Limits(**limits))
+
+
+def test_a_file_of_the_reference_writer_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("Tiny Llama: β")
+    writer.add_license("MIT")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q5_K_M)
+    writer.add_context_length(131072)
+    writer.add_embedding_length(4096)
+    writer.add_block_count(32)
+    writer.add_head_count(32)
+    writer.add_head_count_kv([8] * 31 + [4])
+    writer.add_key_length(128)
+    writer.add_value_length(64)
+    writer.add_float32("llama.rope.freq_base", 1e6)
+    writer.add_bool("tokenizer.ggml.add_bos_token", True)
+    writer.add_token_list(["a", "b", "ü"])
+    writer.add_token_scores([0.0, 1.0, 2.0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with path.open("rb") as file:
+        facts = read_header(file)
+    assert facts.model_dump() == {
+        "architecture": "llama",
+        "name": "Tiny Llama: β",
+        "quantization": "Q5_K_M",
+        "license": "mit",
+        "file_version": 3,
+        "context_length": 131072,
+        "embedding_size": 4096,
+        "layer_count": 32,
+        "head_count": 32,
+        "head_count_kv": 8,
+        "key_length": 128,
+        "value_length": 64,
+        "tensor_count": 0,
+    }
+
+
+def test_the_recorded_fixtures_are_read_as_the_peer_read_them() -> None:
+    with (FIXTURES / "moe-30b.Q5_K_M.gguf").open("rb") as file:
+        facts = read_header(file)
+    assert (facts.architecture, facts.name, facts.quantization, facts.license, facts.file_version) == (
+        "qwen3moe",
+        "Org/MoE 30B: v2",
+        "Q5_K_M",
+        "mit",
+        2,
+    )
+    assert (facts.context_length, facts.embedding_size, facts.layer_count, facts.head_count) == (131072, 2048, 48, 32)
+    with (FIXTURES / "noname.gguf").open("rb") as file:
+        assert read_header(file).name == ""
+    with (FIXTURES / "notgguf.gguf").open("rb") as file, pytest.raises(GgufInvalid, match="not a GGUF file"):
+        read_header(file)
+
+
+def test_every_name_of_a_quantization_is_llama_cpp_s() -> None:
+    for kind in gguf.LlamaFileType:
+        if kind is not gguf.LlamaFileType.GUESSED:
+            assert quantization_name(kind.value) == kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    assert quantization_name(1024 | 15) == "Q4_K_M"
+    assert quantization_name(999) == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("Apache License 2.0", "apache-2.0"),
+        ("MIT", "mit"),
+        ("llama3.1", "llama-3.1-community"),
+        ("Llama 3.2 Community License", "llama-3.2-community"),
+        ("gemma", "gemma"),
+        ("cc-by-nc-4.0 with limited permission", "cc-by-nc-4.0 with limited permission"),
+        ("", ""),
+    ],
+)
+def test_licenses_get_one_spelling(written: str, expected: str) -> None:
+    assert normalised_license(written) == expected
+
+
+def test_keys_may_come_in_any_order_and_width() -> None:
+    data = header(
+        text("llama.block_count") + struct.pack("<IQ", 10, 7),
+        text("llama.context_length") + struct.pack("<Ii", 5, 99),
+        text("llama.embedding_length") + struct.pack("<IH", 2, 64),
+        string("general.architecture", "llama"),
+        text("general.file_type") + struct.pack("<IB", 0, 7),
+        version=2,
+    )
+    facts = read_header(io.BytesIO(data))
+    assert (facts.layer_count, facts.context_length, facts.embedding_size) == (7, 99, 64)
+    assert facts.quantization == "Q8_0"
+
+
+def test_the_tokenizer_is_not_read_once_all_is_known() -> None:
+    known = [
+        string("general.architecture", "llama"),
+        string("general.name", "n"),
+        number("general.file_type", 1),
+        *(number(f"llama.{key}", 8) for key in ("context_length", "embedding_length", "block_count")),
+        number("llama.attention.head_count", 8),
+    ]
+    cut_off = header(*known, text("tokenizer.ggml.tokens"), count=len(known) + 1)
+    assert read_header(io.BytesIO(cut_off)).layer_count == 8
+
+
+def test_a_file_type_behind_the_tokenizer_is_found() -> None:
+    tokens = array("tokenizer.ggml.tokens", 8, 3, text("a") + text("b") + text("c"))
+    data = header(string("general.architecture", "llama"), tokens, number("general.file_type", 15))
+    assert read_header(io.BytesIO(data)).quantization == "Q4_K_M"
+
+
+def test_names_lose_what_no_status_can_carry() -> None:
+    data = header(string("general.name", b"a\x00b\x1b[31m\xff" + b"x" * 1000))
+    facts = read_header(io.BytesIO(data))
+    assert facts.name.startswith("ab[31m\ufffdx")
+    assert len(facts.name) == 256
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"<!doctype html>", "not a GGUF file"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 1, 0), "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 1, 0), "version 1"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60), "metadata keys"),
+        (header(struct.pack("<Q", 1 << 40)), "a key claims"),
+        (header(text("k") + struct.pack("<IQ", 8, 1 << 62)), "a string claims"),
+        (header(text("k") + struct.pack("<IIQ", 9, 4, 1 << 62)), "an array claims"),
+        (header(array("k", 9, 1, struct.pack("<IQ", 9, 1) * 40)), "depth"),
+        (header(text("k") + struct.pack("<I", 77)), "type 77"),
+        (header(array("k", 13, 1, b"")), "type 13"),
+        (header(text("llama.block_count") + struct.pack("<Iq", 11, -5)), "is -5"),
+        (header(string("general.architecture", "ll ama")), "no name"),
+    ],
+)
+def test_hostile_headers_are_refused(data: bytes, why: str) -> None:
+    with pytest.raises(GgufInvalid) as caught:
+        read_header(io.BytesIO(data))
+    assert why in caught.value.message
+    assert caught.value.conclusive
+
+
+def test_a_future_version_is_not_a_verdict_on_the_file() -> None:
+    with pytest.raises(GgufInvalid) as caught:
+        read_header(io.BytesIO(b"GGUF" + struct.pack("<IQQ", 4, 1, 0)))
+    assert not caught.value.conclusive
+
+
+def test_a_header_longer_than_the_limit_is_refused_before_it_is_read() -> None:
+    data = header(array("k", 0, 5000, bytes(5000)))
+    with pytest.raises(GgufInvalid, match="longer than"):
+        parse(data, header_bytes=1000)
+    assert parse(data)
+
+
+def test_many_nested_arrays_end_in_time() -> None:
+    inner = struct.pack("<IQ", 9, 0)
+    data = header(array("k", 9, 200_000, inner * 200_000))
+    began = time.monotonic()
+    parse(data)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("length", range(0, 544, 7))
+def test_a_prefix_says_how_much_more_is_needed(length: int) -> None:
+    whole = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
+    if length >= 341:  # the metadata ends here; what follows are tensors
+        assert read_header(io.BytesIO(whole[:length])).name == "Plain 7B Chat"
+        return
+    with pytest.raises(NeedMoreBytes) as caught:
+        read_header(io.BytesIO(whole[:length]))
+    assert length < caught.value.needed <= len(whole)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+@example(b"GGUF\x03\x00\x00\x00" + b"\xff" * 16)
+def test_random_bytes_never_do_anything_but_the_two_errors(data: bytes) -> None:
+    for candidate in (data, header(data, count=1)):
+        with contextlib.suppress(GgufInvalid, NeedMoreBytes):
+            read_header(io.BytesIO(candidate))
+
+
+@settings(max_examples=300, deadline=None)
+@given(at=st.integers(4, 543), value=st.integers(0, 255), wide=st.booleans())
+def test_a_flipped_byte_never_does_anything_but_the_two_errors(at: int, value: int, wide: bool) -> None:
+    data = bytearray((FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes())
+    data[at : at + (8 if wide else 1)] = bytes([value]) * (8 if wide else 1)
+    try:
+        facts = read_header(io.BytesIO(bytes(data)))
+    except (GgufInvalid, NeedMoreBytes):
+        return
+    assert len(facts.name) <= 256
