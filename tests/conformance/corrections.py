@@ -79,3 +79,12 @@ FURTHER: dict[str, dict[str, Any]] = {
 def corrections_of(number: str) -> dict[str, Any]:
     """Return all that is expected otherwise in a case."""
     return {**CORRECTIONS.get(number, {}), **FURTHER.get(number, {})}
+
+
+STATUS: dict[str, dict[str, Any]] = {}
+"""As FURTHER, for statuses; keys are `number` or `number:stepN:`."""
+
+
+def status_corrections_of(number: str, prefix: str = "") -> dict[str, Any]:
+    """Return what is expected otherwise in the statuses of a case, after its input or after a step."""
+    return {**STATUS.get(number, {}), **STATUS.get(f"{number}:{prefix}", {})}

@@ -1,0 +1,43 @@
+"""Every object that the renderers make for a vector, applied to a real API server in a dry run.
+
+The server validates it, merges it and fills in its defaults; its answer must be what the peer's object looked like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeapi.client import KubeClient
+from tests.conformance.comparison import as_text, compare
+from tests.conformance.corrections import corrections_of
+from tests.conformance.test_rendering import render_all
+from tests.conformance.vectors import Vector, all_vectors
+from tests.support import controlplane
+
+
+@pytest.fixture(scope="module")
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(api: controlplane.Api) -> Iterator[str]:
+    with api.namespace("conformance") as name:
+        yield name
+
+
+@pytest.mark.parametrize("vector", [v for v in all_vectors() if v.objects], ids=lambda vector: vector.name)
+def test_the_api_server_makes_of_them_what_the_peer_had(
+    vector: Vector, client: KubeClient, shared_namespace: str
+) -> None:
+    accepted = []
+    for rendered in render_all(vector.input, shared_namespace, vector.status):
+        kind = client.mapping(rendered["apiVersion"], rendered["kind"])
+        accepted.append(client.apply(kind, shared_namespace, rendered, field_manager="herdsman", dry_run=True))
+    differences = compare(vector.objects, accepted, vector.defects, corrections_of(vector.number))
+    assert not differences, as_text(differences)
