@@ -22,6 +22,7 @@ from automation.events import EventRecorder
 from automation.observe import Observed, live_hosts, observe, service_facts
 from automation.placement import place
 from automation.plan import LastRun, LiveObject, make_plan
+from automation.status_ownership import clear_status, written_by_another
 from automation.watch import World, models_of
 from components import naming
 from components.render import RenderOptions, render
@@ -363,6 +364,8 @@ class Controller:
             "status": status,
         }
         try:
+            if written_by_another(current.get("status")):
+                clear_status(self._client, kinds.INFERENCE_SERVICES, current)
             written = self._client.apply(
                 kinds.INFERENCE_SERVICES,
                 key.namespace,

@@ -16,6 +16,7 @@ import structlog
 
 from automation.events import EventType
 from automation.model_probe import ModelProbe
+from automation.status_ownership import clear_status, written_by_another
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -173,6 +174,8 @@ class ModelController:
             "status": status,
         }
         try:
+            if written_by_another(cr.get("status")):
+                clear_status(self._client, kinds.MODELS, cr)
             written = self._client.apply(
                 kinds.MODELS, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
             )

@@ -1,0 +1,46 @@
+"""Take a status over from the controller that wrote it before: LLMKube's, on the day that its users migrate.
+
+Server-side apply never removes what another manager owns, and leaves half a condition behind where it owned the other
+half, which the schema then refuses: the status could not be written any more. So the first write of ours is preceded by
+a patch that clears what is ours to say; a field that is gone is nobody's. Both controllers call this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from components import naming
+from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+
+Object = dict[str, Any]
+
+
+def written_by_another(status: Object | None) -> bool:
+    """Tell whether a status has content of a controller other than ours, which never leaves Ready out."""
+    conditions = (status or {}).get("conditions") or ()
+    return bool(status) and not any(condition["type"] == "Ready" for condition in conditions)
+
+
+def clear_status(client: KubeClient, kind: Kind, cr: Object, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:
+    """Remove all of an object's status but the conditions of the types `kept`, which an agent writes.
+
+    Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
+    """
+    metadata, status = cr["metadata"], cr["status"]
+    body = {
+        "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        "status": {
+            **dict.fromkeys(status),
+            "conditions": [c for c in status.get("conditions") or () if c["type"] in kept],
+        },
+    }
+    client.patch(
+        kind,
+        metadata["namespace"],
+        metadata["name"],
+        body,
+        subresource="status",
+        field_manager=naming.FIELD_MANAGER,
+    )

@@ -1,0 +1,91 @@
+"""A status that LLMKube's controller wrote, taken over without a remnant, on the real API server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.status_ownership import clear_status
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, Invalid
+from program.dialects.crds import crd_documents
+from tests.support import controlplane
+
+Json = dict[str, Any]
+THEN = "2026-11-21T10:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
+    for document in crd_documents():
+        api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
+    collection = "/apis/inference.llmkube.dev/v1alpha1/inferenceservices"
+    controlplane.eventually(lambda: api.request("GET", collection)[0] == 200, what="the CRDs to be served")
+    return KubeClient.from_kubeconfig(str(kubeconfig))
+
+
+def condition(kind: str, status: str, message: str) -> Json:
+    return {"type": kind, "status": status, "reason": "Told", "message": message, "lastTransitionTime": THEN}
+
+
+def migrated(api: controlplane.Api, namespace: str) -> Json:
+    """A service with the status of a peer's controller and of a peer's agent, both written by update."""
+    path = f"{kinds.INFERENCE_SERVICES.path(namespace)}"
+    body = {
+        "apiVersion": "inference.llmkube.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "svc"},
+        "spec": {"modelRef": "m"},
+    }
+    live = api.create(path, body)
+    told = [condition("Progressing", "True", "a"), condition("Degraded", "True", "b")]
+    for manager, conditions in (("manager", told), ("metal-agent", [*told, condition("MemoryPressure", "False", "c")])):
+        status = {"phase": "Creating", "waitingFor": "nvidia.com/gpu: 0", "conditions": conditions}
+        code, live = api.request("PUT", f"{path}/svc/status?fieldManager={manager}", {**live, "status": status})
+        assert code == 200, live
+    return live
+
+
+def write(client: KubeClient, namespace: str, *conditions: Json) -> Json:
+    body = {
+        "apiVersion": "inference.llmkube.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "svc", "namespace": namespace},
+        "status": {"phase": "Ready", "conditions": list(conditions)},
+    }
+    return client.apply(
+        kinds.INFERENCE_SERVICES, namespace, body, field_manager="herdsman", force=True, subresource="status"
+    )
+
+
+def test_without_a_clearing_the_peers_half_of_a_condition_blocks_the_status(
+    client: KubeClient, api: controlplane.Api, namespace: str
+) -> None:
+    """The reason for all this; if an API server ever does better, `clear_status` may go."""
+    migrated(api, namespace)
+    write(client, namespace, condition("Ready", "False", "x"), condition("Progressing", "True", "other"))
+    with pytest.raises(Invalid):
+        write(client, namespace, condition("Ready", "True", "y"))
+
+
+def test_what_the_peer_left_is_gone_and_what_its_agent_says_stays(
+    client: KubeClient, api: controlplane.Api, namespace: str
+) -> None:
+    clear_status(client, kinds.INFERENCE_SERVICES, migrated(api, namespace))
+    first = write(client, namespace, condition("Ready", "False", "x"), condition("Progressing", "True", "other"))
+    assert sorted(c["type"] for c in first["status"]["conditions"]) == ["MemoryPressure", "Progressing", "Ready"]
+    second = write(client, namespace, condition("Ready", "True", "y"))
+    assert sorted(c["type"] for c in second["status"]["conditions"]) == ["MemoryPressure", "Ready"]
+    assert "waitingFor" not in second["status"]
+
+
+def test_an_object_that_changed_meanwhile_is_not_cleared(
+    client: KubeClient, api: controlplane.Api, namespace: str
+) -> None:
+    seen = migrated(api, namespace)
+    write(client, namespace, condition("Ready", "True", "y"))
+    with pytest.raises(Conflict):
+        clear_status(client, kinds.INFERENCE_SERVICES, seen)
