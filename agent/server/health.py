@@ -11,6 +11,8 @@ import json
 import socket
 from typing import Any
 
+HEALTH_TIMEOUT_S = 3.0
+
 
 class Question:
     """Asks one process, one question at a time; another thread may interrupt. Answers None, or what is wrong."""
@@ -18,7 +20,7 @@ class Question:
     def __init__(self) -> None:
         self._connection: http.client.HTTPConnection | None = None
 
-    def health(self, address: str, port: int, path: str, *, timeout_s: float = 5.0) -> str | None:
+    def health(self, address: str, port: int, path: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> str | None:
         """GET the health path; only 200 is healthy (llama-server says 503 while it loads)."""
         status, body = self._ask("GET", address, port, path, None, timeout_s)
         if status == 200:
@@ -87,6 +89,6 @@ def _has_content(body: bytes) -> bool:
 
 def _told(request: str, address: str, port: int, status: int, body: bytes) -> str:
     at = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    text = body.decode("utf-8", "replace").strip()[:300]
+    text = " ".join(body.decode("utf-8", "replace").split())[:300]
     answer = f"{status} {text}".rstrip() if status else text
     return f"{request} at {at}: {answer}"

@@ -20,9 +20,11 @@ class Policy:
 
     probe_interval_s: float = 5.0
     starting_probe_interval_s: float = 0.2
+    failing_probe_interval_s: float = 1.0
+    """After a failed health check the next one comes sooner."""
     unhealthy_after: int = 3
     """Failed health checks in a row before the process counts as not ready."""
-    restart_after: int = 6
+    restart_after: int = 8
     """Failed health checks in a row before the process is stopped and started again."""
     backoff_base_s: float = 1.0
     backoff_cap_s: float = 60.0
@@ -249,7 +251,7 @@ def probed(life: Life, plan: ProcessPlan, *, failure: str | None, now: float, po
             reason=ProcessReason.NOT_RESPONDING if lost else life.reason,
             message=failure if lost else life.message,
             probe_failures=failures,
-            wait_until=now + policy.probe_interval_s,
+            wait_until=now + policy.failing_probe_interval_s,
         )
     if starting and plan.completion_path is not None and not life.running.proved:
         return replace(life, probe_failures=0, healthy=True, wait_until=0.0)

@@ -183,10 +183,12 @@ class Agent:
             self._watch.stop_watching()
             if speak:
                 self._watch.publisher.withdraw()
+            else:
+                self._watch.publisher.stop(last_words=False)
         if self._supervisor is not None:
             self._supervisor.stop(keep_processes=keep)
-        if self._watch is not None:
-            self._watch.publisher.stop(last_words=speak)
+        if self._watch is not None and speak:
+            self._watch.publisher.stop(last_words=True)
         if self._lease is not None:
             self._lease.stop(release=speak)
         if self._http is not None:

@@ -137,7 +137,7 @@ class Worker:
     def report(self) -> ProcessReport:
         """Say how the process is."""
         life, goal = self._life, self._last_goal
-        progress = self._progress
+        progress = self._progress if life.phase is ProcessPhase.DOWNLOADING else None
         running = life.running
         return ProcessReport(
             phase=life.phase,

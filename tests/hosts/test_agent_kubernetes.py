@@ -1,0 +1,422 @@
+"""An agent that takes its plan from a real API server and leads the cluster's clients to real llama-servers.
+
+Covered: endpoints and status, ownership and garbage collection, foreign objects, outages of the API server, replaced
+plans, the host's Lease, clean stop, leftovers of an earlier agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import ProcessPlan
+from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, INFERENCE_SERVICES, LEASES, SERVICES
+from program.dialects.crds import crd_documents
+from tests.support.agents import AgentProcess, agent, gone, llama_plan
+from tests.support.controlplane import Api, eventually
+from tools.localcluster import LocalCluster
+
+Object = dict[str, Any]
+StartAgent = Callable[..., AgentProcess]
+
+
+def install_crds(api: Api) -> None:
+    for document in crd_documents():
+        api.apply(CRDS.path(None, document["metadata"]["name"]), document)
+    for kind in (INFERENCE_SERVICES, HOST_PROCESSES):
+        eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
+
+
+@pytest.fixture(scope="session")
+def hosts_api(api: Api) -> Api:
+    """The shared control plane with Herdsman's CRDs."""
+    install_crds(api)
+    return api
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path, tiny_model: Path) -> Iterator[StartAgent]:
+    """Start agents of hosts by name; they and their processes end with the test."""
+    with ExitStack() as stack:
+
+        def start(cluster: LocalCluster, host: str, *arguments: str, store: str = "store") -> AgentProcess:
+            made = stack.enter_context(
+                agent(
+                    tmp_path / store,
+                    *("--kubeconfig", str(cluster.kubeconfig), "--allowed-host-path-roots", str(tiny_model.parent)),
+                    *arguments,
+                    host=host,
+                )
+            )
+            made.start()
+            return made
+
+        yield start
+
+
+def host_process(api: Api, namespace: str, host: str, plan: ProcessPlan, *, owner: Object | None = None) -> Object:
+    """Apply a HostProcess as the loop does, owned by an InferenceService."""
+    name = plan.service
+    owner = owner or inference_service(api, namespace, name)
+    return api.apply(
+        HOST_PROCESSES.path(namespace, name),
+        {
+            "apiVersion": HOST_PROCESSES.api_version,
+            "kind": HOST_PROCESSES.kind,
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": {"herdsman.dev/host": host},
+                "ownerReferences": [
+                    {
+                        "apiVersion": owner["apiVersion"],
+                        "kind": owner["kind"],
+                        "name": name,
+                        "uid": owner["metadata"]["uid"],
+                        "controller": True,
+                        "blockOwnerDeletion": True,
+                    }
+                ],
+            },
+            "spec": plan.model_copy(update={"host": host}).model_dump(mode="json", by_alias=True, exclude_none=True),
+        },
+    )
+
+
+def inference_service(api: Api, namespace: str, name: str) -> Object:
+    path = INFERENCE_SERVICES.path(namespace, name)
+    body = {
+        "apiVersion": INFERENCE_SERVICES.api_version,
+        "kind": INFERENCE_SERVICES.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"modelRef": name},
+    }
+    return api.apply(path, body)
+
+
+def status(api: Api, namespace: str, name: str = "tiny") -> Object:
+    found = api.get(HOST_PROCESSES.path(namespace, name)) or {}
+    return dict(found.get("status") or {})
+
+
+def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Object:
+    def look() -> Object | None:
+        seen = status(api, namespace, name)
+        return seen if seen.get("phase") == "Ready" and seen.get("ready") else None
+
+    return eventually(look, what=f"{name} to be ready", timeout_s=timeout_s)
+
+
+def endpoint(api: Api, namespace: str, name: str = "tiny") -> Object:
+    found = api.get(ENDPOINT_SLICES.path(namespace, name))
+    assert found is not None
+    return {**found["endpoints"][0], "port": found["ports"][0]["port"], "metadata": found["metadata"]}
+
+
+def unique_host(namespace: str) -> str:
+    return f"host-{namespace}"
+
+
+def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_service(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    owner = inference_service(hosts_api, namespace, "tiny")
+    start_agent(control_plane, host)
+    applied = time.monotonic()
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model, service_port=9001), owner=owner)
+    report = until_ready(hosts_api, namespace)
+    assert time.monotonic() - applied < 15
+    service = hosts_api.get(SERVICES.path(namespace, "tiny"))
+    assert service is not None
+    assert service["metadata"]["labels"] == {
+        "app": "tiny",
+        "llmkube.ai/managed-by": "metal-agent",
+        "llmkube.ai/inference-service": "tiny",
+        "herdsman.dev/host": host,
+    }
+    assert service["spec"]["ports"][0]["port"] == 9001
+    assert "selector" not in service["spec"]
+    found = endpoint(hosts_api, namespace)
+    assert found["conditions"]["ready"] is True
+    assert found["port"] == report["port"]
+    assert found["addresses"] == [report["address"]]
+    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "tiny"
+    assert found["metadata"]["annotations"]["llmkube.ai/agent-heartbeat"].endswith("Z")
+    for each in (service, found):
+        assert [o["uid"] for o in each["metadata"]["ownerReferences"]] == [owner["metadata"]["uid"]]
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
+    url = f"http://{found['addresses'][0]}:{found['port']}/v1/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
+        assert json.load(answer)["usage"]["completion_tokens"] >= 1
+    lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
+    assert lease is not None
+    assert lease["spec"]["leaseDurationSeconds"] == 40
+    facts = json.loads(lease["metadata"]["annotations"]["herdsman.dev/facts"])
+    assert facts["address"] == report["address"]
+    assert "llama-server" in facts["runtimes"]
+
+
+def test_a_deleted_service_takes_process_and_endpoints_with_it(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    report = until_ready(hosts_api, namespace)
+    hosts_api.delete(INFERENCE_SERVICES.path(namespace, "tiny"))
+    # The cluster's garbage collector learns of new kinds only every 30 s, and these are new.
+    assert gone(report["pid"], timeout_s=70)
+    for kind in (HOST_PROCESSES, SERVICES, ENDPOINT_SLICES):
+        path = kind.path(namespace, "tiny")
+        eventually(lambda path=path: hosts_api.get(path) is None, what=f"{path} to go", timeout_s=40)
+
+
+def test_a_process_taken_off_the_host_takes_its_endpoints_with_it_though_the_service_stays(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    report = until_ready(hosts_api, namespace)
+    hosts_api.delete(HOST_PROCESSES.path(namespace, "tiny"))
+    assert gone(report["pid"])
+    for kind in (SERVICES, ENDPOINT_SLICES):
+        path = kind.path(namespace, "tiny")
+        eventually(lambda path=path: hosts_api.get(path) is None, what=f"{path} to go")
+    assert hosts_api.get(INFERENCE_SERVICES.path(namespace, "tiny")) is not None
+
+
+def test_what_was_removed_while_no_agent_ran_is_stopped_and_cleared_by_the_next(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    running = start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    report = until_ready(hosts_api, namespace)
+    running.kill()
+    hosts_api.delete(HOST_PROCESSES.path(namespace, "tiny"))
+    running.start()
+    assert gone(report["pid"])
+    eventually(lambda: hosts_api.get(SERVICES.path(namespace, "tiny")) is None, what="the Service to go")
+
+
+def test_an_agent_killed_and_started_keeps_the_process_and_the_endpoint_ready(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    running = start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    before = until_ready(hosts_api, namespace)
+    version = endpoint(hosts_api, namespace)["metadata"]["generation"]
+    running.kill()
+    running.start()
+    eventually(lambda: "Adopted" in running.output, what="the adoption")
+    time.sleep(2)
+    assert status(hosts_api, namespace) == before
+    after = endpoint(hosts_api, namespace)
+    assert after["conditions"]["ready"] is True
+    assert after["metadata"]["generation"] == version, "the endpoint was never taken out of service"
+
+
+def test_a_foreign_service_of_the_name_is_left_alone_and_named(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "tiny", "namespace": namespace},
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "other"}},
+    }
+    made = hosts_api.apply(SERVICES.path(namespace, "tiny"), foreign, manager="somebody-else")
+    start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    blocked = eventually(
+        lambda: (s := status(hosts_api, namespace)).get("reason") == "ForeignService" and s, what="the refusal"
+    )
+    assert "somebody-else" in blocked["message"]
+    assert blocked.get("ready") is False
+    now = hosts_api.get(SERVICES.path(namespace, "tiny"))
+    assert now is not None
+    assert now["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    hosts_api.delete(SERVICES.path(namespace, "tiny"))
+    until_ready(hosts_api, namespace)
+
+
+def test_a_changed_plan_moves_the_endpoint_only_after_the_old_process_ended(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    running = start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    first = until_ready(hosts_api, namespace)
+    changed = host_process(hosts_api, namespace, host, llama_plan(tiny_model, extra=("--alias", "renamed")))
+    eventually(
+        lambda: status(hosts_api, namespace).get("observedGeneration") == changed["metadata"]["generation"],
+        what="the new generation to be seen",
+    )
+    second = eventually(
+        lambda: (s := status(hosts_api, namespace)).get("pid") != first["pid"] and s.get("ready") and s,
+        what="the replacement",
+    )
+    assert gone(first["pid"], timeout_s=1)
+    assert [p.pid for p in running.processes()] == [second["pid"]]
+
+
+def test_a_plan_that_cannot_be_read_is_reported_and_the_running_process_stays(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    before = until_ready(hosts_api, namespace)
+    path = HOST_PROCESSES.path(namespace, "tiny")
+    merge = "application/merge-patch+json"
+    assert hosts_api.request("PATCH", path, {"spec": {"host": "another"}}, content_type=merge)[0] == 200
+    seen = eventually(
+        lambda: (s := status(hosts_api, namespace)).get("reason") == "PlanInvalid" and s, what="the complaint"
+    )
+    assert "spec.host" in seen["message"]
+    assert seen["pid"] == before["pid"]
+    assert hosts_api.request("PATCH", path, {"spec": {"host": host}}, content_type=merge)[0] == 200
+    assert until_ready(hosts_api, namespace)["pid"] == before["pid"]
+
+
+def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
+    fresh_control_plane: Callable[..., LocalCluster],
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    cluster = fresh_control_plane(components=("etcd", "kube-apiserver"))
+    api = Api(cluster)
+    install_crds(api)
+    running = start_agent(cluster, "outage-host")
+    host_process(api, "default", "outage-host", llama_plan(tiny_model))
+    before = until_ready(api, "default")
+    server = next(part for part in cluster.status().components if part.name == "kube-apiserver")
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    assert gone(server.pid)
+    time.sleep(6)
+    assert [p.pid for p in running.processes()] == [before["pid"]], "no answer is no deletion"
+    # The process also survives an agent that starts while nobody answers.
+    running.kill()
+    running.start()
+    os.kill(before["pid"], signal.SIGKILL)
+    after = eventually(
+        lambda: [p.pid for p in running.processes() if p.pid != before["pid"]], what="a restart without API server"
+    )
+    cluster.up()
+    caught_up = eventually(
+        lambda: (s := status(api, "default")).get("pid") == after[0] and s.get("ready") and s,
+        what="the status to catch up",
+        timeout_s=40,
+    )
+    assert caught_up["restarts"] == 1
+    assert endpoint(api, "default")["conditions"]["ready"] is True
+
+
+def test_a_stopped_agent_takes_its_endpoints_out_of_service(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    running = start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    report = until_ready(hosts_api, namespace)
+    assert running.stop() == 0
+    assert gone(report["pid"], timeout_s=1)
+    assert endpoint(hosts_api, namespace)["conditions"]["ready"] is False
+    seen = status(hosts_api, namespace)
+    assert (seen["phase"], seen["ready"]) == ("Stopped", False)
+    lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
+    assert lease is not None
+    assert not lease["spec"].get("holderIdentity")
+    running.start()
+    until_ready(hosts_api, namespace)
+
+
+def test_a_second_agent_of_the_same_host_refuses_to_start(
+    control_plane: LocalCluster, hosts_api: Api, namespace: str, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    host = unique_host(namespace)
+    start_agent(control_plane, host)
+    with agent(tmp_path / "other", "--kubeconfig", str(control_plane.kubeconfig), host=host) as second:
+        assert second.run() == 1
+        assert "another agent" in second.output
+
+
+def test_an_agent_whose_host_was_taken_over_ends_and_stops_its_processes(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    running = start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    report = until_ready(hosts_api, namespace)
+    path = LEASES.path("herdsman-system", f"herdsman-host-{host}")
+    merge = "application/merge-patch+json"
+    assert hosts_api.request("PATCH", path, {"spec": {"holderIdentity": "usurper"}}, content_type=merge)[0] == 200
+    assert running.wait(30) == 1
+    assert "usurper" in running.output
+    assert gone(report["pid"], timeout_s=1)
+    assert endpoint(hosts_api, namespace)["conditions"]["ready"] is True, "the endpoints belong to the other agent now"
