@@ -6,19 +6,17 @@ reported gone. Whatever else happened in the run does not matter to it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from automation.engine.cli_process import CliResult
 from automation.engine.event_log import RunLog
-from automation.engine.port import BatchOutcome, Change, EngineFailed, HistoryEntry, ServiceOutcome
+from automation.engine.port import APPLY_FAILED, BatchOutcome, Change, EngineFailed, HistoryEntry, ServiceOutcome
 from automation.engine.targets import Targets
 from components import naming
 from program.desired.keys import ServiceKey
 
-_REASON = re.compile(r"\b(?P<reason>[A-Z][A-Za-z]+): ")
 _NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
 
 
@@ -51,7 +49,7 @@ def _judge(
     gone = all(urn in done and done[urn].op == "delete" for urn in unwanted)
     if standing and gone:
         return ServiceOutcome(key, ok=True, changes=changes)
-    return ServiceOutcome(key, ok=False, changes=changes, error=EngineFailed("EngineFailed", words_of(log, result)))
+    return ServiceOutcome(key, ok=False, changes=changes, error=EngineFailed(APPLY_FAILED, words_of(log, result)))
 
 
 def _visible(changes: Any) -> tuple[Change, ...]:
@@ -60,8 +58,7 @@ def _visible(changes: Any) -> tuple[Change, ...]:
 
 
 def _failed(urn: str, message: str) -> EngineFailed:
-    found = _REASON.search(message.split("\n", 1)[0])
-    return EngineFailed(found["reason"] if found else "ApplyFailed", message, urn)
+    return EngineFailed(APPLY_FAILED, message, urn)
 
 
 def words_of(log: RunLog, result: CliResult) -> str:

@@ -16,6 +16,9 @@ from typing import Any, Literal, Protocol
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 
+APPLY_FAILED = "ApplyFailed"
+FOREIGN_OBJECT = "ForeignObject"
+
 Op = Literal["create", "update", "replace", "delete", "same"]
 
 
@@ -75,7 +78,7 @@ class EngineFailed(Exception):
     def __init__(self, reason: str, message: str, urn: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
-        """CamelCase, fit for a condition."""
+        """`ApplyFailed` or `ForeignObject`: a condition's reason. The type of the error tells more."""
         self.message = message
         self.urn = urn
 
@@ -87,21 +90,21 @@ class EngineTimeout(EngineFailed):
     """The run took longer than it was given and was stopped; what it had made stays, and the next run goes on."""
 
     def __init__(self, message: str) -> None:
-        super().__init__("EngineTimeout", message)
+        super().__init__(APPLY_FAILED, message)
 
 
 class EngineCancelled(EngineFailed):
     """The caller stopped the run."""
 
     def __init__(self, message: str = "the run was cancelled") -> None:
-        super().__init__("EngineCancelled", message)
+        super().__init__(APPLY_FAILED, message)
 
 
 class StackLocked(EngineFailed):
     """Somebody else works on this stack. Nothing was done; only they, or a person, can release it."""
 
     def __init__(self, message: str, *, by: str, since: str, foreign: bool = True) -> None:
-        super().__init__("StackLocked", message)
+        super().__init__(APPLY_FAILED, message)
         self.by = by
         """user@host (pid)."""
         self.since = since

@@ -34,7 +34,9 @@ class ProgramServer:
         self._programs = _Programs()
         # A run holds one thread from beginning to end, and the engine asks a few short questions beside it.
         self._threads = futures.ThreadPoolExecutor(max_workers=2 * max_runs + 2, thread_name_prefix="program")
-        self._server = grpc.server(self._threads, options=_GRPC_CHANNEL_OPTIONS)
+        # Without the option the kernel lets another process listen on the same port and take half of the calls.
+        options = [*_GRPC_CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
+        self._server = grpc.server(self._threads, options=options)
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(self._programs, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()

@@ -21,6 +21,7 @@ from automation.engine.cli_process import CliResult, run_cli, strike
 from automation.engine.event_log import RunLog, read_event_log
 from automation.engine.key_keeper import KeyKeeper, passphrase_from
 from automation.engine.port import (
+    APPLY_FAILED,
     Batch,
     BatchOutcome,
     Change,
@@ -181,7 +182,14 @@ class PulumiEngine:
         return {Stack.parse(str(entry["name"]).rpartition("/")[2]) for entry in _json(result)}
 
     def services(self, stack: Stack) -> set[ServiceKey]:
-        """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack."""
+        """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack.
+
+        Does not wait for a run under way: it answers with what was known before that run.
+        """
+        with self._lock:
+            known = self._handles.get(stack)
+        if known is not None and (index := known.index) is not None:
+            return index.keys
         with self._using(stack, run := _Run(QUERY_TIMEOUT_S, None)) as handle:
             index = self._index(handle, run, create=False)
             return index.keys if index else set()
@@ -366,8 +374,8 @@ def _json(result: CliResult) -> Any:
     try:
         return json.loads(result.stdout)
     except ValueError as error:
-        raise EngineFailed("EngineFailed", f"the Pulumi CLI answered with no JSON: {error}") from error
+        raise EngineFailed(APPLY_FAILED, f"the Pulumi CLI answered with no JSON: {error}") from error
 
 
 def _failure(log: RunLog, result: CliResult) -> EngineFailed:
-    return EngineFailed("EngineFailed", outcomes.words_of(log, result))
+    return EngineFailed(APPLY_FAILED, outcomes.words_of(log, result))

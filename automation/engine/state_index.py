@@ -16,7 +16,7 @@ from program.desired.keys import ServiceKey
 
 
 class StateIndex:
-    """The URNs of one stack. Not thread-safe: used under the stack's lock."""
+    """The URNs of one stack. Changed only under the stack's lock; `keys` may be read at any time."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -43,6 +43,7 @@ class StateIndex:
 
     @property
     def keys(self) -> set[ServiceKey]:
+        # One step under the GIL, so a run that adds a service does not disturb it.
         return set(self._by_service)
 
     def of(self, key: ServiceKey) -> frozenset[str]:
