@@ -11,6 +11,7 @@ from program.desired.base import Desired, JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ModelFacts, ProbeFacts, Problem
 from program.desired.model import ModelSource, SourceKind
+from program.dialects.llmkube.parse import model_of
 from program.dialects.llmkube.source import parse_source
 
 
@@ -24,13 +25,16 @@ class Verdict(Desired):
 
 
 def source_of(cr: JsonObject, facts: ModelFacts) -> tuple[ModelSource | None, Problem | None]:
-    """Parse the source; the problem is the one that `facts` name, else what is wrong with the source."""
+    """Parse the source; the problem is the one that `facts` name, else what is wrong with the spec."""
     spec = cr.get("spec") or {}
+    source = None
     try:
-        return parse_source(str(spec.get("source") or ""), format=spec.get("format") or "gguf"), facts.problem
+        source = parse_source(str(spec.get("source") or ""), format=spec.get("format") or "gguf")
+        model_of(cr)
     except SpecInvalid as error:
         invalid = Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
-        return None, facts.problem or invalid
+        return source, facts.problem or invalid
+    return source, facts.problem
 
 
 def verdict_of_problem(problem: Problem) -> Verdict:

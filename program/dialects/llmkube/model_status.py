@@ -69,6 +69,7 @@ def model_status(cr: JsonObject, facts: ModelFacts, *, now: datetime) -> dict[st
     if source is None:
         assert problem is not None
         return _finished(cr, previous, {}, verdict_of_problem(problem), verified=None, drifted=None, now=now)
+    facts = facts.model_copy(update={"problem": problem})
     same = previous if _is_about(previous, source) else {}
     probe = facts.probe if facts.probe is not None and facts.probe.source == source.address else None
     verdict = judge_model(cr, source, facts, probe, same)
