@@ -94,7 +94,6 @@ class Controller:
         batcher: Batcher,
         options: RenderOptions,
         recorder: EventRecorder,
-        in_state: Callable[[ServiceKey], bool],
         requeue: Callable[[ServiceKey, float], None],
         clock: Callable[[], datetime] = _now,
     ) -> None:
@@ -103,7 +102,6 @@ class Controller:
         self._batcher = batcher
         self._options = options
         self._recorder = recorder
-        self._in_state = in_state
         self._requeue = requeue
         self._clock = clock
         self._lock = threading.Lock()
@@ -238,7 +236,7 @@ class Controller:
             self._generations.pop(key, None)
             self._runs.pop(key, None)
             waiting = self._submitted.pop(key, None)
-        if waiting is not None or self._in_state(key):
+        if waiting is not None or self._batcher.holds(key):
             self._batcher.remove(key)
 
     def _sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:

@@ -18,8 +18,8 @@ from structlog.contextvars import bound_contextvars
 
 from agent.server.source_policy import SourcePolicy
 from automation.controller import Controller
-from automation.engine.batches import Batcher
-from automation.engine.port import EngineFailed, ServiceOutcome, Stack
+from automation.engine.batches import Batcher, BatchReport
+from automation.engine.port import EngineFailed, ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.events import EventRecorder
 from automation.health import HealthServer
@@ -166,6 +166,7 @@ class Loop:
             max_parallel=settings.engine_parallelism,
             timeout_s=settings.engine_timeout_s,
             on_outcome=on_outcome,
+            on_batch=self._on_batch,
         )
         controller = Controller(
             client=client,
@@ -173,7 +174,6 @@ class Loop:
             batcher=batcher,
             options=render_options(settings),
             recorder=recorder,
-            in_state=lambda key: _in_state(engine, key),
             requeue=self._queue.add_after,
         )
         controllers.append(controller)
@@ -226,6 +226,10 @@ class Loop:
         if self._lost.is_set():
             raise LoopFailed("the leader lease was lost; another loop may be working now")
         return code
+
+    def _on_batch(self, report: BatchReport) -> None:
+        self._metrics.on_batch(report.result, report.services, report.duration_s)
+        self._metrics.engine_cli_processes.inc(report.cli_processes)
 
     def _wait_synced(self, world: World, stop: threading.Event) -> bool:
         deadline = time.monotonic() + SYNC_TIMEOUT_S
@@ -313,10 +317,6 @@ def render_options(settings: Settings) -> RenderOptions:
         init_image=settings.init_container_image,
         ca_configmap=settings.ca_cert_configmap,
     )
-
-
-def _in_state(engine: PulumiEngine, key: ServiceKey) -> bool:
-    return key in engine.services(Stack(key.namespace))
 
 
 def _is_stuck(status: dict[str, Any]) -> bool:

@@ -91,7 +91,7 @@ def pod(obj: Object) -> Object:
                         "message": (last.get("message") or stopped.get("message") or "")[:512],
                     }
                 )
-    requests = {}
+    requests: Object = {}
     if not ready:
         for container in (obj.get("spec") or {}).get("containers") or ():
             requests.update((container.get("resources") or {}).get("limits") or {})

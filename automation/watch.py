@@ -268,7 +268,7 @@ class World:
 def _asks_for_work(old: Object, new: Object) -> bool:
     """Tell an edit by somebody from our own status write."""
     before, after = old["metadata"], new["metadata"]
-    return (
+    return bool(
         before.get("generation") != after.get("generation")
         or before.get("annotations") != after.get("annotations")
         or before.get("deletionTimestamp") != after.get("deletionTimestamp")

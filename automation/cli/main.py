@@ -18,7 +18,7 @@ EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130
 
 # typer keeps click's UsageError to itself; BadParameter, which it does export, derives from it.
-UsageError = typer.BadParameter.__bases__[0]
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="herdsman",
