@@ -259,7 +259,7 @@ def test_another_size_than_planned_is_refused_before_a_byte_is_stored(server: Fi
     url = server.serve("/m.gguf", File(CONTENT))
     with pytest.raises(errors.SizeMismatch, match=f"{len(CONTENT)} bytes instead of 5"):
         fetch(plan(url, size_bytes=5), tmp_path)
-    assert server.sent("/m.gguf") == 1
+    assert [request.range for request in server.requests] == ["bytes=0-0"]
     url = server.serve("/n.gguf", File(CONTENT, ranges=False, says_length=False))
     with pytest.raises(errors.SizeMismatch, match="larger than 5"):
         fetch(plan(url, size_bytes=5), tmp_path)
@@ -403,7 +403,7 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(server: FileServe
     url = server.serve("/m.gguf", File(CONTENT))
     with pytest.raises(errors.NoSpace, match="free some space"):
         fetch(plan(url), small_disk)
-    assert server.sent("/m.gguf") == 1
+    assert [request.range for request in server.requests] == ["bytes=0-0"]
 
 
 def test_a_disk_that_fills_up_under_way_is_named_and_freed_again(server: FileServer, small_disk: Path) -> None:

@@ -186,8 +186,9 @@ class FileServer:
         step = len(content) if file.bytes_per_s is None else max(1, int(file.bytes_per_s / 50))
         for at in range(0, len(content), max(1, step)):
             piece = content[at : at + step]
-            handler.wfile.write(piece)
+            # Counted first, so that nobody has received what is not counted yet.
             request.bytes_sent[0] += len(piece)
+            handler.wfile.write(piece)
             if file.bytes_per_s is not None:
                 time.sleep(len(piece) / file.bytes_per_s)
             if self._closed.is_set():
