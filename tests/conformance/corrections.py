@@ -81,10 +81,32 @@ def corrections_of(number: str) -> dict[str, Any]:
     return {**CORRECTIONS.get(number, {}), **FURTHER.get(number, {})}
 
 
-STATUS: dict[str, dict[str, Any]] = {}
-"""As FURTHER, for statuses; keys are `number` or `number:stepN:`."""
+STATUS: dict[str, dict[str, Any]] = {
+    # Conditions that an earlier phase left behind: no service failed here, and no copy is under way.
+    "008": {"InferenceService/both/conditions[Degraded]": ABSENT},
+    "037": {"InferenceService/svc/conditions[Degraded]": ABSENT},
+    "056": {"Model/f/conditions[Progressing]": ABSENT, "Model/abs/conditions[Progressing]": ABSENT},
+    # The file is not the one that the Model wants, so nothing that was read from it counts.
+    "060": {
+        "Model/bad/conditions[Available]": ABSENT,
+        "Model/bad/conditions[Degraded]": "True/IntegrityCheckFailed",
+        "Model/bad/acceleratorReady": ABSENT,
+        "Model/bad/gguf": ABSENT,
+        "Model/bad/size": ABSENT,
+    },
+    # It was never let in.
+    "068": {"Model/bad-10": ABSENT},
+    # Two pods are still there when the service is told to have none.
+    "072:step2:": {"InferenceService/svc/replicas": 2},
+    # Told to have one again, it has none yet, and no longer because somebody stopped it.
+    "072:step4:": {
+        "InferenceService/svc/replicas": ABSENT,
+        "InferenceService/svc/conditions[Available]": "False/NoReadyReplicas",
+    },
+}
+"""As FURTHER, for statuses; a key is a case, or a case and a step."""
 
 
 def status_corrections_of(number: str, prefix: str = "") -> dict[str, Any]:
-    """Return what is expected otherwise in the statuses of a case, after its input or after a step."""
-    return {**STATUS.get(number, {}), **STATUS.get(f"{number}:{prefix}", {})}
+    """Return what is expected otherwise in the statuses of a case, after its input or after the step of `prefix`."""
+    return {**STATUS.get(number, {}), **(STATUS.get(f"{number}:{prefix}", {}) if prefix else {})}

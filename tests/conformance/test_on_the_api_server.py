@@ -12,7 +12,7 @@ import pytest
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
-from tests.conformance.comparison import Defect, as_text, compare_flat, flatten_all, flatten_status
+from tests.conformance.comparison import as_text, compare_flat, flatten_all, flatten_status
 from tests.conformance.corrections import corrections_of, status_corrections_of
 from tests.conformance.replay import FIXTURE_PORT, LOCAL_MODELS, Replay, Replayed, Stage, fixture_server, local_models
 from tests.conformance.vectors import Vector, all_vectors
@@ -77,11 +77,10 @@ def test_the_objects_are_as_recorded(vector: Vector, replayed: dict[str, Replaye
 def test_the_statuses_are_as_recorded(vector: Vector, replayed: dict[str, Replayed], no_local_models: str) -> None:
     result = play(vector, replayed, no_local_models)
     for prefix, stage, recorded in stages(vector, result):
-        defects: list[Defect] = vector.defects
         differences = compare_flat(
             flatten_status(recorded["status"]),
             flatten_status(stage.statuses),
-            defects,
+            vector.defects,
             status_corrections_of(vector.number, prefix),
             prefix=prefix,
         )
