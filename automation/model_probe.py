@@ -99,6 +99,7 @@ class ModelProbe:
         self._cancel = threading.Event()
         self._wanted: queue.SimpleQueue[tuple[_Key, _Entry] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._pending = 0
 
     def latest(
         self, source: ModelSource, *, sha256: str | None, model_format: str, who: str, changed: Changed
@@ -133,9 +134,9 @@ class ModelProbe:
             return max(0.0, entry.due_at - self._clock())
 
     def idle(self) -> bool:
-        """Tell whether no look is under way."""
+        """Tell whether no look is under way, and all who wait for one have been called."""
         with self._lock:
-            return not any(entry.looking for entry in self._entries.values())
+            return self._pending == 0
 
     def close(self) -> None:
         """Stop. A look under way ends by its own timeout at the latest, and is no longer heard."""
@@ -230,6 +231,7 @@ class ModelProbe:
 
     def _submit(self, key: _Key, entry: _Entry) -> None:
         """Have a thread look; called with the lock held. Daemon threads: a slow server never delays our own end."""
+        self._pending += 1
         self._wanted.put((key, entry))
         if len(self._threads) < self._settings.threads:
             name = f"model-probe-{len(self._threads)}"
@@ -239,8 +241,12 @@ class ModelProbe:
 
     def _work(self) -> None:
         while (job := self._wanted.get()) is not None:
-            if not self._cancel.is_set():
-                self._look(*job)
+            try:
+                if not self._cancel.is_set():
+                    self._look(*job)
+            finally:
+                with self._lock:
+                    self._pending -= 1
 
     def _look(self, key: _Key, entry: _Entry) -> None:
         before = entry.facts

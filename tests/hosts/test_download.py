@@ -26,7 +26,7 @@ from agent.contract import FilePlan
 from agent.server import errors
 from agent.server.download import DownloadSettings, download
 from agent.server.source_policy import SourcePolicy
-from tests.support.file_server import File, FileServer
+from tests.support.model_server import File, FileServer
 
 LOOPBACK = SourcePolicy(allowed_remote_hosts=("127.0.0.1",))
 QUICK = DownloadSettings(

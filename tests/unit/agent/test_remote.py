@@ -13,7 +13,7 @@ import pytest
 
 from agent.server import errors, remote
 from agent.server.source_policy import SourcePolicy, is_public
-from tests.support.file_server import File, FileServer, self_signed
+from tests.support.model_server import File, FileServer, self_signed
 
 FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"
 LOOPBACK = SourcePolicy(allowed_remote_hosts=("127.0.0.0/8",))

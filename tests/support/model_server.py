@@ -1,0 +1,223 @@
+"""A real HTTP server of files that can misbehave in every way that downloads must survive."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import re
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass
+class File:
+    """What one path serves, and how."""
+
+    content: bytes = b""
+    etag: str | None = '"v1"'
+    new_etag_each_time: bool = False
+    ranges: bool = True
+    honours_if_range: bool = True
+    says_length: bool = True
+    cut_after: int | None = None
+    """Close the connection after so many bytes of a body…"""
+    cuts: int = 0
+    """…this many times."""
+    bytes_per_s: float | None = None
+    stall: threading.Event | None = None
+    """Before its body, an answer waits for this event."""
+    statuses: list[int] = field(default_factory=list)
+    """Answer with these first, one request each."""
+    redirect: str | None = None
+    claims_length: int | None = None
+    """A Content-Length other than the truth."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that arrived."""
+
+    path: str
+    range: str | None
+    headers: dict[str, str]
+    bytes_sent: list[int]
+
+
+class FileServer:
+    """Serve `files` by path on loopback; `requests` records what was asked. Use as a context manager."""
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        self.files: dict[str, File] = {}
+        self.requests: list[Request] = []
+        self.lock = threading.Lock()
+        self._closed = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                pass  # clients that hang up are what these tests are about
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self._scheme = "https" if tls else "http"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    def __enter__(self) -> FileServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def url(self, path: str, *, host: str = "127.0.0.1") -> str:
+        return f"{self._scheme}://{host}:{self.port}{path}"
+
+    def serve(self, path: str, file: File, *, host: str = "127.0.0.1") -> str:
+        """Serve `file` under `path` from now on and return its URL."""
+        self.files[path] = file
+        return self.url(path, host=host)
+
+    def sent(self, path: str) -> int:
+        """How many bytes of bodies were sent for a path."""
+        with self.lock:
+            return sum(request.bytes_sent[0] for request in self.requests if request.path == path)
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        path = handler.path.partition("?")[0]
+        request = Request(
+            path, handler.headers.get("Range"), {name.title(): value for name, value in handler.headers.items()}, [0]
+        )
+        with self.lock:
+            self.requests.append(request)
+            file = self.files.get(path)
+            status = file.statuses.pop(0) if file is not None and file.statuses else 0
+        if file is None or status:
+            self._plain(handler, status or 404)
+        elif file.redirect is not None:
+            handler.send_response(302)
+            handler.send_header("Location", file.redirect)
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+        else:
+            self._body(handler, file, request)
+
+    @staticmethod
+    def _plain(handler: BaseHTTPRequestHandler, status: int) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    def _body(self, handler: BaseHTTPRequestHandler, file: File, request: Request) -> None:
+        content, first = file.content, 0
+        asked = _RANGE.fullmatch(request.range or "") if file.ranges else None
+        condition = handler.headers.get("If-Range")
+        if asked and condition and file.honours_if_range and condition != file.etag:
+            asked = None
+        if asked and int(asked[1]) >= len(file.content):
+            handler.send_response(416)
+            handler.send_header("Content-Range", f"bytes */{len(file.content)}")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
+        if asked:
+            first = int(asked[1])
+            last = min(int(asked[2]) if asked[2] else len(content) - 1, len(content) - 1)
+            handler.send_response(206)
+            handler.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+            content = content[first : last + 1]
+        else:
+            handler.send_response(200)
+        if file.new_etag_each_time:
+            handler.send_header("ETag", f'"{len(self.requests)}"')
+        elif file.etag:
+            handler.send_header("ETag", file.etag)
+        if file.says_length:
+            handler.send_header("Content-Length", str(file.claims_length or len(content)))
+        else:
+            handler.send_header("Connection", "close")
+        handler.close_connection = not file.says_length or file.claims_length is not None
+        handler.end_headers()
+        self._send(handler, file, request, content)
+
+    def _send(self, handler: BaseHTTPRequestHandler, file: File, request: Request, content: bytes) -> None:
+        if file.stall is not None and len(content) > 1:
+            while not file.stall.wait(0.02):
+                if self._closed.is_set():
+                    return
+        with self.lock:
+            cut = file.cut_after is not None and file.cuts > 0 and len(content) > file.cut_after
+            if cut:
+                file.cuts -= 1
+        if cut:
+            content = content[: file.cut_after]
+            handler.close_connection = True
+        step = len(content) if file.bytes_per_s is None else max(1, int(file.bytes_per_s / 50))
+        for at in range(0, len(content), max(1, step)):
+            piece = content[at : at + step]
+            # Counted first, so that nobody has received what is not counted yet.
+            request.bytes_sent[0] += len(piece)
+            handler.wfile.write(piece)
+            if file.bytes_per_s is not None:
+                time.sleep(len(piece) / file.bytes_per_s)
+            if self._closed.is_set():
+                return
+
+
+def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """Make a certificate for 127.0.0.1: the server's context, and the PEM file that a client would have to trust."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = directory / "server.pem"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file = directory / "server.key"
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key_file)
+    return context, pem

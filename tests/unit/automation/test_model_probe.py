@@ -1,0 +1,276 @@
+"""The probe against a real server and real files: what a look finds, and when the next one is due."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from automation.model_probe import ModelProbe, ProbeSettings, SourcePolicy
+from program.desired.facts import ProbeFacts
+from program.dialects.llmkube.source import parse_source
+from tests.support.model_server import File, FileServer
+
+FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"
+PLAIN = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
+SHA256 = hashlib.sha256(PLAIN).hexdigest()
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer() as running:
+        yield running
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def probe(tmp_path: Path, clock: Clock) -> Iterator[ModelProbe]:
+    policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1",), allowed_host_path_roots=(str(tmp_path),))
+    settings = ProbeSettings(timeout_s=2.0, small_file_bytes=1 << 20, hashed_unasked_bytes=1000)
+    made = ModelProbe(policy, settings=settings, clock=clock, dice=lambda: 0.0)
+    yield made
+    made.close()
+
+
+def look(probe: ModelProbe, address: str, *, sha256: str | None = None, model_format: str = "gguf") -> ProbeFacts:
+    source = parse_source(address, format=model_format)
+    return probe.probe(source, sha256=sha256, previous=None, model_format=model_format)
+
+
+class Asking:
+    """Asks like a worker of the loop does: never waits, and counts the calls that bring news."""
+
+    def __init__(self, probe: ModelProbe, address: str, *, sha256: str | None = None) -> None:
+        self.source = parse_source(address)
+        self.sha256 = sha256
+        self.probe = probe
+        self.news = 0
+
+    def __call__(self) -> ProbeFacts | None:
+        return self.probe.latest(
+            self.source, sha256=self.sha256, model_format="gguf", who="ns/m", changed=self._changed
+        )
+
+    def _changed(self) -> None:
+        self.news += 1
+
+    def settled(self) -> ProbeFacts:
+        """Ask, wait until no look is under way, and give what is known then."""
+        self()
+        until(self.probe.idle)
+        facts = self()
+        assert facts is not None
+        return facts
+
+    def due_in_s(self) -> float:
+        return self.probe.due_in_s(self.source, sha256=self.sha256, model_format="gguf")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- one look ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_remote_header_is_read_without_the_file(server: FileServer, probe: ModelProbe) -> None:
+    found = look(probe, server.serve("/x.gguf", File(PLAIN + bytes(50 << 20))))
+    assert found.outcome == "read"
+    assert found.gguf is not None
+    assert (found.gguf.name, found.size_bytes, found.etag) == ("Plain 7B Chat", 544 + (50 << 20), '"v1"')
+    assert found.sha256 == ""
+    assert server.sent("/x.gguf") < 2 << 20
+
+
+def test_a_small_remote_file_is_checked_whole(server: FileServer, probe: ModelProbe) -> None:
+    url = server.serve("/x.gguf", File(PLAIN))
+    good = look(probe, url, sha256=SHA256.upper())
+    assert (good.outcome, good.sha256) == ("read", SHA256)
+    bad = look(probe, url, sha256="0" * 64)
+    assert (bad.outcome, bad.reason) == ("mismatch", "ChecksumMismatch")
+    assert SHA256 in bad.message
+    assert "0" * 64 in bad.message
+
+
+def test_a_large_remote_file_is_left_to_those_who_fetch_it(server: FileServer, probe: ModelProbe) -> None:
+    found = look(probe, server.serve("/x.gguf", File(PLAIN + bytes(2 << 20))), sha256="0" * 64)
+    assert (found.outcome, found.sha256) == ("read", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "outcome", "reason"),
+    [
+        (None, "unreachable", "SourceNotFound"),
+        (File(PLAIN, statuses=[401]), "unreachable", "SourceUnauthorized"),
+        (File(PLAIN, statuses=[503]), "unreachable", "SourceUnreachable"),
+        (File(b"this is not a model file"), "not-gguf", "NotGguf"),
+        (File(PLAIN[:100]), "not-gguf", "NotGguf"),
+        (File(b"GGUF\x09\x00\x00\x00" + bytes(100)), "unreachable", "NotGguf"),
+        (File(redirect="http://169.254.169.254/latest/meta-data"), "refused", "SourceRefused"),
+    ],
+)
+def test_each_failure_has_its_outcome_and_reason(
+    server: FileServer, probe: ModelProbe, file: File | None, outcome: str, reason: str
+) -> None:
+    url = server.url("/x.gguf")
+    if file is not None:
+        server.serve("/x.gguf", file)
+    found = look(probe, url)
+    assert (found.outcome, found.reason) == (outcome, reason)
+    assert found.message
+    assert found.source == url
+
+
+def test_other_formats_have_no_gguf_header(server: FileServer, probe: ModelProbe) -> None:
+    found = look(probe, server.serve("/w.bin", File(b"weights")), model_format="custom")
+    assert (found.outcome, found.gguf, found.size_bytes) == ("read", None, 7)
+
+
+def test_a_local_file_is_read_and_hashed(probe: ModelProbe, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(PLAIN)
+    for address in (str(path), f"file://{path}"):
+        found = look(probe, address)
+        assert (found.outcome, found.sha256, found.size_bytes) == ("read", SHA256, 544)
+    assert look(probe, str(path), sha256="0" * 64).outcome == "mismatch"
+    path.write_bytes(PLAIN + b"more")
+    assert look(probe, str(path), sha256=SHA256).outcome == "mismatch"
+
+
+def test_a_large_local_file_is_hashed_only_if_asked(probe: ModelProbe, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(PLAIN + bytes(1000))
+    assert look(probe, str(path)).sha256 == ""
+    assert look(probe, str(path), sha256=hashlib.sha256(PLAIN + bytes(1000)).hexdigest()).sha256 != ""
+
+
+def test_local_paths_that_are_missing_or_not_allowed(probe: ModelProbe, tmp_path: Path) -> None:
+    missing = look(probe, str(tmp_path / "nothing.gguf"))
+    assert (missing.outcome, missing.reason) == ("unreachable", "SourceNotFound")
+    assert "a node may have it" in missing.message
+    assert look(probe, "/etc/hostname").outcome == "refused"
+    assert look(probe, str(tmp_path), model_format="mlx").outcome == "read"
+    assert look(probe, str(tmp_path)).outcome == "not-gguf"
+
+
+# --- in the background ------------------------------------------------------------------------------------------------
+
+
+def test_the_first_answer_is_none_and_the_news_comes_by_itself(server: FileServer, probe: ModelProbe) -> None:
+    stall = threading.Event()
+    asking = Asking(probe, server.serve("/x.gguf", File(PLAIN, stall=stall)))
+    began = time.monotonic()
+    assert asking() is None
+    assert asking() is None
+    assert time.monotonic() - began < 1
+    assert not probe.idle()
+    assert asking.due_in_s() > 0
+    stall.set()
+    until(lambda: asking.news == 1)
+    assert (asking() or ProbeFacts(outcome="unreachable")).outcome == "read"
+
+
+def test_many_models_of_one_source_look_once(server: FileServer, probe: ModelProbe) -> None:
+    url = server.serve("/x.gguf", File(PLAIN))
+    news: list[int] = []
+    for number in range(50):
+        probe.latest(
+            parse_source(url),
+            sha256=None,
+            model_format="gguf",
+            who=f"ns/{number}",
+            changed=lambda number=number: news.append(number),
+        )
+    until(probe.idle)
+    until(lambda: len(news) == 50)
+    assert len(server.requests) == 2
+
+
+def test_a_failed_look_is_repeated_with_growing_pauses(server: FileServer, probe: ModelProbe, clock: Clock) -> None:
+    file = File(PLAIN, statuses=[503] * 3)
+    asking = Asking(probe, server.serve("/x.gguf", file))
+    pauses = []
+    for _ in range(3):
+        assert asking.settled().outcome == "unreachable"
+        pauses.append(asking.due_in_s())
+        before = len(server.requests)
+        asking()
+        until(probe.idle)
+        assert len(server.requests) == before
+        clock.now += pauses[-1]
+    assert pauses == [10.0, 20.0, 40.0]
+    assert asking.settled().outcome == "read"
+    assert asking.due_in_s() == 3600.0
+
+
+def test_a_good_look_is_confirmed_hourly_by_one_small_request(
+    server: FileServer, probe: ModelProbe, clock: Clock
+) -> None:
+    file = File(PLAIN)
+    asking = Asking(probe, server.serve("/x.gguf", file), sha256=SHA256)
+    first = asking.settled()
+    assert asking.news == 1
+    before = len(server.requests)
+    clock.now += 3600
+    assert asking.settled() == first
+    assert [request.range for request in server.requests[before:]] == ["bytes=0-0"]
+    assert asking.news == 1
+    file.content, file.etag = PLAIN + b"x", '"v2"'
+    clock.now += 3600
+    assert asking.settled().outcome == "mismatch"
+    assert asking.news == 2
+
+
+def test_a_network_that_is_down_does_not_unmake_what_was_seen(
+    server: FileServer, probe: ModelProbe, clock: Clock
+) -> None:
+    file = File(PLAIN)
+    asking = Asking(probe, server.serve("/x.gguf", file))
+    first = asking.settled()
+    file.statuses = [503]
+    clock.now += 3600
+    assert asking.settled() == first
+    assert asking.due_in_s() == 10.0
+
+
+def test_an_edited_checksum_is_a_question_of_its_own(server: FileServer, probe: ModelProbe) -> None:
+    url = server.serve("/x.gguf", File(PLAIN))
+    assert Asking(probe, url, sha256="0" * 64).settled().outcome == "mismatch"
+    assert Asking(probe, url, sha256=SHA256).settled().outcome == "read"
+
+
+def test_sources_that_nobody_asks_for_are_forgotten(server: FileServer, probe: ModelProbe, clock: Clock) -> None:
+    asking = Asking(probe, server.serve("/x.gguf", File(PLAIN)))
+    asking.settled()
+    clock.now += 5 * 3600
+    Asking(probe, server.serve("/y.gguf", File(PLAIN))).settled()
+    assert asking() is None
+
+
+def test_a_closed_probe_looks_no_more(server: FileServer, probe: ModelProbe) -> None:
+    probe.close()
+    asking = Asking(probe, server.serve("/x.gguf", File(PLAIN)))
+    assert asking() is None
+    assert probe.idle()
+    assert server.requests == []
