@@ -251,8 +251,8 @@ class Controller:
     def _drifted(self, key: ServiceKey, rendered: RenderedService, observed: Observed) -> bool:
         """Tell whether somebody changed the last object's spec in a field that is ours.
 
-        The generation says that something changed since the engine's last run; a dry run of our own apply says whether
-        that touches us (an autoscaler's new replica count does not).
+        The generation says that something changed since the engine's last run, or that we do not know because we have
+        just started; a dry run of our own apply says whether that touches us (an autoscaler's replica count does not).
         """
         if not rendered.objects:
             return False
@@ -262,14 +262,22 @@ class Controller:
             return False
         with self._lock:
             known = self._generations.get(key)
+            just_applied = known is None and key in self._runs
+        if known != live.generation and not just_applied:
+            applied = self._client.apply(
+                _KINDS[last.kind],
+                key.namespace,
+                last.manifest,
+                field_manager=naming.FIELD_MANAGER,
+                force=True,
+                dry_run=True,
+            )
+            if int(applied["metadata"].get("generation", 0)) != live.generation:
+                # Not remembered as seen: the next pass must find the drift again until the engine has repaired it.
+                return True
+        with self._lock:
             self._generations[key] = live.generation
-        if known is None or known == live.generation:
-            return False
-        kind = _KINDS[last.kind]
-        applied = self._client.apply(
-            kind, key.namespace, last.manifest, field_manager=naming.FIELD_MANAGER, force=True, dry_run=True
-        )
-        return int(applied["metadata"].get("generation", 0)) != live.generation
+        return False
 
     def _release_ready_pods(self, desired: DesiredService, observed: Observed) -> None:
         """Let the node autoscaler move pods that serve: `do-not-disrupt` protects only the long start.
@@ -329,7 +337,8 @@ class Controller:
             return
         done = [f"{change.op}d {change.kind} {change.name}" for change in outcome.changes if change.op != "same"]
         if done:
-            self._recorder.record(cr, type="Normal", reason="Applied", message=", ".join(done).capitalize())
+            text = ", ".join(done)
+            self._recorder.record(cr, type="Normal", reason="Applied", message=text[0].upper() + text[1:])
 
     def _engine_problem(self, key: ServiceKey, rendered: RenderedService) -> Problem | None:
         run = self._runs.get(key)
