@@ -1,204 +1,120 @@
-"""A real HTTP server of files that can misbehave in every way that downloads must survive."""
+"""An HTTP server of one file that can be made to misbehave: cuts, silence, errors, no ranges, TLS of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import http.server
 import ipaddress
-import re
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 
 @dataclass
-class File:
-    """What one path serves, and how."""
-
-    content: bytes = b""
-    etag: str | None = '"v1"'
-    new_etag_each_time: bool = False
-    ranges: bool = True
-    honours_if_range: bool = True
-    says_length: bool = True
-    cut_after: int | None = None
-    """Close the connection after so many bytes of a body…"""
-    cuts: int = 0
-    """…this many times."""
-    bytes_per_s: float | None = None
-    stall: threading.Event | None = None
-    """Before its body, an answer waits for this event."""
-    statuses: list[int] = field(default_factory=list)
-    """Answer with these first, one request each."""
-    redirect: str | None = None
-    claims_length: int | None = None
-    """A Content-Length other than the truth."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request that arrived."""
-
-    path: str
-    range: str | None
-    headers: dict[str, str]
-    bytes_sent: list[int]
-
-
 class FileServer:
-    """Serve `files` by path on loopback; `requests` records what was asked. Use as a context manager."""
+    """Serves one file with ranges and an ETag, and counts what it was asked; faults are switched on by fields."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
-        self.files: dict[str, File] = {}
-        self.requests: list[Request] = []
-        self.lock = threading.Lock()
-        self._closed = threading.Event()
-        outer = self
+    body: bytes
+    etag: str = '"one"'
+    cut_after: int | None = None
+    """Bytes of the next whole-file answer to send before the connection is dropped."""
+    fail_with: int | None = None
+    ranges: bool = True
+    chunk_pause_s: float = 0.0
+    whole: int = 0
+    """Answers that began at the first byte."""
+    partial: int = 0
+    not_modified: int = 0
+    url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                outer.answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            block_on_close = False
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                pass  # clients that hang up are what these tests are about
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self._scheme = "https" if tls else "http"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> FileServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._closed.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def url(self, path: str, *, host: str = "127.0.0.1") -> str:
-        return f"{self._scheme}://{host}:{self.port}{path}"
-
-    def serve(self, path: str, file: File, *, host: str = "127.0.0.1") -> str:
-        """Serve `file` under `path` from now on and return its URL."""
-        self.files[path] = file
-        return self.url(path, host=host)
-
-    def sent(self, path: str) -> int:
-        """How many bytes of bodies were sent for a path."""
-        with self.lock:
-            return sum(request.bytes_sent[0] for request in self.requests if request.path == path)
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        path = handler.path.partition("?")[0]
-        request = Request(
-            path, handler.headers.get("Range"), {name.title(): value for name, value in handler.headers.items()}, [0]
-        )
-        with self.lock:
-            self.requests.append(request)
-            file = self.files.get(path)
-            status = file.statuses.pop(0) if file is not None and file.statuses else 0
-        if file is None or status:
-            self._plain(handler, status or 404)
-        elif file.redirect is not None:
-            handler.send_response(302)
-            handler.send_header("Location", file.redirect)
-            handler.send_header("Content-Length", "0")
-            handler.end_headers()
-        else:
-            self._body(handler, file, request)
-
-    @staticmethod
-    def _plain(handler: BaseHTTPRequestHandler, status: int) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    def _body(self, handler: BaseHTTPRequestHandler, file: File, request: Request) -> None:
-        content, first = file.content, 0
-        asked = _RANGE.fullmatch(request.range or "") if file.ranges else None
-        condition = handler.headers.get("If-Range")
-        if asked and condition and file.honours_if_range and condition != file.etag:
-            asked = None
-        if asked and int(asked[1]) >= len(file.content):
-            handler.send_response(416)
-            handler.send_header("Content-Range", f"bytes */{len(file.content)}")
-            handler.send_header("Content-Length", "0")
-            handler.end_headers()
+    def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        if self.fail_with:
+            request.send_error(self.fail_with)
             return
-        if asked:
-            first = int(asked[1])
-            last = min(int(asked[2]) if asked[2] else len(content) - 1, len(content) - 1)
-            handler.send_response(206)
-            handler.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
-            content = content[first : last + 1]
-        else:
-            handler.send_response(200)
-        if file.new_etag_each_time:
-            handler.send_header("ETag", f'"{len(self.requests)}"')
-        elif file.etag:
-            handler.send_header("ETag", file.etag)
-        if file.says_length:
-            handler.send_header("Content-Length", str(file.claims_length or len(content)))
-        else:
-            handler.send_header("Connection", "close")
-        handler.close_connection = not file.says_length or file.claims_length is not None
-        handler.end_headers()
-        self._send(handler, file, request, content)
-
-    def _send(self, handler: BaseHTTPRequestHandler, file: File, request: Request, content: bytes) -> None:
-        if file.stall is not None and len(content) > 1:
-            while not file.stall.wait(0.02):
-                if self._closed.is_set():
-                    return
+        if request.headers.get("If-None-Match") == self.etag:
+            self.not_modified += 1
+            request.send_response(304)
+            request.end_headers()
+            return
+        first, status = 0, 200
+        wanted = request.headers.get("Range")
+        if wanted and self.ranges and request.headers.get("If-Range", self.etag) == self.etag:
+            first, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
+        if first >= len(self.body):
+            request.send_response(416)
+            request.send_header("Content-Range", f"bytes */{len(self.body)}")
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
+        request.send_response(status)
+        if self.etag:
+            request.send_header("ETag", self.etag)
+        if self.ranges:
+            request.send_header("Accept-Ranges", "bytes")
+        if status == 206:
+            request.send_header("Content-Range", f"bytes {first}-{len(self.body) - 1}/{len(self.body)}")
+        request.send_header("Content-Length", str(len(self.body) - first))
+        request.end_headers()
         with self.lock:
-            cut = file.cut_after is not None and file.cuts > 0 and len(content) > file.cut_after
-            if cut:
-                file.cuts -= 1
-        if cut:
-            content = content[: file.cut_after]
-            handler.close_connection = True
-        step = len(content) if file.bytes_per_s is None else max(1, int(file.bytes_per_s / 50))
-        for at in range(0, len(content), max(1, step)):
-            piece = content[at : at + step]
-            # Counted first, so that nobody has received what is not counted yet.
-            request.bytes_sent[0] += len(piece)
-            handler.wfile.write(piece)
-            if file.bytes_per_s is not None:
-                time.sleep(len(piece) / file.bytes_per_s)
-            if self._closed.is_set():
-                return
+            self.whole += status == 200
+            self.partial += status == 206
+            stop, self.cut_after = self.cut_after, None
+        payload = self.body[first:] if stop is None else self.body[first : first + stop]
+        for at in range(0, len(payload), 100_000):
+            request.wfile.write(payload[at : at + 100_000])
+            if self.chunk_pause_s:
+                time.sleep(self.chunk_pause_s)
+        if stop is not None:
+            request.close_connection = True
 
 
-def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Make a certificate for 127.0.0.1: the server's context, and the PEM file that a client would have to trust."""
+@contextlib.contextmanager
+def serving(body: bytes, certificate: Path | None = None) -> Iterator[FileServer]:
+    """Serve on loopback until the block ends; with a certificate (and its key in one file) over TLS."""
+    state = FileServer(body)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            try:
+                state.handle(self)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    scheme = "http"
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        httpd.socket = context.wrap_socket(httpd.socket, server_side=True, do_handshake_on_connect=False)
+        scheme = "https"
+    state.url = f"{scheme}://127.0.0.1:{httpd.server_address[1]}/weights/m.gguf"
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def own_certificate(directory: Path) -> Path:
+    """Make a certificate for 127.0.0.1 that nobody vouches for; its key stands in the same file."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "model server of a test")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -207,17 +123,13 @@ def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    pem = directory / "server.pem"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file = directory / "server.key"
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem, key_file)
-    return context, pem
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = directory / "server.pem"
+    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+    (directory / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    return path
