@@ -76,7 +76,7 @@ class Downloader:
             "CACHE_DIR": str(self.cache),
             "MODEL_PATH": str(self.model),
             "LOCK_POLL_S": "1",
-            "LOCK_STALE_S": "4",
+            "LOCK_STALE_S": "3",
             "RETRY_S": "0",
             "STALL_S": "3",
             "TMPDIR": str(self.root),
@@ -185,7 +185,7 @@ def test_two_pods_at_once_download_once(downloader: Downloader, server: FileServ
 
 
 def test_a_slow_owner_with_a_heartbeat_is_waited_for(downloader: Downloader, server: FileServer) -> None:
-    server.chunk_pause_s = 0.25  # 30 chunks: longer than the 4 s after which a silent owner counts as dead
+    server.chunk_pause_s = 0.15  # 30 chunks: longer than the 3 s after which a silent owner counts as dead
     both = [downloader.start(server.url, HOSTNAME=f"pod-{name}") for name in "ab"]
     errors = [process.communicate(timeout=60)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors

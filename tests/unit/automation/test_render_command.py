@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,12 @@ def test_a_folder_is_read_and_what_is_shared_is_printed_once(
     assert {thing["metadata"]["namespace"] for thing in items} == {"prod"}
 
 
-def test_standard_input_and_lists_are_read(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_and_lists_are_read() -> None:
     items = [yaml.safe_load(MODEL), yaml.safe_load(service())]
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"apiVersion": "v1", "kind": "List", "items": items})))
-    assert invoke(["render", "-f", "-"]) == 0
-    assert printed(capsys)[-1]["kind"] == "Deployment"
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    command = [sys.executable, "-m", "automation.cli", "render", "-f", "-"]
+    shown = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    assert list(yaml.safe_load_all(shown.stdout))[-1]["kind"] == "Deployment"
 
 
 @pytest.mark.parametrize(
