@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from benchmarks import scenarios
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
@@ -138,10 +138,7 @@ def _subjects(peer: str | None, kubeconfig: Path, directory: Path) -> list[Subje
 
 
 def _install_crds(client: KubeClient, extra: Path | None) -> None:
-    documents = subprocess.run(
-        [sys.executable, "-m", "automation.cli", "crds", "-o", "json"], check=True, capture_output=True, text=True
-    ).stdout
-    ours = json.loads(documents)
+    ours = crd_documents()
     names = {document["metadata"]["name"] for document in ours}
     for document in ours:
         client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
