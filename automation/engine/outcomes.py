@@ -12,11 +12,21 @@ from typing import Any
 
 from automation.engine.cli_process import CliResult
 from automation.engine.event_log import RunLog
-from automation.engine.port import APPLY_FAILED, BatchOutcome, Change, EngineFailed, HistoryEntry, ServiceOutcome
+from automation.engine.port import (
+    APPLY_FAILED,
+    FOREIGN_OBJECT,
+    BatchOutcome,
+    Change,
+    EngineFailed,
+    HistoryEntry,
+    ServiceOutcome,
+)
 from automation.engine.targets import Targets
 from components import naming
 from program.desired.keys import ServiceKey
 
+_FOREIGN = "exists and is not ours"
+"""As the embedded provider says it."""
 _NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
 
 
@@ -58,7 +68,7 @@ def _visible(changes: Any) -> tuple[Change, ...]:
 
 
 def _failed(urn: str, message: str) -> EngineFailed:
-    return EngineFailed(APPLY_FAILED, message, urn)
+    return EngineFailed(FOREIGN_OBJECT if _FOREIGN in message else APPLY_FAILED, message, urn)
 
 
 def words_of(log: RunLog, result: CliResult) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from automation.engine import outcomes, recovery
 from automation.engine.cli_process import CliResult, run_cli, strike
 from automation.engine.event_log import RunLog, read_event_log
-from automation.engine.key_keeper import KeyKeeper, passphrase_from
+from automation.engine.key_keeper import PROVIDER_URL, KeyKeeper, passphrase_from
 from automation.engine.port import (
     APPLY_FAILED,
     Batch,
@@ -242,13 +242,6 @@ class PulumiEngine:
     ) -> BatchOutcome:
         if not preview and handle.index is not None:
             handle.index.record(log.done.values())
-        if result.stopped:
-            # What was written, if anything, stands in the state and nowhere else.
-            handle.index = None
-        if result.stopped == "timeout":
-            raise EngineTimeout(f"the run took longer than {run.timeout_s:.0f} s and was stopped")
-        if result.stopped == "cancelled":
-            raise EngineCancelled()
         if log.summary is None:
             raise _failure(log, result)
         found = outcomes.of_run(targets, log, result, preview=preview)
@@ -314,7 +307,8 @@ class PulumiEngine:
         return exported
 
     def _create(self, handle: _StackHandle, run: _Run) -> None:
-        result = self._cli(handle, ["stack", "init", "--no-select", "--stack", handle.stack.name], run)
+        argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", handle.stack.name]
+        result = self._cli(handle, argv, run)
         if result.code != 0 and "already exists" not in result.output:
             raise _failure(RunLog(), result)
 
@@ -348,10 +342,12 @@ class PulumiEngine:
 
     def _cli(self, handle: _StackHandle, argv: Sequence[str], run: _Run, *, whole_output: bool = False) -> CliResult:
         directory = self._directory(handle.stack)
+        if run.cancel is not None and run.cancel.is_set():
+            raise EngineCancelled()
         run.processes += 1
         with self._lock:
             self.cli_processes += 1
-        return run_cli(
+        result = run_cli(
             [str(self._pulumi), "--non-interactive", *argv],
             cwd=directory.path,
             env=self._env,
@@ -362,6 +358,14 @@ class PulumiEngine:
             grace_s=self._grace_s,
             whole_output=whole_output,
         )
+        if result.stopped:
+            # What was written, if anything, stands in the state and nowhere else.
+            handle.index = None
+        if result.stopped == "timeout":
+            raise EngineTimeout(f"the run took longer than {run.timeout_s:.0f} s and was stopped")
+        if result.stopped == "cancelled":
+            raise EngineCancelled()
+        return result
 
 
 def _program(targets: Targets) -> Program:

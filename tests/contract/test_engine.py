@@ -1,0 +1,282 @@
+"""What every engine promises, asked of the fake and of Pulumi with the real provider on a real API server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from automation.engine.port import Batch, Engine, EngineCancelled, ServiceOutcome, Stack
+from automation.engine.pulumi_engine import PulumiEngine
+from components import naming
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import EmbeddedPlugins
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.fakes.engine import FakeEngine
+from tests.fakes.rendered import BAD_PORT, key, service
+
+KINDS = {
+    "Deployment": kinds.DEPLOYMENTS,
+    "Service": kinds.SERVICES,
+    "HorizontalPodAutoscaler": kinds.AUTOSCALERS,
+    "PersistentVolumeClaim": kinds.CLAIMS,
+}
+
+
+class World(Protocol):
+    """An engine and what it works on."""
+
+    engine: Engine
+    namespace: str
+
+    def live(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """All objects of the namespace, by kind and name."""
+        ...
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete an object behind the engine's back."""
+        ...
+
+
+@dataclass
+class FakeWorld:
+    engine: FakeEngine
+    namespace: str = "default"
+
+    def live(self) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(kind, name): manifest for (_, kind, name), manifest in self.engine.objects.items()}
+
+    def delete(self, kind: str, name: str) -> None:
+        del self.engine.objects[self.namespace, kind, name]
+
+
+@dataclass
+class RealWorld:
+    engine: PulumiEngine
+    namespace: str
+    client: KubeClient
+
+    def live(self) -> dict[tuple[str, str], dict[str, Any]]:
+        return {
+            (kind, item["metadata"]["name"]): item
+            for kind, plural in KINDS.items()
+            for item in self.client.list(plural, self.namespace)["items"]
+            if "deletionTimestamp" not in item["metadata"]
+        }
+
+    def delete(self, kind: str, name: str) -> None:
+        self.client.delete(KINDS[kind], self.namespace, name)
+
+
+@pytest.fixture(params=["fake", "pulumi"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    if request.param == "fake":
+        yield FakeWorld(FakeEngine())
+        return
+    pulumi = request.getfixturevalue("pulumi_cli")
+    client = KubeClient.from_kubeconfig(str(request.getfixturevalue("kubeconfig")))
+    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
+        engine = PulumiEngine(
+            provider_port=plugins.ports["kubernetes"],
+            state_url=f"file://{tmp_path}/state",
+            work_root=tmp_path / "work",
+            pulumi=pulumi,
+        )
+        yield RealWorld(engine, request.getfixturevalue("namespace"), client)
+        engine.close()
+    client.close()
+
+
+def names(world: World) -> set[tuple[str, str]]:
+    return set(world.live())
+
+
+def specs(world: World) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """Every object's identity and what it was told to be, without what controllers report meanwhile."""
+    return {at: (item["metadata"].get("uid"), item["spec"]) for at, item in world.live().items()}
+
+
+def ops(outcome: ServiceOutcome) -> set[tuple[str, str]]:
+    return {(change.op, change.kind) for change in outcome.changes if change.op != "same"}
+
+
+def test_what_is_applied_stands_and_the_last_object_carries_the_fingerprint(world: World) -> None:
+    rendered = service("a", namespace=world.namespace, autoscaled=True, cached=True)
+    outcome = world.engine.up(Batch(Stack(world.namespace), (rendered,)))
+    assert outcome.services[rendered.key].ok
+    assert ops(outcome.services[rendered.key]) == {
+        ("create", "Service"),
+        ("create", "HorizontalPodAutoscaler"),
+        ("create", "Deployment"),
+    }
+    assert [(change.op, change.kind) for change in outcome.shared] == [("create", "PersistentVolumeClaim")]
+    assert names(world) >= {("Service", "a"), ("Deployment", "a"), ("HorizontalPodAutoscaler", "a")}
+    annotations = world.live()["Deployment", "a"]["metadata"]["annotations"]
+    assert annotations[naming.ANNOTATION_APPLIED_HASH] == rendered.fingerprint
+    assert world.engine.services(Stack(world.namespace)) == {rendered.key}
+    assert Stack(world.namespace) in world.engine.stacks()
+
+
+def test_a_batch_touches_its_own_services_only(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, tuple(service(n, namespace=world.namespace, cached=True) for n in ("a", "a-b", "b"))))
+    outcome = world.engine.up(Batch(stack, (service("a", namespace=world.namespace, replicas=2, cached=True),)))
+    assert set(outcome.services) == {key("a", world.namespace)}
+    assert ops(outcome.services[key("a", world.namespace)]) == {("update", "Deployment")}
+    live = world.live()
+    assert live["Deployment", "a"]["spec"]["replicas"] == 2
+    assert live["Deployment", "a-b"]["spec"]["replicas"] == 1
+    assert live["Deployment", "b"]["spec"]["replicas"] == 1
+
+
+def test_a_removed_service_is_gone_and_its_cache_and_neighbours_stay(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, tuple(service(n, namespace=world.namespace, cached=True) for n in ("a", "b"))))
+    outcome = world.engine.up(Batch(stack, remove=(key("a", world.namespace),)))
+    assert ops(outcome.services[key("a", world.namespace)]) == {("delete", "Service"), ("delete", "Deployment")}
+    expected = {("Service", "b"), ("Deployment", "b"), ("PersistentVolumeClaim", naming.CACHE_CLAIM)}
+    assert names(world) == expected
+    assert world.engine.services(stack) == {key("b", world.namespace)}
+
+
+def test_a_part_that_is_no_longer_rendered_is_deleted(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(
+        Batch(stack, tuple(service(n, namespace=world.namespace, autoscaled=True, cached=True) for n in ("a", "b")))
+    )
+    outcome = world.engine.up(Batch(stack, (service("a", namespace=world.namespace, cached=True),)))
+    assert ("delete", "HorizontalPodAutoscaler") in ops(outcome.services[key("a", world.namespace)])
+    assert ("HorizontalPodAutoscaler", "a") not in names(world)
+    assert ("HorizontalPodAutoscaler", "b") in names(world)
+
+
+def test_removing_what_is_not_there_is_well(world: World) -> None:
+    missing = key("never", world.namespace)
+    assert world.engine.up(Batch(Stack(world.namespace), remove=(missing,))).services[missing].ok
+
+
+def test_one_bad_service_stops_no_other_and_its_error_names_the_object(world: World) -> None:
+    stack = Stack(world.namespace)
+    good = tuple(service(f"good-{n}", namespace=world.namespace, cached=True) for n in range(3))
+    bad = service("bad", namespace=world.namespace, port=BAD_PORT, cached=True)
+    outcome = world.engine.up(Batch(stack, (good[0], bad, *good[1:])))
+    assert [outcome.services[rendered.key].ok for rendered in good] == [True, True, True]
+    failed = outcome.services[bad.key]
+    assert not failed.ok
+    assert failed.error is not None
+    assert failed.error.urn is not None
+    assert failed.error.urn.endswith("llmkube/bad/service")
+    assert "spec.ports[0].port" in failed.error.message
+    assert ("Deployment", "bad") not in names(world), "the last object is made only when all others stand"
+
+
+def test_a_failed_change_leaves_the_last_object_as_it_was_and_heals_with_the_next(world: World) -> None:
+    stack = Stack(world.namespace)
+    first = service("a", namespace=world.namespace)
+    world.engine.up(Batch(stack, (first,)))
+    bad = world.engine.up(Batch(stack, (service("a", namespace=world.namespace, replicas=3, port=BAD_PORT),)))
+    assert not bad.services[first.key].ok
+    live = world.live()["Deployment", "a"]
+    assert live["spec"]["replicas"] == 1
+    assert live["metadata"]["annotations"][naming.ANNOTATION_APPLIED_HASH] == first.fingerprint
+    healed = world.engine.up(Batch(stack, (service("a", namespace=world.namespace, replicas=3),)))
+    assert healed.services[first.key].ok
+    assert world.live()["Deployment", "a"]["spec"]["replicas"] == 3
+
+
+def test_a_preview_tells_the_changes_and_makes_none(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, tuple(service(n, namespace=world.namespace) for n in ("a", "b"))))
+    before = specs(world)
+    outcome = world.engine.preview(
+        Batch(
+            stack,
+            (service("a", namespace=world.namespace, replicas=5), service("new", namespace=world.namespace)),
+            (key("b", world.namespace),),
+        )
+    )
+    (change,) = [c for c in outcome.services[key("a", world.namespace)].changes if c.op != "same"]
+    assert (change.op, change.kind, change.name) == ("update", "Deployment", "a")
+    assert any(path.startswith("spec") for path in change.paths)
+    new = outcome.services[key("new", world.namespace)]
+    assert ops(new) == {("create", "Service"), ("create", "Deployment")}
+    gone = outcome.services[key("b", world.namespace)]
+    assert ops(gone) == {("delete", "Service"), ("delete", "Deployment")}
+    assert specs(world) == before
+
+
+def test_asking_again_for_what_stands_changes_nothing(world: World) -> None:
+    rendered = service("a", namespace=world.namespace, autoscaled=True, cached=True)
+    world.engine.up(Batch(Stack(world.namespace), (rendered,)))
+    before = specs(world)
+    again = world.engine.up(Batch(Stack(world.namespace), (rendered,)))
+    assert again.services[rendered.key].ok
+    assert ops(again.services[rendered.key]) == set()
+    assert specs(world) == before
+
+
+def test_asking_again_makes_what_somebody_deleted(world: World) -> None:
+    rendered = service("a", namespace=world.namespace, cached=True)
+    world.engine.up(Batch(Stack(world.namespace), (rendered,)))
+    world.delete("Service", "a")
+    outcome = world.engine.up(Batch(Stack(world.namespace), (rendered,)))
+    assert ops(outcome.services[rendered.key]) == {("create", "Service")}
+    assert ("Service", "a") in names(world)
+
+
+def test_drift_names_what_is_gone_and_changes_nothing(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, (service("a", namespace=world.namespace),)))
+    assert world.engine.drift(stack) == ()
+    world.delete("Service", "a")
+    assert [(change.op, change.kind, change.name) for change in world.engine.drift(stack)] == [
+        ("delete", "Service", "a")
+    ]
+    assert ("Service", "a") not in names(world)
+
+
+def test_a_cancelled_run_says_so_and_the_next_goes_on(world: World) -> None:
+    cancel = threading.Event()
+    cancel.set()
+    rendered = service("a", namespace=world.namespace)
+    with pytest.raises(EngineCancelled):
+        world.engine.up(Batch(Stack(world.namespace), (rendered,)), cancel=cancel)
+    assert world.engine.up(Batch(Stack(world.namespace), (rendered,))).services[rendered.key].ok
+    assert ("Deployment", "a") in names(world)
+
+
+def test_history_and_export_tell_the_past_and_the_present(world: World) -> None:
+    stack = Stack(world.namespace)
+    assert world.engine.history(stack) == ()
+    assert world.engine.export(stack) == {}
+    world.engine.up(Batch(stack, (service("a", namespace=world.namespace),)))
+    world.engine.up(Batch(stack, (service("bad", namespace=world.namespace, port=BAD_PORT),)))
+    assert [entry.succeeded for entry in world.engine.history(stack)] == [False, True]
+    found = {resource["urn"].rpartition("::")[2] for resource in world.engine.export(stack)["deployment"]["resources"]}
+    assert {"llmkube/a/service", "llmkube/a/deployment"} <= found
+
+
+def test_destroy_removes_everything_but_the_cache(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, tuple(service(n, namespace=world.namespace, cached=True) for n in ("a", "b"))))
+    outcome = world.engine.destroy(stack)
+    assert all(service.ok for service in outcome.services.values())
+    assert names(world) == {("PersistentVolumeClaim", naming.CACHE_CLAIM)}
+    assert stack not in world.engine.stacks()
+    assert world.engine.services(stack) == set()
+
+
+def test_a_forgotten_stack_leaves_its_objects_and_is_adopted_again(world: World) -> None:
+    stack, rendered = Stack(world.namespace), service("a", namespace=world.namespace)
+    world.engine.up(Batch(stack, (rendered,)))
+    before = specs(world)
+    world.engine.forget(stack)
+    assert specs(world) == before
+    assert stack not in world.engine.stacks()
+    assert world.engine.up(Batch(stack, (rendered,))).services[rendered.key].ok
+    assert specs(world) == before
