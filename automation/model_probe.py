@@ -34,7 +34,6 @@ from agent.server.source_policy import SourcePolicy
 from automation.backoff import backoff_s
 from program.desired.facts import ProbeFacts
 from program.desired.model import GgufFacts, ModelSource, SourceKind
-from program.dialects.llmkube.source import fetch_url
 
 __all__ = ["ModelProbe", "ProbeSettings", "SourcePolicy"]
 
@@ -169,7 +168,7 @@ class ModelProbe:
     def _remote(
         self, source: ModelSource, sha256: str | None, previous: ProbeFacts | None, model_format: str
     ) -> ProbeFacts:
-        url, timeout_s, policy = fetch_url(source), self._settings.timeout_s, self.policy
+        url, timeout_s, policy = source.download_address, self._settings.timeout_s, self.policy
         deadline = time.monotonic() + timeout_s
         file = remote.stat(url, policy=policy, timeout_s=timeout_s)
         etag = file.etag[:_LONGEST_ETAG] if file.etag else None

@@ -94,7 +94,7 @@ def _file(desired: DesiredService) -> FilePlan | None:
         raise SpecInvalid(field="spec.modelRef", why="weights on a PersistentVolumeClaim cannot be read on a host")
     # The size is left to the download itself: it is learnt late, and a changed plan would restart the process.
     return FilePlan(
-        source=model.source.address,
+        source=model.source.download_address,
         cache_key=model.cache_key or hashlib.sha256(model.source.address.encode()).hexdigest()[:16],
         file_name=model.file_name or "model.gguf",
         sha256=model.sha256,

@@ -127,7 +127,7 @@ def _downloader(
 ) -> JsonObject:
     model = desired.model
     env = [
-        {"name": "MODEL_SOURCE", "value": model.source.address},
+        {"name": "MODEL_SOURCE", "value": model.source.download_address},
         {"name": "CACHE_DIR", "value": directory},
         {"name": "MODEL_PATH", "value": path},
     ]

@@ -37,6 +37,13 @@ class ModelSource(Desired):
     """REPOSITORY: `org/name`."""
     revision: str = ""
     """REPOSITORY: branch, tag or commit; empty means the repository's default."""
+    url: str = ""
+    """HTTP: where the file itself is, if `address` is a page about it; else empty."""
+
+    @property
+    def download_address(self) -> str:
+        """What to hand to whoever fetches the file."""
+        return self.url or self.address
 
 
 class GpuVendor(StrEnum):

@@ -68,18 +68,6 @@ def needs_cache(source: ModelSource) -> bool:
     return source.kind in (SourceKind.HTTP, SourceKind.FILE)
 
 
-def fetch_url(source: ModelSource) -> str:
-    """Give the address to download from: a Hugging Face `blob` page stands for the file that it shows."""
-    if source.kind is not SourceKind.HTTP:
-        return source.address
-    parts = urlsplit(source.address)
-    segments = parts.path.split("/")
-    if (parts.hostname or "") in _HUB_HOSTS and len(segments) > 3 and segments[3] == "blob":
-        segments[3] = "resolve"
-        return parts._replace(path="/".join(segments)).geturl()
-    return source.address
-
-
 def _invalid(why: str) -> SpecInvalid:
     return SpecInvalid(field=FIELD, why=why)
 
@@ -110,7 +98,12 @@ def _hub_page(address: str, parts: SplitResult) -> ModelSource:
     if segments and segments[0] in ("datasets", "spaces"):
         raise _invalid(f"names one of Hugging Face's {segments[0]}, not a model")
     if len(segments) > 4 and segments[2] in _HUB_FILE_ROUTES and not parts.path.endswith("/"):
-        return ModelSource(kind=SourceKind.HTTP, address=address, path=unquote(segments[-1]))
+        url = ""
+        if segments[2] == "blob":
+            # The page that shows the file, not the file.
+            segments[2] = "resolve"
+            url = parts._replace(path="/" + "/".join(segments)).geturl()
+        return ModelSource(kind=SourceKind.HTTP, address=address, path=unquote(segments[-1]), url=url)
     repository = "/".join(segments[:2])
     if len(segments) in (1, 2):
         return _repository(address, repository)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
-from program.desired.model import ModelSource, SourceKind
-from program.dialects.llmkube.source import cache_key, fetch_url, file_name, needs_cache, parse_source
+from program.desired.model import SourceKind
+from program.dialects.llmkube.source import cache_key, file_name, needs_cache, parse_source
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,10 @@ def test_any_text_is_parsed_or_refused(address: str) -> None:
 
 def test_a_page_on_hugging_face_is_fetched_as_the_file_it_shows() -> None:
     page = parse_source("https://huggingface.co/org/repo/blob/main/x.gguf")
-    assert fetch_url(page) == "https://huggingface.co/org/repo/resolve/main/x.gguf"
-    plain = ModelSource(kind=SourceKind.HTTP, address="https://example.com/a/b/blob/x.gguf")
-    assert fetch_url(plain) == plain.address
+    assert page.download_address == "https://huggingface.co/org/repo/resolve/main/x.gguf"
+    assert page.address == "https://huggingface.co/org/repo/blob/main/x.gguf"
+    plain = parse_source("https://example.com/a/b/blob/main/x.gguf")
+    assert plain.download_address == plain.address
 
 
 def test_cache_keys_are_those_of_the_peer() -> None:
