@@ -16,9 +16,8 @@ from tests.conformance.comparison import as_text, compare_flat, flatten_all, fla
 from tests.conformance.corrections import corrections_of, status_corrections_of
 from tests.conformance.replay import FIXTURE_PORT, LOCAL_MODELS, Replay, Replayed, Stage, fixture_server, local_models
 from tests.conformance.vectors import Vector, all_vectors
-from tests.loop.conftest import grant_loop_rights
 from tests.support import controlplane
-from tests.support.loop import install_crds, loop_process
+from tests.support.loop import grant_loop_rights, install_crds, loop_process
 
 VECTORS = all_vectors()
 

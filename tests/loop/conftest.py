@@ -6,24 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kubeapi.client import KubeClient
-from tests.support.loop import LoopProcess, install_crds, loop_process
+from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
 from tools.localcluster import LocalCluster
-
-RBAC = Path(__file__).parents[2] / "docs" / "install" / "rbac.yaml"
-LOOP_USER = "system:serviceaccount:herdsman-system:herdsman"
-
-
-def grant_loop_rights(client: KubeClient, cluster: LocalCluster, path: Path) -> Path:
-    """Install the roles and write a kubeconfig of the user that they are bound to."""
-    for document in yaml.safe_load_all(RBAC.read_text()):
-        kind = client.mapping(document["apiVersion"], document["kind"])
-        namespace = document["metadata"].get("namespace")
-        client.apply(kind, namespace, document, field_manager="tests", force=True)
-    cluster.write_kubeconfig(path, user=LOOP_USER, groups=("system:serviceaccounts",))
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.loop.conftest import grant_loop_rights
 from tests.support.loop import (
     LoopProcess,
     arguments,
@@ -26,6 +25,7 @@ from tests.support.loop import (
     edit,
     eventually,
     find,
+    grant_loop_rights,
     install_crds,
     loop_process,
     model,

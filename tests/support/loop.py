@@ -19,15 +19,20 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.dialects.crds import crd_documents
+from tools.localcluster import LocalCluster
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 MODEL_API = kinds.MODELS.api_version
+RBAC = Path(__file__).parents[2] / "docs" / "install" / "rbac.yaml"
+LOOP_USER = "system:serviceaccount:herdsman-system:herdsman"
 
 
 @dataclass
@@ -166,6 +171,16 @@ def _served(client: KubeClient, kind: kinds.Kind) -> bool:
     except NotFound:
         return False
     return True
+
+
+def grant_loop_rights(client: KubeClient, cluster: LocalCluster, path: Path) -> Path:
+    """Install the roles and write a kubeconfig of the user that they are bound to."""
+    for document in yaml.safe_load_all(RBAC.read_text()):
+        kind = client.mapping(document["apiVersion"], document["kind"])
+        namespace = document["metadata"].get("namespace")
+        client.apply(kind, namespace, document, field_manager="tests", force=True)
+    cluster.write_kubeconfig(path, user=LOOP_USER, groups=("system:serviceaccounts",))
+    return path
 
 
 def model(client: KubeClient, namespace: str, name: str = "base", **spec: Any) -> Json:
