@@ -45,7 +45,8 @@ PEEK_CHUNKS = (1 << 20, 8 << 20)
 """Bytes asked for first, and with each request after that: most headers end in the first or second piece."""
 _USER_AGENT = "herdsman"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_NUMBER = r"[0-9]{1,18}"
+_CONTENT_RANGE = re.compile(rf"bytes (?:({_NUMBER})-({_NUMBER})|\*)/({_NUMBER}|\*)")
 _READ_ERRORS = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 _MAX_ADDRESSES = 3
 
@@ -332,7 +333,10 @@ def _auth(url: str) -> dict[str, str]:
 
 def _redirected(url: str, location: str, auth: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Follow one redirect: credentials stay with their host, and TLS is never left."""
-    target = urljoin(url, location)
+    try:
+        target = urljoin(url, location)
+    except ValueError:
+        raise SourceUnexpected(f"{shown(url)} redirects to something that is not a URL") from None
     before, after = _parsed(url), _parsed(target)
     if before.scheme == "https" and after.scheme == "http":
         raise SourceUntrusted(f"{shown(url)} redirects to {shown(target)}, which is not protected by TLS")
@@ -351,7 +355,7 @@ def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:
         raise SourceNotFound(f"{shown(url)} is not there (HTTP {status})")
     if status in (408, 425, 429) or status >= 500:
         after = headers.get("Retry-After", "")
-        retry_after_s = float(after) if after.isdigit() else None
+        retry_after_s = float(after) if re.fullmatch(_NUMBER, after) else None
         raise SourceUnreachable(f"{shown(url)} answered HTTP {status}", retry_after_s=retry_after_s)
     raise SourceUnexpected(f"{shown(url)} answered HTTP {status}")
 
@@ -363,7 +367,7 @@ def _total(headers: Mapping[str, str]) -> int | None:
 
 def _length(headers: Mapping[str, str]) -> int | None:
     length = headers.get("Content-Length", "")
-    return int(length) if length.isdigit() else None
+    return int(length) if re.fullmatch(_NUMBER, length) else None
 
 
 def _translated(error: Exception, url: str) -> FileError:

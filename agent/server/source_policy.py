@@ -58,7 +58,7 @@ class SourcePolicy:
         host = host.strip("[]").rstrip(".").lower()
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:
             raise SourceUnreachable(f"`{host}` does not resolve: {error}") from None
         resolved = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
         allowed = tuple(text for text in resolved if self.allows(host, ipaddress.ip_address(text)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -165,6 +167,47 @@ def test_a_redirect_out_of_tls_is_refused(tmp_path: Path, server: FileServer) ->
         with pytest.raises(errors.SourceUntrusted, match="not protected by TLS"):
             remote.stat(url, policy=SourcePolicy(("127.0.0.1",), ca_file=str(pem)))
     assert server.requests == []
+
+
+HOSTILE = (
+    b"",
+    b"\xff" * 300,
+    b"HTTP/1.1 999 \r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nGGUF",
+    b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\nGGUF",
+    b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nGGUF",
+    b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 5-4/3\r\nContent-Length: 4\r\n\r\nGGUF",
+    b"HTTP/1.1 206 Partial\r\nContent-Range: bytes " + b"1" * 5000 + b"\r\n\r\nGGUF",
+    b"HTTP/1.1 206 Partial\r\nContent-Length: 4\r\n\r\nGGUF",
+    b"HTTP/1.1 416 Range\r\nContent-Range: bytes */*\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGGUF",
+    b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 500 + b"\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://a\x00b/\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:99999/\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://\xe4\xf6\xfc/\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 503 Busy\r\nRetry-After: \xb2\r\nContent-Length: 0\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, contextlib.suppress(OSError):
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.gguf"
+        with pytest.raises(errors.FileError):
+            remote.peek_header(url, policy=LOOPBACK, timeout_s=2)
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 # --- peeking ----------------------------------------------------------------------------------------------------------
