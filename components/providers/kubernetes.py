@@ -200,7 +200,8 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
                     request.name, request.randomSeed, prefix if isinstance(prefix, str) else None
                 )
         metadata.pop("generateName", None)
-        if "namespace" not in metadata:
+        if not metadata.get("namespace"):
+            metadata.pop("namespace", None)
             try:
                 if self._calls.kind(token).namespaced:
                     metadata["namespace"] = objects.DEFAULT_NAMESPACE

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -27,10 +27,11 @@ from components.providers.kubernetes_ownership import Drift, applied_fields, dri
 from components.providers.kubernetes_waiting import Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound
+from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound, Unreachable
 from kubeapi.kinds import Kind
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 HANDOVER_SUFFIX = "-handover"
 _ABSENT_VERSION = "1"
@@ -171,8 +172,11 @@ class KubernetesCalls:
     def _apply(self, call: Call, kind: Kind, obj: Json, *, force: bool) -> Json:
         if not call.alive():
             raise Refused(Code.CANCELLED, "the engine went away before this was applied; nothing was changed")
-        live = self._client.apply(
-            kind, Identity.of(obj).namespace, obj, field_manager=self._manager, force=force, dry_run=call.preview
+        namespace = Identity.of(obj).namespace
+        live = _again_if_cut(
+            lambda: self._client.apply(
+                kind, namespace, obj, field_manager=self._manager, force=force, dry_run=call.preview
+            )
         )
         if not call.preview:
             self._remember(live, call.urn)
@@ -293,7 +297,8 @@ class KubernetesCalls:
             if reason:
                 log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason=reason)
                 return
-            self._client.delete(kind, identity.namespace, identity.name, uid=live["metadata"]["uid"])
+            live_uid = live["metadata"]["uid"]
+            _again_if_cut(lambda: self._client.delete(kind, identity.namespace, identity.name, uid=live_uid))
         except NotFound:
             return
         except Conflict:
@@ -353,6 +358,19 @@ def _leaving(obj: Json, live: Json, ignored: list[Path]) -> Json:
                 continue
             obj = with_value(obj, path, value_at(live, path))
     return obj
+
+
+def _again_if_cut(request: Callable[[], T]) -> T:
+    """Send a request once more when its connection broke, as pooled ones do after the API server restarted.
+
+    All our writes may be sent twice: they carry a uid, or a version that meets its own first try as a 409.
+    """
+    try:
+        return request()
+    except Unreachable as error:
+        if not error.reset:
+            raise
+        return request()
 
 
 def _about_uid(error: ApiError) -> bool:

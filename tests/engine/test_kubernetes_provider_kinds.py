@@ -11,7 +11,7 @@ import pytest
 
 from kubeapi.client import KubeClient
 from kubeapi.kinds import CRDS, Kind
-from tests.engine.conftest import Stack
+from tests.engine.stacks import Stack
 
 
 def crd(group: str, *, scope: str = "Namespaced") -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SERVICES
-from tests.engine.conftest import Stack, manager_fields
+from tests.engine.stacks import Stack, manager_fields
 
 
 def web(namespace: str, *, image: str = "nginx:1", replicas: int | None = 2, **more: Any) -> Callable[[], None]:

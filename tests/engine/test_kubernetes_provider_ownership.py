@@ -11,7 +11,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS
-from tests.engine.conftest import Stack, manager_fields
+from tests.engine.stacks import Stack, manager_fields
 
 ADOPT = {"herdsman.dev/adopt": "true"}
 

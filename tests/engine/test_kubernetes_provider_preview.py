@@ -12,7 +12,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS
-from tests.engine.conftest import Stack
+from tests.engine.stacks import Stack
 
 
 def pod_owner(namespace: str, containers: list[dict[str, Any]], labels: dict[str, str]) -> Callable[[], None]:

@@ -11,7 +11,7 @@ import pulumi_kubernetes as k8s
 
 from kubeapi.client import KubeClient
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SECRETS
-from tests.engine.conftest import Stack
+from tests.engine.stacks import Stack
 
 PASSWORD = "hunter2-is-the-password"
 ENCODED = base64.b64encode(PASSWORD.encode()).decode()

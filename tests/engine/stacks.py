@@ -1,0 +1,138 @@
+"""Stacks of the engine layer: inline programs run by the real Pulumi CLI on a file backend of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi.automation as auto
+import pytest
+from pulumi.automation.events import EngineEvent
+
+Program = Callable[[], Any]
+PASSPHRASE = "correct horse"
+
+
+@dataclass
+class Run:
+    """What one run of the engine did."""
+
+    events: list[EngineEvent] = field(default_factory=list)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    def steps(self, kind: str | None = None) -> dict[str, str]:
+        """Logical name to operation, of Kubernetes resources."""
+        return {name: op for name, op, _ in self._pre() if kind is None or op == kind}
+
+    def operations(self, name: str) -> list[str]:
+        """All operations on one resource, in order."""
+        return [op for at, op, _ in self._pre() if at == name]
+
+    def detailed(self, name: str) -> dict[str, str]:
+        """Property path to kind of change, of one resource."""
+        found: dict[str, str] = {}
+        for at, _, metadata in self._pre():
+            if at == name:
+                found |= {path: diff.diff_kind.value for path, diff in (metadata.detailed_diff or {}).items()}
+        return found
+
+    def _pre(self) -> Iterator[tuple[str, str, Any]]:
+        for event in self.events:
+            if event.resource_pre_event is not None:
+                metadata = event.resource_pre_event.metadata
+                if metadata.type.startswith("kubernetes:"):
+                    yield metadata.urn.rpartition("::")[2], metadata.op.value, metadata
+
+
+class Stack:
+    """One stack with an inline program, on a file backend of its own."""
+
+    def __init__(self, directory: Path, cli: auto.PulumiCommand, environment: dict[str, str]) -> None:
+        self._directory = directory
+        self._cli = cli
+        self._selected: auto.Stack | None = None
+        state = directory / "state"
+        state.mkdir(parents=True)
+        (directory / "work").mkdir()
+        self._environment = {
+            "PULUMI_BACKEND_URL": f"file://{state}",
+            "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            **environment,
+        }
+
+    def select(self, program: Program) -> auto.Stack:
+        if self._selected is not None:
+            # Creating and selecting costs a second of processes that run nothing.
+            self._selected.workspace.program = program
+            return self._selected
+        self._selected = auto.create_or_select_stack(
+            stack_name="dev",
+            project_name="herdsman",
+            program=program,
+            opts=auto.LocalWorkspaceOptions(
+                work_dir=str(self._directory / "work"),
+                pulumi_home=str(self._directory / "home"),
+                pulumi_command=self._cli,
+                env_vars=self._environment,
+            ),
+        )
+        return self._selected
+
+    def up(self, program: Program, **options: Any) -> Run:
+        run = Run()
+        result = self.select(program).up(on_event=run.events.append, color="never", **options)
+        run.outputs = {key: output.value for key, output in result.outputs.items()}
+        run.text = result.stdout + result.stderr
+        return run
+
+    def fails(self, program: Program, **options: Any) -> str:
+        """Run a program that must fail, and return what the engine says."""
+        with pytest.raises(auto.CommandError) as caught:
+            self.select(program).up(color="never", **options)
+        return str(caught.value)
+
+    def preview(self, program: Program, **options: Any) -> Run:
+        run = Run()
+        result = self.select(program).preview(on_event=run.events.append, color="never", **options)
+        run.text = result.stdout + result.stderr
+        return run
+
+    def refresh(self, **options: Any) -> Run:
+        run = Run()
+        result = self.select(lambda: None).refresh(on_event=run.events.append, color="never", **options)
+        run.text = result.stdout + result.stderr
+        return run
+
+    def destroy(self) -> Run:
+        run = Run()
+        run.text = self.select(lambda: None).destroy(on_event=run.events.append, color="never").stdout
+        return run
+
+    def forget(self) -> None:
+        """Lose the state, as a deleted state directory does."""
+        self.select(lambda: None).workspace.remove_stack("dev", force=True)
+        self._selected = None
+
+    def state(self) -> dict[str, Any]:
+        """Logical name to resource as the state holds it, secrets encrypted."""
+        deployment = self.select(lambda: None).export_stack().deployment
+        return {r["urn"].rpartition("::")[2]: r for r in deployment.get("resources", [])}
+
+    def files(self) -> str:
+        """Everything that the backend keeps, as text."""
+        texts = [path.read_text() for path in (self._directory / "state").rglob("*") if path.is_file()]
+        return "\n".join(texts)
+
+
+def manager_fields(live: dict[str, Any], manager: str) -> dict[str, Any] | None:
+    """What a manager owns of an object by its record, whatever the operation."""
+    for entry in live["metadata"].get("managedFields", []):
+        if entry["manager"] == manager:
+            fields: dict[str, Any] = entry["fieldsV1"]
+            return fields
+    return None
