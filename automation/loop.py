@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 MODEL_WORKERS = 2
 SYNC_TIMEOUT_S = 120.0
+COUNT_EVERY_S = 10.0
 STOP_TIMEOUT_S = 30.0
 
 
@@ -69,6 +71,7 @@ class Loop:
         self._synced = threading.Event()
         self._lost = threading.Event()
         self._failed_keys: set[object] = set()
+        self._metrics.queue_depth.set_function(self._queue.__len__)
 
     def run(self, stop: threading.Event) -> int:
         """Run until told to stop. Returns the exit code: 0 done, 1 when `--once` left something unfinished.
@@ -153,6 +156,7 @@ class Loop:
         world = World(
             client,
             namespaces=settings.namespaces,
+            on_relist=self._metrics.on_relist,
             enqueue=self._queue.add,
             enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
         )
@@ -253,10 +257,14 @@ class Loop:
 
     def _wait(self, batcher: Batcher, probe: ModelProbe, world: World, stop: threading.Event) -> int:
         quiet_since: float | None = None
-        while not stop.wait(0.1):
+        counted_at = float("-inf")
+        while not stop.wait(0.1 if self._settings.once else 0.5):
             if self._lost.is_set():
                 return 1
-            self._metrics.queue_depth.set(len(self._queue))
+            if time.monotonic() - counted_at > COUNT_EVERY_S:
+                counted_at = time.monotonic()
+                phases = Counter(str((s.get("status") or {}).get("phase", "")) for s in world.services.list())
+                self._metrics.set_phases({phase or "Unknown": count for phase, count in phases.items()})
             if not self._settings.once:
                 continue
             idle = self._queue.idle() and self._model_queue.idle() and batcher.idle() and probe.idle()

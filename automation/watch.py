@@ -125,11 +125,12 @@ class World:
         namespaces: tuple[str, ...],
         enqueue: Callable[[ServiceKey], None],
         enqueue_model: Callable[[str, str], None],
+        on_relist: Callable[[Kind], None] | None = None,
     ) -> None:
         self._enqueue = enqueue
         self._enqueue_model = enqueue_model
         self.index = ServiceIndex()
-        scope: dict[str, Any] = {"namespaces": namespaces or None}
+        scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist}
 
         def informer(kind: Kind, transform: Callable[[Object], Object], on_change: Any, **options: Any) -> Informer:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
