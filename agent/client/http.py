@@ -89,7 +89,7 @@ class HttpHost:
 
 def _state(value: Any) -> ProcessState:
     plan = ProcessPlan.model_validate(value["plan"]) if value["plan"] is not None else None
-    return ProcessState(plan, ProcessReport.model_validate(value["report"]))
+    return ProcessState(plan, ProcessReport.model_validate(value["report"]), int(value["generation"]))
 
 
 def _told(data: bytes) -> tuple[str, str]:

@@ -34,10 +34,14 @@ class ProcessNotFound(HostRefused):
 
 @dataclass(frozen=True)
 class ProcessState:
-    """One process: what is wanted and what is. `plan` is None while it is being removed."""
+    """One process: what is wanted and what is. `plan` is None while it is being removed.
+
+    The report speaks of this plan once its `observed_generation` is `generation`.
+    """
 
     plan: ProcessPlan | None
     report: ProcessReport
+    generation: int = 0
 
 
 class HostClient(Protocol):

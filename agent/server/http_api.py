@@ -72,21 +72,20 @@ class Api:
         host = self.facts().host
         if plan.host != host:
             raise HttpError(422, "PlanInvalid", f"host: the plan is for `{plan.host}` and this is `{host}`")
-        before = self.supervisor.plans().get(key)
-        report = self.supervisor.report(key)
-        generation = report.observed_generation if report is not None else 0
-        if before != plan:
-            generation += 1
-        self.supervisor.put(key, plan, generation)
+        before = self.supervisor.goals().get(key)
+        # What Kubernetes counts for a HostProcess is counted here: `observedGeneration` tells what a report speaks of.
+        generation = before.generation if before is not None else 0
+        self.supervisor.put(key, plan, generation if before is not None and before.plan == plan else generation + 1)
         return (201 if before is None else 200), self._state(key)
 
     def _state(self, key: str) -> dict[str, Any]:
-        plan = self.supervisor.plans().get(key)
+        goal = self.supervisor.goals().get(key)
         report = self.supervisor.reports().get(key)
         if report is None:
             raise HttpError(404, "NotFound", f"no process `{key}` on this host")
         return {
-            "plan": plan.model_dump(mode="json", by_alias=True) if plan is not None else None,
+            "plan": goal.plan.model_dump(mode="json", by_alias=True) if goal is not None else None,
+            "generation": goal.generation if goal is not None else 0,
             "report": report.model_dump(mode="json", by_alias=True),
         }
 

@@ -123,12 +123,14 @@ def backoff_s(failures: int, *, base_s: float, cap_s: float) -> float:
 
 
 def adjusted(life: Life, goal: Goal | None) -> Life:
-    """Give a changed plan a fresh start: what went wrong with the old one is forgotten."""
+    """Give a changed plan a fresh start: past failures are forgotten, and a process of the old plan counts as leaving."""
     if goal is None or goal.launch_hash == life.goal_hash:
         return life
     fresh = replace(life, goal_hash=goal.launch_hash, crashes=0, attempts=0, wait_until=0.0, model_path=None)
     if life.running is None:
         return replace(fresh, phase=ProcessPhase.PENDING, reason="", message="")
+    if life.running.launch_hash != goal.launch_hash:
+        return replace(fresh, phase=ProcessPhase.STOPPING, reason=ProcessReason.REPLACING, message="")
     return fresh
 
 

@@ -143,9 +143,13 @@ class Supervisor:
         """Say how every process is."""
         return {key: worker.report() for key, worker in self._live().items()}
 
+    def goals(self) -> dict[str, Goal]:
+        """Give what is wanted of every process, leaving out those that are on their way out."""
+        return {key: worker.goal for key, worker in self._live().items() if worker.wanted}
+
     def plans(self) -> dict[str, ProcessPlan]:
         """Give the plan of every wanted process."""
-        return {key: worker.goal.plan for key, worker in self._live().items() if worker.wanted}
+        return {key: goal.plan for key, goal in self.goals().items()}
 
     def handles(self) -> dict[str, Handle]:
         """Give the running processes, for measuring."""

@@ -62,6 +62,8 @@ class Worker:
         self._around = around
         self._goal: Goal | None = goal
         self._last_goal = goal
+        self._seen_goal = goal
+        """The plan that the life below speaks of; a newer one may have been offered since."""
         self._life = life
         self._handle = handle
         self._port = life.running.port if life.running else None
@@ -136,7 +138,7 @@ class Worker:
 
     def report(self) -> ProcessReport:
         """Say how the process is."""
-        life, goal = self._life, self._last_goal
+        goal, life = self._seen_goal, self._life
         progress = self._progress if life.phase is ProcessPhase.DOWNLOADING else None
         running = life.running
         return ProcessReport(
@@ -159,6 +161,7 @@ class Worker:
         while not self._leaving:
             goal = None if self._halting else self._goal
             self._life = lifecycle.adjusted(self._life, goal)
+            self._seen_goal = goal or self._seen_goal
             alive = self._handle is not None and self._handle.alive()
             step = lifecycle.next_step(
                 self._life, goal, alive=alive, now=self._around.clock(), policy=self._around.policy

@@ -1,0 +1,348 @@
+"""The provider of package `herdsman`: HostProcess, a process on a host, created and deleted through its agent.
+
+Served by `host_plugin`; calls `agent.client.http`. Create and Update wait until the process serves; Delete waits until
+it is gone.
+"""
+
+# ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
+from pydantic import ValidationError
+
+from agent.client.http import HttpHost, token_from
+from agent.client.port import HostError, HostUnreachable, ProcessNotFound, ProcessState
+from agent.contract import ProcessPhase, ProcessPlan
+from components.providers import kubernetes_diff as diffs
+from components.providers.host_schema import OBSERVED, REQUIRED, TYPE, package_schema, version
+from components.providers.marshalling import (
+    UNKNOWN,
+    Properties,
+    Unsupported,
+    decode,
+    encode,
+    has_unknown,
+    marked_like,
+    plain,
+)
+
+READY_TIMEOUT_S = 600.0
+"""How long Create and Update wait unless `customTimeouts` says otherwise."""
+GONE_MARGIN_S = 60.0
+POLL_S = 0.3
+
+_REPLACING: tuple[diffs.Path, ...] = (("namespace",), ("name",), ("plan", "host"))
+"""A process of another name, or on another host, is another process. A host may move to another endpoint."""
+_KINDS = {
+    (diffs.Kind.ADD, False): provider_pb2.PropertyDiff.ADD,
+    (diffs.Kind.ADD, True): provider_pb2.PropertyDiff.ADD_REPLACE,
+    (diffs.Kind.DELETE, False): provider_pb2.PropertyDiff.DELETE,
+    (diffs.Kind.DELETE, True): provider_pb2.PropertyDiff.DELETE_REPLACE,
+    (diffs.Kind.UPDATE, False): provider_pb2.PropertyDiff.UPDATE,
+    (diffs.Kind.UPDATE, True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
+}
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+class NotServing(Exception):
+    """The host took the plan and the process does not serve: the resource exists, and is not well."""
+
+    def __init__(self, message: str, outputs: Properties) -> None:
+        super().__init__(message)
+        self.outputs = outputs
+
+
+def _answering(
+    method: Callable[[HostProvider, Request, grpc.ServicerContext], Answer],
+) -> Callable[[HostProvider, Request, grpc.ServicerContext], Answer]:
+    @functools.wraps(method)
+    def answer(self: HostProvider, request: Request, context: grpc.ServicerContext) -> Answer:
+        try:
+            return method(self, request, context)
+        except HostUnreachable as error:
+            _abort(context, grpc.StatusCode.UNAVAILABLE, error.message)
+        except HostError as error:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{error.reason}: {error.message}")
+        except Unsupported as error:
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    return answer
+
+
+def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
+    context.abort(code, message)
+    raise AssertionError("abort raises")
+
+
+class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
+    """Serves HostProcess. Keeps no state but the clients of the hosts it spoke to."""
+
+    def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep = sleep
+        self._hosts: dict[tuple[str, str], HttpHost] = {}
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+
+    # The plugin itself
+
+    def Handshake(
+        self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.ProviderHandshakeResponse:
+        return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, accept_resources=False, accept_outputs=True)
+
+    def Attach(self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext) -> empty_pb2.Empty:
+        return empty_pb2.Empty()
+
+    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:
+        self._cancelled.set()
+        return empty_pb2.Empty()
+
+    def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:
+        return plugin_pb2.PluginInfo(version=version())
+
+    def GetSchema(
+        self, request: provider_pb2.GetSchemaRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.GetSchemaResponse:
+        return provider_pb2.GetSchemaResponse(schema=json.dumps(package_schema()))
+
+    def CheckConfig(
+        self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.CheckResponse:
+        return provider_pb2.CheckResponse(inputs=request.news)
+
+    def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
+        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
+
+    def Configure(
+        self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
+    ) -> provider_pb2.ConfigureResponse:
+        return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True, acceptOutputs=True)
+
+    # HostProcess
+
+    @_answering
+    def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
+        """Refuse, before anything runs, what no host could take."""
+        failures = [
+            provider_pb2.CheckFailure(property=where, reason=why)
+            for where, why in input_faults(_type_of(request), plain(decode(request.news)))
+        ]
+        return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
+
+    @_answering
+    def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
+        old, new = plain(decode(request.old_inputs)), plain(decode(request.news))
+        found = diffs.without(
+            [
+                diffs.Change(c.path, c.kind, replaces=any(diffs.covers(path, c.path) for path in _REPLACING))
+                for c in diffs.changes(old, new)
+            ],
+            request.ignoreChanges,
+        )
+        replaced = [change for change in found if change.replaces]
+        return provider_pb2.DiffResponse(
+            changes=provider_pb2.DiffResponse.DIFF_SOME if found else provider_pb2.DiffResponse.DIFF_NONE,
+            hasDetailedDiff=True,
+            diffs=list(dict.fromkeys(str(change.path[0]) for change in found)),
+            replaces=list(dict.fromkeys(str(change.path[0]) for change in replaced)),
+            # Two processes of one model rarely fit beside each other.
+            deleteBeforeReplace=bool(replaced),
+            detailedDiff={
+                diffs.path_text(change.path): provider_pb2.PropertyDiff(
+                    kind=_KINDS[change.kind, change.replaces], inputDiff=True
+                )
+                for change in found
+            },
+        )
+
+    @_answering
+    def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
+        inputs = decode(request.properties)
+        if request.preview:
+            return provider_pb2.CreateResponse(properties=encode(_planned(inputs)))
+        given = plain(inputs)
+        host, key, plan = self._host(given), _key(given), ProcessPlan.model_validate(given["plan"])
+        _refuse_foreign(host, key, plan)
+        try:
+            outputs = self._bring_up(host, key, plan, request.timeout, context)
+        except NotServing as failure:
+            self._init_failed(context, key, inputs, failure)
+        return provider_pb2.CreateResponse(id=key, properties=encode(_outputs(inputs, outputs)))
+
+    @_answering
+    def Update(self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext) -> provider_pb2.UpdateResponse:
+        inputs = decode(request.news)
+        if request.preview:
+            return provider_pb2.UpdateResponse(properties=encode(_planned(inputs)))
+        given = plain(inputs)
+        plan = ProcessPlan.model_validate(given["plan"])
+        try:
+            outputs = self._bring_up(self._host(given), _key(given), plan, request.timeout, context)
+        except NotServing as failure:
+            self._init_failed(context, request.id, inputs, failure)
+        return provider_pb2.UpdateResponse(properties=encode(_outputs(inputs, outputs)))
+
+    @_answering
+    def Read(self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext) -> provider_pb2.ReadResponse:
+        """Refresh: the plan that the host has now, in the words of the inputs where it means the same."""
+        inputs = decode(request.inputs) or {
+            key: value for key, value in decode(request.properties).items() if key not in OBSERVED
+        }
+        given = plain(inputs)
+        if not given.get("endpoint"):
+            _abort(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "a HostProcess cannot be imported by its id: write it into the program, and `pulumi up` adopts it",
+            )
+        try:
+            state = self._host(given).get(request.id)
+        except ProcessNotFound:
+            return provider_pb2.ReadResponse()
+        if state.plan is None:
+            return provider_pb2.ReadResponse()
+        if _plan_or_none(given.get("plan")) != state.plan:
+            live = state.plan.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+            inputs = {**inputs, "plan": marked_like(live, inputs.get("plan"))}
+        outputs = _outputs(inputs, _observed(state))
+        return provider_pb2.ReadResponse(id=request.id, inputs=encode(inputs), properties=encode(outputs))
+
+    @_answering
+    def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
+        given = plain(decode(request.properties))
+        host, plan = self._host(given), _plan_or_none(given.get("plan"))
+        host.delete(request.id)
+        grace_s = (plan.stop_grace_s if plan else 30.0) + GONE_MARGIN_S
+        deadline = time.monotonic() + (request.timeout or grace_s)
+        while True:
+            try:
+                state = host.get(request.id)
+            except ProcessNotFound:
+                return empty_pb2.Empty()
+            if time.monotonic() > deadline or self._is_over(context):
+                why = f"process `{request.id}` is still {state.report.phase.value}"
+                _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
+            self._sleep(POLL_S)
+
+    def _bring_up(
+        self, host: HttpHost, key: str, plan: ProcessPlan, timeout_s: float, context: grpc.ServicerContext
+    ) -> Properties:
+        """Hand the plan over and wait until the process serves it. Raises NotServing, HostError."""
+        state = host.put(key, plan)
+        deadline = time.monotonic() + (timeout_s or READY_TIMEOUT_S)
+        while True:
+            report = state.report
+            current = state.plan == plan and report.observed_generation >= state.generation
+            if current and report.ready:
+                return _observed(state)
+            said = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
+            if current and report.phase is ProcessPhase.FAILED:
+                raise NotServing(f"process `{key}` is {said}", _observed(state))
+            if time.monotonic() > deadline or self._is_over(context):
+                raise NotServing(f"process `{key}` does not serve yet, it is {said}", _observed(state))
+            self._sleep(POLL_S)
+            try:
+                state = host.get(key)
+            except HostUnreachable as error:
+                # The plan is the host's by now; an agent that restarts must not lose us the resource.
+                if time.monotonic() > deadline:
+                    raise NotServing(error.message, _observed(state)) from error
+
+    def _is_over(self, context: grpc.ServicerContext) -> bool:
+        return self._cancelled.is_set() or not context.is_active()
+
+    def _host(self, given: Properties) -> HttpHost:
+        where = (str(given["endpoint"]), str(given["tokenFile"]))
+        with self._lock:
+            if where not in self._hosts:
+                self._hosts[where] = HttpHost(where[0], token_from(Path(where[1])))
+            return self._hosts[where]
+
+    def _init_failed(
+        self, context: grpc.ServicerContext, key: str, inputs: Properties, failure: NotServing
+    ) -> NoReturn:
+        detail = provider_pb2.ErrorResourceInitFailed(
+            id=key,
+            properties=encode(_outputs(inputs, failure.outputs)),
+            reasons=[str(failure)],
+            inputs=encode(inputs),
+        )
+        status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=str(failure))
+        status.details.add().Pack(detail)
+        context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        _abort(context, grpc.StatusCode.UNKNOWN, str(failure))
+
+
+def input_faults(token: str, given: Properties) -> list[tuple[str, str]]:
+    """List what is wrong with the inputs of a resource, as (property path, reason); unknowns pass."""
+    if token != TYPE:
+        return [("", f"`{token}` is not a resource of this plugin; it has `{TYPE}`")]
+    faults = [(name, "is required") for name in REQUIRED if given.get(name) in (None, "")]
+    faults += [
+        (name, "is no property of a HostProcess") for name in given if name not in REQUIRED and name not in OBSERVED
+    ]
+    faults += [
+        (name, "must be a text")
+        for name in REQUIRED
+        if name != "plan" and given.get(name) not in (None, "", UNKNOWN) and not isinstance(given[name], str)
+    ]
+    plan = given.get("plan")
+    if plan in (None, "") or has_unknown(plan):
+        return faults
+    try:
+        ProcessPlan.model_validate(plan)
+    except ValidationError as error:
+        faults += [(diffs.path_text(("plan", *fault["loc"])), fault["msg"]) for fault in error.errors()]
+    return faults
+
+
+def _refuse_foreign(host: HttpHost, key: str, plan: ProcessPlan) -> None:
+    """A process of the same name that runs another plan is somebody else's. Raises HostError."""
+    try:
+        existing = host.get(key).plan
+    except ProcessNotFound:
+        return
+    if existing is not None and existing != plan:
+        raise HostError("AlreadyExists", f"process `{key}` runs on the host by another plan; remove it there first")
+
+
+def _plan_or_none(plan: Any) -> ProcessPlan | None:
+    try:
+        return ProcessPlan.model_validate(plan)
+    except ValidationError:
+        return None
+
+
+def _key(given: Properties) -> str:
+    return f"{given['namespace']}/{given['name']}"
+
+
+def _type_of(request: provider_pb2.CheckRequest) -> str:
+    # Older engines send no type; it then stands in the URN, after the types of the parents.
+    return request.type or request.urn.split("::")[2].rpartition("$")[2]
+
+
+def _observed(state: ProcessState) -> Properties:
+    report = state.report
+    return {"address": report.address, "port": report.port, "phase": report.phase.value}
+
+
+def _outputs(inputs: Properties, observed: Properties) -> Properties:
+    return {**inputs, **observed}
+
+
+def _planned(inputs: Properties) -> Properties:
+    return {**inputs, **dict.fromkeys(OBSERVED, UNKNOWN)}
