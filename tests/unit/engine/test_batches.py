@@ -1,0 +1,278 @@
+"""Batches: what gathers, what runs at once, what is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from automation.engine.batches import Batcher, BatchReport
+from automation.engine.port import Batch, EngineCancelled, EngineFailed, ServiceOutcome, Stack
+from automation.engine.sharding import Sharding
+from program.desired.keys import ServiceKey
+from tests.fakes.engine import FakeEngine
+from tests.fakes.rendered import BAD_PORT, key, service
+
+TIMEOUT_S = 10.0
+
+
+class Gate:
+    """Holds runs up until it is opened, and counts how many are inside."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open = False
+        self.inside = 0
+        self.most = 0
+
+    def __call__(self, _: Batch) -> None:
+        with self._changed:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._open, TIMEOUT_S)
+            self.inside -= 1
+
+    def open(self) -> None:
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def wait_inside(self, runs: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.inside >= runs, TIMEOUT_S)
+
+
+class Outcomes:
+    """Collects what the batcher tells."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[ServiceKey, ServiceOutcome]] = []
+
+    def __call__(self, at: ServiceKey, outcome: ServiceOutcome) -> None:
+        self.told.append((at, outcome))
+
+    @property
+    def keys(self) -> list[str]:
+        return [at.name for at, _ in self.told]
+
+
+Make = Callable[..., Batcher]
+
+
+@pytest.fixture
+def outcomes() -> Outcomes:
+    return Outcomes()
+
+
+@pytest.fixture
+def batcher(outcomes: Outcomes) -> Iterator[Make]:
+    with ExitStack() as stack:
+
+        def make(engine: FakeEngine, **options: Any) -> Batcher:
+            made = Batcher(engine, **{"on_outcome": outcomes, "gather_s": 0.0, **options})
+            stack.callback(made.stop, 0.0)
+            return made
+
+        yield make
+
+
+def test_changes_that_arrive_during_a_run_share_the_next_one(batcher: Make, outcomes: Outcomes) -> None:
+    gate = Gate()
+    engine = FakeEngine(before_run=gate)
+    made = batcher(engine)
+    made.submit(service("first"))
+    gate.wait_inside(1)
+    for number in range(20):
+        made.submit(service(f"s-{number}"))
+    made.remove(key("gone"))
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert [len(batch.keys) for batch in engine.runs] == [1, 21]
+    assert engine.runs[1].remove == (key("gone"),)
+    assert len(outcomes.told) == 22
+
+
+def test_the_latest_of_several_submissions_counts(batcher: Make) -> None:
+    gate = Gate()
+    engine = FakeEngine(before_run=gate)
+    made = batcher(engine)
+    made.submit(service("first"))
+    gate.wait_inside(1)
+    made.submit(service("a", replicas=1))
+    made.remove(key("a"))
+    made.submit(service("a", replicas=3))
+    made.submit(service("b"))
+    made.remove(key("b"))
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    (last,) = engine.runs[1:]
+    assert [rendered.key.name for rendered in last.apply] == ["a"]
+    assert last.remove == (key("b"),)
+    assert engine.objects["default", "Deployment", "a"]["spec"]["replicas"] == 3
+
+
+def test_never_two_runs_of_one_stack_and_never_more_than_allowed(batcher: Make) -> None:
+    gate = Gate()
+    engine = FakeEngine(before_run=gate)
+    made = batcher(engine, max_parallel=2)
+    for namespace in ("a", "a", "b", "c"):
+        made.submit(service("s", namespace=namespace))
+    gate.wait_inside(2)
+    made.submit(service("t", namespace="a"))
+    time.sleep(0.1)
+    assert gate.inside == 2
+    assert {batch.stack.namespace for batch in engine.runs} == {"a", "b"}
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert gate.most == 2
+    assert sorted(batch.stack.namespace for batch in engine.runs) == ["a", "a", "b", "c"]
+
+
+def test_a_key_is_busy_from_its_submission_until_just_before_its_outcome(batcher: Make) -> None:
+    gate = Gate()
+    seen: list[bool] = []
+    made: Batcher = batcher(FakeEngine(before_run=gate), on_outcome=lambda at, _: seen.append(made.busy(at)))
+    assert made.idle()
+    made.submit(service("a"))
+    gate.wait_inside(1)
+    made.submit(service("b"))
+    assert made.busy(key("a"))
+    assert made.busy(key("b"))
+    assert not made.busy(key("c"))
+    assert not made.idle()
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert made.idle()
+    assert seen == [False, False]
+
+
+def test_a_key_submitted_again_during_its_run_stays_busy(batcher: Make) -> None:
+    gate = Gate()
+    seen: list[bool] = []
+    made: Batcher = batcher(FakeEngine(before_run=gate), on_outcome=lambda at, _: seen.append(made.busy(at)))
+    made.submit(service("a"))
+    gate.wait_inside(1)
+    made.submit(service("a", replicas=2))
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert seen == [True, False]
+
+
+def test_one_failing_service_is_told_alone(batcher: Make, outcomes: Outcomes) -> None:
+    reports: list[BatchReport] = []
+    made = batcher(FakeEngine(), gather_s=0.1, on_batch=reports.append)
+    made.submit(service("good"))
+    made.submit(service("bad", port=BAD_PORT))
+    assert made.drain(TIMEOUT_S)
+    assert {at.name: outcome.ok for at, outcome in outcomes.told} == {"good": True, "bad": False}
+    assert [(report.services, report.failed, report.result) for report in reports] == [(2, 1, "partial")]
+
+
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [(EngineFailed("ApplyFailed", "no disk"), "no disk"), (RuntimeError("a defect"), "RuntimeError: a defect")],
+)
+def test_a_run_that_fails_as_a_whole_is_told_to_all_and_stops_nothing(
+    batcher: Make, outcomes: Outcomes, raised: Exception, message: str
+) -> None:
+    failing = [True]
+
+    def fail_once(_: Batch) -> None:
+        if failing.pop() if failing else False:
+            raise raised
+
+    made = batcher(FakeEngine(before_run=fail_once), gather_s=0.1)
+    made.submit(service("a"))
+    made.submit(service("b"))
+    assert made.drain(TIMEOUT_S)
+    assert [(at.name, outcome.ok) for at, outcome in outcomes.told] == [("a", False), ("b", False)]
+    assert all(outcome.error is not None and outcome.error.message == message for _, outcome in outcomes.told)
+    made.submit(service("a"))
+    assert made.drain(TIMEOUT_S)
+    assert outcomes.told[-1][1].ok
+
+
+def test_a_listener_that_raises_does_not_stop_the_others(batcher: Make) -> None:
+    told: list[str] = []
+
+    def listen(at: ServiceKey, _: ServiceOutcome) -> None:
+        told.append(at.name)
+        if at.name == "a":
+            raise ValueError("a defect of the listener")
+
+    made = batcher(FakeEngine(), gather_s=0.1, on_outcome=listen)
+    made.submit(service("a"))
+    made.submit(service("b"))
+    assert made.drain(TIMEOUT_S)
+    assert told == ["a", "b"]
+
+
+def test_stopping_lets_a_run_end_and_drops_what_waits(outcomes: Outcomes) -> None:
+    gate = Gate()
+    engine = FakeEngine(before_run=gate)
+    made = Batcher(engine, on_outcome=outcomes, gather_s=0.0)
+    made.submit(service("a"))
+    gate.wait_inside(1)
+    made.submit(service("b"))
+    threading.Timer(0.1, gate.open).start()
+    made.stop(TIMEOUT_S)
+    assert outcomes.keys == ["a"]
+    assert outcomes.told[0][1].ok
+    made.submit(service("c"))
+    assert made.idle()
+    assert len(engine.runs) == 1
+
+
+def test_stopping_cancels_a_run_that_takes_longer(outcomes: Outcomes) -> None:
+    gate = Gate()
+    made = Batcher(FakeEngine(before_run=gate), on_outcome=outcomes, gather_s=0.0)
+    made.submit(service("a"))
+    gate.wait_inside(1)
+    threading.Timer(0.3, gate.open).start()
+    made.stop(0.05)
+    assert isinstance(outcomes.told[0][1].error, EngineCancelled)
+
+
+def test_a_stack_takes_a_limited_number_of_services_and_a_service_stays_where_it_is() -> None:
+    engine = FakeEngine()
+    sharding = Sharding(engine, capacity=3)
+    places = {n: sharding.stack_of(key(f"s-{n}")) for n in range(7)}
+    assert [places[n].shard for n in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    for n, stack in places.items():
+        engine.up(Batch(stack, (service(f"s-{n}"),)))
+    restarted = Sharding(engine, capacity=100)
+    assert {n: restarted.stack_of(key(f"s-{n}")) for n in range(7)} == places
+    assert restarted.stack_of(key("new")) == Stack("default")
+    assert restarted.find(key("unknown")) is None
+
+
+def test_the_place_of_a_removed_service_is_free_again(batcher: Make) -> None:
+    engine = FakeEngine()
+    made = batcher(engine, capacity=1)
+    made.submit(service("a"))
+    assert made.drain(TIMEOUT_S)
+    assert made.holds(key("a"))
+    made.remove(key("a"))
+    assert made.drain(TIMEOUT_S)
+    assert not made.holds(key("a"))
+    made.submit(service("b"))
+    assert made.drain(TIMEOUT_S)
+    assert [batch.stack.shard for batch in engine.runs] == [0, 0, 0]
+
+
+def test_a_large_namespace_runs_in_parallel_parts(batcher: Make) -> None:
+    gate = Gate()
+    engine = FakeEngine(before_run=gate)
+    made = batcher(engine, capacity=10, max_parallel=2, gather_s=0.05)
+    for number in range(20):
+        made.submit(service(f"s-{number}"))
+    gate.wait_inside(2)
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert sorted((batch.stack.name, len(batch.apply)) for batch in engine.runs) == [("default", 10), ("default.1", 10)]
+    assert len(engine.objects) == 40
