@@ -123,7 +123,7 @@ def backoff_s(failures: int, *, base_s: float, cap_s: float) -> float:
 
 
 def adjusted(life: Life, goal: Goal | None) -> Life:
-    """Give a changed plan a fresh start: past failures are forgotten, and a process of the old plan counts as leaving."""
+    """Give a changed plan a fresh start: past failures are forgotten, a process of the old plan counts as leaving."""
     if goal is None or goal.launch_hash == life.goal_hash:
         return life
     fresh = replace(life, goal_hash=goal.launch_hash, crashes=0, attempts=0, wait_until=0.0, model_path=None)

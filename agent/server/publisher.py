@@ -57,9 +57,11 @@ class Publisher:
         address: str,
         version: str,
         look: Callable[[str], Publication | None],
+        heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`look` gives what is to be said of a key now; None when its HostProcess is gone."""
+        self._heartbeat_s = heartbeat_s
         self._client = client
         self._host = host
         self._address = address
@@ -166,7 +168,7 @@ class Publisher:
             for kept in (self._ports, self._applied, self._written):
                 kept.pop(key, None)
             return None
-        report, again_s = said.report, HEARTBEAT_S
+        report, again_s = said.report, self._heartbeat_s
         if said.plan is not None:
             try:
                 self._register(key, namespace, said.process, said.plan, report)
@@ -202,7 +204,7 @@ class Publisher:
         )
         applied, at = self._applied.get(key, (None, 0.0))
         # A report may change often (a download's progress) without a change for clients.
-        if applied == wanted and self._clock() - at < HEARTBEAT_S - 1.0:
+        if applied == wanted and self._clock() - at < 0.9 * self._heartbeat_s:
             return
         registration.register(self._client, wanted, now=datetime.now(UTC))
         self._registered[key] = plan.service_name

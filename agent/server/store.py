@@ -72,7 +72,8 @@ class Store:
     def open(self) -> str:
         """Create and lock the directory and give the agent's identity. Raises StoreInUse, OSError."""
         self.root.mkdir(parents=True, exist_ok=True)
-        self.logs.mkdir(exist_ok=True)
+        # A log may quote what people asked the model.
+        self.logs.mkdir(mode=0o700, exist_ok=True)
         held = (self.root / LOCK_FILE).open("a")
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,8 +23,8 @@ from agent.server.ports import NoPortFree, Ports
 from agent.server.process import Handle, LaunchFailed, Marker, launch
 from agent.server.store import ProcessRecord, RunningRecord, Store
 
-EXIT_POLL_S = 0.5
-"""How long an exit may go unseen."""
+EXIT_POLL_S = 1.0
+"""How long the exit of a process that serves may go unseen."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
 LASTING_BACKOFF_S = 30.0
@@ -172,7 +172,8 @@ class Worker:
             except Exception as error:
                 # Nothing is expected here. Whatever it is, this process must not be left without its supervisor.
                 self._log.exception("Failed to take a step", step=step.do.name)
-                self._put_off(ProcessReason.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
+                if self._life.running is None:
+                    self._put_off(ProcessReason.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
                 self._wake.wait(1.0)
             self._say()
 
@@ -246,7 +247,7 @@ class Worker:
             self._put_off(ProcessReason.PLAN_INVALID, "an argument names {model} and the plan has no file")
             return
         log_file = around.store.log_file(self.key)
-        process_log.rotate(log_file)
+        self._rotate(log_file)
         self._log_start = process_log.size_of(log_file)
         try:
             port = around.ports.claim(self.key, preferred=self._port)
@@ -283,7 +284,14 @@ class Worker:
         now, before = self._around.clock(), self._life.phase
         self._life = lifecycle.probed(self._life, goal.plan, failure=failure, now=now, policy=self._around.policy)
         self._log_change(before)
-        process_log.rotate(self._around.store.log_file(self.key))
+        self._rotate(self._around.store.log_file(self.key))
+
+    def _rotate(self, log_file: Path) -> None:
+        try:
+            process_log.rotate(log_file)
+        except OSError as error:
+            # A full disk must not take a process down that serves.
+            self._log.warning("Failed to rotate the log", error=str(error))
 
     def _prove(self, goal: Goal) -> None:
         assert self._life.running is not None

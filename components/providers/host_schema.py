@@ -22,7 +22,7 @@ def package_schema() -> dict[str, Any]:
         "name": {**text, "description": "Name of the process, unique in its namespace."},
         "plan": {
             "type": "object",
-            "additionaldict[str, Any]": {"$ref": "pulumi.json#/Any"},
+            "additionalProperties": {"$ref": "pulumi.json#/Any"},
             "description": "What is to run: a ProcessPlan, as the spec of the HostProcess CRD.",
         },
     }
@@ -38,7 +38,7 @@ def package_schema() -> dict[str, Any]:
         "resources": {
             TYPE: {
                 "description": "One process on one host.",
-                "inputdict[str, Any]": inputs,
+                "inputProperties": inputs,
                 "requiredInputs": list(REQUIRED),
                 "properties": {**inputs, **observed},
                 "required": [*REQUIRED, *OBSERVED],

@@ -1,0 +1,224 @@
+"""What an agent writes to a real API server, without any process: heartbeats, repairs, and what it leaves alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
+from agent.server import registration
+from agent.server.publisher import Publication, Publisher
+from agent.server.registration import Registration
+from kubeapi.client import KubeClient
+from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, SERVICES
+from program.dialects.crds import crd_documents
+from tests.support.controlplane import Api, eventually
+
+Object = dict[str, Any]
+READY = ProcessReport(phase=ProcessPhase.READY, ready=True, port=18001, address="10.1.2.3", pid=5)
+PLAN = ProcessPlan(host="h", service="svc", argv=("x",), service_name="svc", service_port=8080)
+
+
+@pytest.fixture
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    made = KubeClient.from_kubeconfig(str(kubeconfig))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def process(api: Api, namespace: str) -> Object:
+    """A HostProcess without any agent."""
+    for document in crd_documents():
+        api.apply(CRDS.path(None, document["metadata"]["name"]), document)
+    eventually(lambda: api.request("GET", HOST_PROCESSES.path())[0] == 200, what="HostProcess to be served")
+    return api.apply(
+        HOST_PROCESSES.path(namespace, "svc"),
+        {
+            "apiVersion": HOST_PROCESSES.api_version,
+            "kind": HOST_PROCESSES.kind,
+            "metadata": {"name": "svc", "namespace": namespace},
+            "spec": PLAN.model_dump(mode="json", by_alias=True, exclude_none=True),
+        },
+    )
+
+
+class Desk:
+    """What the publisher is to say, changed by the test."""
+
+    def __init__(self, publication: Publication | None) -> None:
+        self.publication = publication
+
+    def look(self, _key: str) -> Publication | None:
+        return self.publication
+
+
+@pytest.fixture
+def publish(client: KubeClient) -> Iterator[Callable[[Desk], Publisher]]:
+    running: list[Publisher] = []
+
+    def start(desk: Desk) -> Publisher:
+        made = Publisher(client, host="h", address="10.1.2.3", version="1", look=desk.look, heartbeat_s=1.0)
+        running.append(made)
+        made.start()
+        return made
+
+    yield start
+    for each in running:
+        each.stop(last_words=False)
+
+
+def heartbeat(api: Api, namespace: str) -> str | None:
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    return found["metadata"]["annotations"][registration.ANNOTATION_HEARTBEAT] if found else None
+
+
+def test_the_heartbeat_goes_on_and_a_lost_service_comes_back(
+    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+) -> None:
+    publish(Desk(Publication(process, PLAN, READY))).touch(f"{namespace}/svc")
+    first = eventually(lambda: heartbeat(api, namespace), what="the endpoints")
+    eventually(lambda: heartbeat(api, namespace) != first, what="the next heartbeat")
+    api.delete(SERVICES.path(namespace, "svc"))
+    eventually(lambda: api.get(SERVICES.path(namespace, "svc")), what="the Service to come back")
+
+
+def test_an_unchanged_report_is_written_once(
+    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+) -> None:
+    publisher = publish(Desk(Publication(process, PLAN, READY)))
+    publisher.touch(f"{namespace}/svc")
+    path = HOST_PROCESSES.path(namespace, "svc")
+
+    def written() -> Object | None:
+        found = api.get(path)
+        return found if found and found.get("status") else None
+
+    before = eventually(written, what="the status")
+    first = heartbeat(api, namespace)
+    for _ in range(5):
+        publisher.touch(f"{namespace}/svc")
+        time.sleep(0.05)
+    eventually(lambda: heartbeat(api, namespace) != first, what="the next heartbeat")
+    after = api.get(path)
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert after["status"]["port"] == 18001
+
+
+def test_a_value_that_is_no_longer_known_leaves_the_status(
+    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+) -> None:
+    desk = Desk(Publication(process, PLAN, READY))
+    publisher = publish(desk)
+    publisher.touch(f"{namespace}/svc")
+    path = HOST_PROCESSES.path(namespace, "svc")
+    eventually(lambda: (api.get(path) or {}).get("status", {}).get("pid") == 5, what="the status")
+    desk.publication = Publication(process, PLAN, ProcessReport(phase=ProcessPhase.BACKING_OFF, reason="ProcessExited"))
+    publisher.touch(f"{namespace}/svc")
+    status = eventually(
+        lambda: (s := (api.get(path) or {})["status"]).get("phase") == "BackingOff" and s, what="the new status"
+    )
+    assert "pid" not in status
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert found is not None
+    assert found["endpoints"][0]["conditions"]["ready"] is False
+    assert found["ports"][0]["port"] == 18001, "the last known port stays while nothing is ready"
+
+
+def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
+    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+) -> None:
+    desk = Desk(Publication(process, PLAN, READY))
+    publisher = publish(desk)
+    publisher.touch(f"{namespace}/svc")
+    eventually(lambda: heartbeat(api, namespace), what="the endpoints")
+    publisher.withdraw()
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert found is not None
+    assert found["endpoints"][0]["conditions"]["ready"] is False, "withdrawn when the call returns"
+    desk.publication = None
+    publisher.touch(f"{namespace}/svc")
+    for kind in (SERVICES, ENDPOINT_SLICES):
+        path = kind.path(namespace, "svc")
+        eventually(lambda path=path: api.get(path) is None, what=f"{path} to go")
+
+
+def wanted(namespace: str, **changes: Any) -> Registration:
+    base = Registration(
+        namespace=namespace,
+        service_name="svc",
+        service_port=8080,
+        inference_service="svc",
+        host="h",
+        address="10.1.2.3",
+        port=18001,
+        ready=True,
+        owner=None,
+        version="1",
+    )
+    return replace(base, **changes)
+
+
+def test_a_host_that_moves_from_ipv4_to_ipv6_gets_new_endpoints(api: Api, namespace: str, client: KubeClient) -> None:
+    now = datetime.now(UTC)
+    registration.register(client, wanted(namespace), now=now)
+    registration.register(client, wanted(namespace, address="fd00::7"), now=now)
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert found is not None
+    assert (found["addressType"], found["endpoints"][0]["addresses"]) == ("IPv6", ["fd00::7"])
+
+
+def test_objects_that_an_llmkube_agent_left_are_taken_over_whole(api: Api, namespace: str, client: KubeClient) -> None:
+    """As LLMKube's agent makes them: no owner, its own annotations, a Pod as target; its heartbeat stopped long ago."""
+    beat = (datetime.now(UTC) - timedelta(minutes=10)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    labels = {"app": "svc", "llmkube.ai/managed-by": "metal-agent", "llmkube.ai/inference-service": "svc"}
+    metadata = {"name": "svc", "namespace": namespace, "labels": labels}
+    api.create(
+        SERVICES.path(namespace),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"ports": [{"name": "http", "port": 8080, "targetPort": 55555}]},
+        },
+    )
+    api.create(
+        ENDPOINT_SLICES.path(namespace),
+        {
+            "apiVersion": ENDPOINT_SLICES.api_version,
+            "kind": "EndpointSlice",
+            "metadata": {
+                **metadata,
+                "labels": {**labels, "kubernetes.io/service-name": "svc"},
+                "annotations": {registration.ANNOTATION_HEARTBEAT: beat},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.9.9.9"], "conditions": {"ready": True}}],
+            "ports": [{"name": "http", "port": 55555}],
+        },
+    )
+    registration.register(client, wanted(namespace), now=datetime.now(UTC))
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert found is not None
+    assert [e["addresses"] for e in found["endpoints"]] == [["10.1.2.3"]]
+    assert [p["port"] for p in found["ports"]] == [18001]
+    service = api.get(SERVICES.path(namespace, "svc"))
+    assert service is not None
+    assert [p["targetPort"] for p in service["spec"]["ports"]] == [18001]
+    assert service["metadata"]["labels"]["herdsman.dev/host"] == "h"
+
+
+def test_only_this_hosts_objects_are_removed(api: Api, namespace: str, client: KubeClient) -> None:
+    registration.register(client, wanted(namespace, host="another"), now=datetime.now(UTC))
+    registration.unregister(client, namespace=namespace, service_name="svc", host="h")
+    assert api.get(SERVICES.path(namespace, "svc")) is not None
+    assert registration.registered_names(client, host="another", namespaces=(namespace,)) == {(namespace, "svc")}
+    registration.unregister(client, namespace=namespace, service_name="svc", host="another")
+    assert api.get(SERVICES.path(namespace, "svc")) is None

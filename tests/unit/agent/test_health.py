@@ -1,0 +1,109 @@
+"""What counts as healthy and as a completion, against a real HTTP server."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from agent.server.health import Question, smallest_request
+
+ANSWERS: dict[str, tuple[int, bytes]] = {
+    "/health": (200, b'{"status":"ok"}'),
+    "/loading": (503, b'{"error":{"message":"Loading model"}}'),
+    "/v1/chat/completions": (200, json.dumps({"choices": [{"message": {"content": "x"}}]}).encode()),
+    "/empty/chat/completions": (200, b'{"choices":[]}'),
+    "/broken/chat/completions": (500, b"out of memory"),
+    "/locked/chat/completions": (401, b"key, please"),
+    "/text/chat/completions": (200, b"<html>"),
+}
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.startswith("/slow"):
+            time.sleep(5)
+        self.answer()
+
+    def answer(self) -> None:
+        status, body = ANSWERS.get(self.path, (404, b""))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield int(server.server_address[1])
+        server.shutdown()
+
+
+def complete(port: int, path: str, timeout_s: float = 5.0) -> str | None:
+    return Question().completion("127.0.0.1", port, path, model="m", timeout_s=timeout_s)
+
+
+def test_only_200_is_healthy_and_the_answer_is_told(port: int) -> None:
+    assert Question().health("127.0.0.1", port, "/health") is None
+    loading = Question().health("127.0.0.1", port, "/loading")
+    assert loading is not None
+    assert "503" in loading
+    assert "Loading model" in loading
+
+
+def test_a_port_where_nobody_listens_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert "refused" in (Question().health("127.0.0.1", port, "/health") or "").lower()
+
+
+def test_a_completion_counts_only_with_content(port: int) -> None:
+    assert complete(port, "/v1/chat/completions") is None
+    assert complete(port, "/empty/chat/completions") is not None
+    assert complete(port, "/text/chat/completions") is not None
+    assert "out of memory" in (complete(port, "/broken/chat/completions") or "")
+
+
+def test_a_server_that_wants_a_key_counts_as_serving(port: int) -> None:
+    assert complete(port, "/locked/chat/completions") is None
+
+
+def test_a_completion_that_takes_too_long_is_told(port: int) -> None:
+    assert "0.2 s" in (complete(port, "/slow", timeout_s=0.2) or "")
+
+
+def test_a_waiting_question_can_be_interrupted(port: int) -> None:
+    question, began = Question(), time.monotonic()
+    threading.Timer(0.2, question.interrupt).start()
+    assert question.completion("127.0.0.1", port, "/slow", model="m", timeout_s=30.0) is not None
+    assert time.monotonic() - began < 3
+    question.interrupt()
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/completions", "prompt"),
+        ("/v1/embeddings", "input"),
+        ("/v1/rerank", "documents"),
+    ],
+)
+def test_the_request_fits_the_path(path: str, field: str) -> None:
+    assert field in smallest_request(path, "m")
