@@ -143,7 +143,7 @@ class Loop:
         settings = self._settings
         recorder = EventRecorder(client, on_dropped=self._metrics.events_dropped.inc)
         stack.callback(recorder.stop)
-        provider = PluginServer(KubernetesProvider(client))
+        provider = PluginServer(KubernetesProvider(client, remember="identity"))
         stack.callback(provider.stop)
         engine = PulumiEngine(
             provider_port=provider.start(),

@@ -16,7 +16,7 @@ import functools
 import importlib.metadata
 import json
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import grpc
 import structlog
@@ -28,7 +28,7 @@ from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_calls import KubernetesCalls, Verdict
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
-from components.providers.kubernetes_objects import Identity, NotSupported, Token
+from components.providers.kubernetes_objects import Identity, Json, NotSupported, Token
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
 from kubeapi.client import KubeClient
@@ -83,12 +83,24 @@ def _abort(context: grpc.ServicerContext, code: Code, message: str) -> NoReturn:
 
 
 class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
-    """Serves every kind that the API server serves. `verify`: look for drift also where no input changed."""
+    """Serves every kind that the API server serves.
 
-    def __init__(self, client: KubeClient, *, field_manager: str = FIELD_MANAGER, verify: bool = True) -> None:
+    `verify`: look for drift also where no input changed. `remember`: what the state keeps of each object beside its
+    inputs; `identity` is for programs that use no output, and makes every run of a large stack a good deal faster.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        field_manager: str = FIELD_MANAGER,
+        verify: bool = True,
+        remember: Literal["all", "identity"] = "all",
+    ) -> None:
         self._calls = KubernetesCalls(client, field_manager=field_manager)
         self._field_manager = field_manager
         self._verify = verify
+        self._remember = remember
 
     # The plugin itself
 
@@ -246,7 +258,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         if request.preview:
             planned = objects.planned_outputs(live, inputs, token, self._field_manager)
             return provider_pb2.CreateResponse(properties=encode(planned))
-        outputs = objects.outputs(live, inputs, token, self._field_manager)
+        outputs = self._outputs(live, inputs, token, self._field_manager)
         return provider_pb2.CreateResponse(id=Identity.of(live).id, properties=encode(outputs))
 
     @_answering
@@ -266,7 +278,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         shaped = (
             objects.unknown_outputs(inputs, token)
             if live is None
-            else objects.outputs(live, inputs, token, self._field_manager)
+            else self._outputs(live, inputs, token, self._field_manager)
         )
         return provider_pb2.UpdateResponse(properties=encode(shaped))
 
@@ -286,8 +298,13 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         else:
             refreshed = objects.imported_inputs(live, token)
         manager = self._field_manager if self._calls.applied(live) else None
-        outputs = objects.outputs(live, old_inputs, token, manager)
+        outputs = self._outputs(live, old_inputs, token, manager)
         return provider_pb2.ReadResponse(id=Identity.of(live).id, inputs=encode(refreshed), properties=encode(outputs))
+
+    def _outputs(self, live: Json, inputs: Properties, token: Token, field_manager: str | None) -> Properties:
+        if self._remember == "identity":
+            return objects.identity_outputs(live, field_manager)
+        return objects.outputs(live, inputs, token, field_manager)
 
     @_answering
     def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:

@@ -169,6 +169,15 @@ def outputs(live: Json, inputs: Properties, token: Token, field_manager: str | N
     return sealed(marked_like(shaped, inputs), token)
 
 
+def identity_outputs(live: Json, field_manager: str | None) -> Properties:
+    """Shape the least that a later call needs to find the very same object again."""
+    metadata = {key: live["metadata"][key] for key in ("name", "namespace", "uid") if key in live["metadata"]}
+    shaped: Properties = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
+    if field_manager is not None:
+        shaped[FIELD_MANAGER_KEY] = field_manager
+    return shaped
+
+
 def planned_outputs(dry: Json, inputs: Properties, token: Token, field_manager: str) -> Properties:
     """Shape the answer to a dry run of a create: what the server only assigns for real is unknown."""
     shaped = outputs(dry, inputs, token, field_manager)
