@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from components import naming
 from program.desired.base import JsonObject
+from program.desired.keys import Owner
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
 
@@ -30,8 +31,8 @@ def object_metadata(
     notes = {**(annotations or {}), **adoption(desired)}
     if notes:
         metadata["annotations"] = notes
-    if desired.owner.uid:  # printed offline there is no owner yet, and a reference needs its uid
-        metadata["ownerReferences"] = [_owner_reference(desired)]
+    if desired.owner is not None:
+        metadata["ownerReferences"] = [_owner_reference(desired.owner)]
     return metadata
 
 
@@ -40,8 +41,7 @@ def adoption(desired: DesiredService) -> dict[str, str]:
     return {naming.ANNOTATION_ADOPT: "true"} if desired.adopt else {}
 
 
-def _owner_reference(desired: DesiredService) -> JsonObject:
-    owner = desired.owner
+def _owner_reference(owner: Owner) -> JsonObject:
     return {
         "apiVersion": owner.api_version,
         "kind": owner.kind,

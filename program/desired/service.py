@@ -70,7 +70,8 @@ class DesiredService(Desired):
     """A service as it should be, with its model resolved."""
 
     key: ServiceKey
-    owner: Owner
+    owner: Owner | None
+    """None: nothing in the cluster owns what is made, as in a static fleet, where there is no custom resource."""
     generation: int = 0
     model: DesiredModel
     engine: EngineSettings

@@ -112,12 +112,7 @@ def parse_service(
     gpu = _gpu(spec.resources, model)
     return DesiredService(
         key=ServiceKey(DIALECT, str(metadata.get("namespace") or "default"), str(metadata["name"])),
-        owner=Owner(
-            api_version=str(cr["apiVersion"]),
-            kind=str(cr["kind"]),
-            name=str(metadata["name"]),
-            uid=str(metadata.get("uid") or ""),
-        ),
+        owner=_owner(cr),
         generation=int(metadata.get("generation") or 0),
         model=model,
         engine=engine_settings(spec, model=model, gpu=gpu, draft=draft),
@@ -196,6 +191,16 @@ def _model_gpu(spec: GpuSpec) -> ModelGpu:
 
 
 # --- InferenceService -------------------------------------------------------------------------------------------------
+
+
+def _owner(cr: JsonObject) -> Owner | None:
+    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
+    metadata = cr["metadata"]
+    if not metadata.get("uid"):
+        return None
+    return Owner(
+        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
+    )
 
 
 def _check_names(name: str, model_ref: str) -> None:

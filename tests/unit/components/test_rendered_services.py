@@ -16,7 +16,7 @@ from components.render import render
 from components.rendered import RenderedService
 from program.desired.engines import Generic, LlamaCpp, PersonaPlex, SecretKey, Tgi, Vllm
 from program.desired.errors import SpecInvalid
-from program.desired.keys import Owner, ServiceKey
+from program.desired.keys import ServiceKey
 from program.desired.model import Gpu
 from program.desired.service import Autoscaling, DesiredService, Endpoint, HostPlacement, PodSettings, ScalingMetric
 from tests.support.builders import KEY, claim_model, file_model, http_model, repository_model, service
@@ -94,8 +94,7 @@ def test_objects_belong_to_the_service_and_the_shared_claim_to_nobody() -> None:
 
 
 def test_without_an_owner_no_reference_is_made_up() -> None:
-    nobody = Owner(api_version="v1", kind="X", name="svc", uid="")
-    assert "ownerReferences" not in manifest(render(service(owner=nobody), OPTIONS), "deployment")["metadata"]
+    assert "ownerReferences" not in manifest(render(service(owner=None), OPTIONS), "deployment")["metadata"]
 
 
 def test_adoption_is_asked_for_on_every_object() -> None:

@@ -43,6 +43,7 @@ def refused(cr: Json, of: DesiredModel | None = None, **fields: Any) -> SpecInva
 def test_a_bare_service_takes_the_defaults() -> None:
     parsed = parse(service())
     assert str(parsed.key) == "llmkube/ns/svc"
+    assert parsed.owner is not None
     assert (parsed.owner.uid, parsed.generation, parsed.replicas, parsed.priority) == ("u-1", 4, 1, "normal")
     assert parsed.engine == LlamaCpp()
     assert parsed.endpoint == Endpoint()
