@@ -22,6 +22,7 @@ from pulumi.runtime.proto import (
     language_pb2,
     language_pb2_grpc,
     plugin_pb2,
+    resource_pb2,
 )
 
 Program = Callable[[], Awaitable[None]]
@@ -65,9 +66,11 @@ class ProgramRun:
         self.error: str | None = None
 
     def __call__(self) -> Awaitable[None]:
-        engine = settings.SETTINGS.engine
-        if engine is not None:
-            settings.SETTINGS.engine = _WithoutDebug(engine)
+        current = settings.SETTINGS
+        if current.engine is not None:
+            current.engine = _WithoutDebug(current.engine)
+        if current.monitor is not None:
+            current.monitor = _WithoutTraces(current.monitor)
         return self._watched()
 
     async def _watched(self) -> None:
@@ -91,6 +94,22 @@ class _WithoutDebug:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+
+class _WithoutTraces:
+    """The monitor's client, less the Python stack of each registration: it took half of the state, and every run reads
+    and writes the state."""
+
+    def __init__(self, monitor: Any) -> None:
+        self._monitor = monitor
+
+    def RegisterResource(self, request: resource_pb2.RegisterResourceRequest) -> Any:  # noqa: N802 - the call's name
+        request.ClearField("stackTrace")
+        request.ClearField("sourcePosition")
+        return self._monitor.RegisterResource(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._monitor, name)
 
 
 class _Programs(LanguageRuntimeServicer):

@@ -296,12 +296,18 @@ class PulumiEngine:
         return handle.index
 
     def _exported(self, handle: _StackHandle, run: _Run) -> dict[str, Any] | None:
-        export = self._export(handle, run)
+        """The deployment, by the CLI; None when there is no such stack. Raises StateUnreadable."""
+        try:
+            export = self._export(handle, run)
+        except EngineFailed as failure:
+            if recovery.is_unreadable(failure.message):
+                raise StateUnreadable(failure.message) from failure
+            raise
         return None if export is None else export.get("deployment") or {}
 
     def _export(self, handle: _StackHandle, run: _Run) -> dict[str, Any] | None:
         result = self._cli(handle, ["stack", "export", "--stack", handle.stack.name], run, whole_output=True)
-        if recovery.is_missing(result.output) and result.code != 0:
+        if result.code != 0 and recovery.is_missing(result.output):
             return None
         exported: dict[str, Any] = _json(result)
         return exported
@@ -314,13 +320,20 @@ class PulumiEngine:
 
     def _rebuild(self, handle: _StackHandle, run: _Run) -> None:
         """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
+        handle.index = None
+        self._workspace.discard(handle.stack)
         if self._files:
             self._files.set_aside(handle.stack)
-        else:
-            self._cli(handle, ["stack", "rm", "--force", "--yes", "--stack", handle.stack.name], run)
-        self._workspace.discard(handle.stack)
-        handle.index = None
-        self._create(handle, run)
+            self._create(handle, run)
+            return
+        # A stack that cannot be read cannot be removed either, but it can be overwritten.
+        empty = self._directory(handle.stack).path / "empty.json"
+        empty.write_text('{"version": 3, "deployment": {}}')
+        argv = ["stack", "import", "--force", "--file", str(empty), "--stack", handle.stack.name]
+        result = self._cli(handle, argv, run)
+        empty.unlink()
+        if result.code != 0:
+            raise _failure(RunLog(), result)
 
     # --- the CLI --------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
         return Remedy.CREATE
     if any(_UNKNOWN_TARGET in error for error in log.errors):
         return Remedy.RELOAD
-    if not log.done and not log.failures and _UNREADABLE.search(result.output):
+    if not log.done and not log.failures and is_unreadable(result.output):
         return Remedy.REBUILD
     return None
 
@@ -52,6 +52,11 @@ def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
 def is_missing(output: str) -> bool:
     """Whether the CLI said that there is no such stack."""
     return _MISSING.search(output) is not None
+
+
+def is_unreadable(output: str) -> bool:
+    """Whether the CLI said that it cannot read the stack's state, or not decrypt it."""
+    return _UNREADABLE.search(output) is not None
 
 
 def check_lock(output: str, record: pathlib.Path) -> tuple[RunRecord, ...]:

@@ -1,6 +1,6 @@
 """Decides which stack of a namespace holds a service. Called by `batches`.
 
-A run reads, reports and writes every object of its stack, at about a third of a millisecond of CPU each, so a change
+A run reads, reports and writes every object of its stack, at up to half a millisecond of CPU each, so a change
 would get slower with its namespace. A stack therefore takes a limited number of services, and the next ones go to
 another. A service stays where it is: moved to another stack, the old one would delete its objects.
 """
@@ -12,7 +12,7 @@ import threading
 from automation.engine.port import Engine, Stack
 from program.desired.keys import ServiceKey
 
-CAPACITY = 128
+CAPACITY = 64
 
 
 class Sharding:
