@@ -151,6 +151,7 @@ class Loop:
             work_root=settings.work_directory,
             pulumi=toolchain.locate("pulumi"),
             passphrase_file=settings.passphrase_file,
+            sole=lambda: settings.leader_elect and not self._lost.is_set(),
         )
         stack.callback(engine.close)
         world = World(

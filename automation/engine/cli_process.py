@@ -147,6 +147,11 @@ class RunRecord:
         return is_dead(self.child)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether it ran on another machine, another boot or in another container: nothing can be proven about it."""
+        return _place_of(self.child) != _place_of(mark())
+
+    @property
     def is_leftover(self) -> bool:
         """Whether the CLI process still runs although the one that started it is proven to be gone."""
         return not self.is_over and is_dead(self.owner) and self._process() is not None
@@ -208,5 +213,8 @@ def _write(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
 
 
 def _mark_of(process: psutil.Process) -> str:
-    place = mark().rsplit("/", 2)[0]
-    return f"{place}/{process.pid}/{process.create_time():.2f}"
+    return f"{_place_of(mark())}/{process.pid}/{process.create_time():.2f}"
+
+
+def _place_of(text: str) -> str:
+    return text.rsplit("/", 2)[0]

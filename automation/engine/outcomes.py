@@ -59,7 +59,7 @@ def _judge(
     gone = all(urn in done and done[urn].op == "delete" for urn in unwanted)
     if standing and gone:
         return ServiceOutcome(key, ok=True, changes=changes)
-    return ServiceOutcome(key, ok=False, changes=changes, error=EngineFailed(APPLY_FAILED, words_of(log, result)))
+    return ServiceOutcome(key, ok=False, changes=changes, error=failure(log, result))
 
 
 def _visible(changes: Any) -> tuple[Change, ...]:
@@ -69,6 +69,11 @@ def _visible(changes: Any) -> tuple[Change, ...]:
 
 def _failed(urn: str, message: str) -> EngineFailed:
     return EngineFailed(FOREIGN_OBJECT if _FOREIGN in message else APPLY_FAILED, message, urn)
+
+
+def failure(log: RunLog, result: CliResult) -> EngineFailed:
+    """The error of a run that failed as a whole."""
+    return EngineFailed(APPLY_FAILED, words_of(log, result))
 
 
 def words_of(log: RunLog, result: CliResult) -> str:

@@ -12,7 +12,7 @@ import json
 import pathlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,12 +85,15 @@ class PulumiEngine:
         passphrase_file: pathlib.Path | None = None,
         parallel: int = 8,
         grace_s: float = 15.0,
+        sole: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare the directories and start the local servers; no CLI process is started.
 
         `passphrase_file` protects secrets in the state; where there is none, one is made beside the state.
-        `grace_s` is what a stopped run gets to write its state.
+        `grace_s` is what a stopped run gets to write its state. `sole` tells whether nobody else may run engines on
+        this state now, because this process holds the leader lease; see `recovery.check_lock`.
         """
+        self._sole = sole
         self._pulumi = pulumi
         self._parallel = parallel
         self._grace_s = grace_s
@@ -157,7 +160,7 @@ class PulumiEngine:
                 return ()
             log, result = self._logged(handle, ["refresh", "--preview-only", *self._running()], run)
             if not log.succeeded:
-                raise _failure(log, result)
+                raise outcomes.failure(log, result)
             return tuple(change for change in log.done.values() if change.op != "same")
 
     def history(self, stack: Stack) -> tuple[HistoryEntry, ...]:
@@ -199,7 +202,7 @@ class PulumiEngine:
         with self._using(stack, run := _Run(QUERY_TIMEOUT_S, None)) as handle:
             result = self._cli(handle, ["stack", "rm", "--force", "--yes", "--stack", stack.name], run)
             if result.code != 0 and not recovery.is_missing(result.output):
-                raise _failure(RunLog(), result)
+                raise outcomes.failure(RunLog(), result)
             handle.index = None
             self._workspace.discard(stack)
 
@@ -243,7 +246,7 @@ class PulumiEngine:
         if not preview and handle.index is not None:
             handle.index.record(log.done.values())
         if log.summary is None:
-            raise _failure(log, result)
+            raise outcomes.failure(log, result)
         found = outcomes.of_run(targets, log, result, preview=preview)
         if not preview and handle.index is not None:
             for rendered in targets.apply:
@@ -256,7 +259,7 @@ class PulumiEngine:
         """Do what makes a second try worthwhile, or raise what makes it hopeless."""
         if remedy is recovery.Remedy.UNLOCK:
             record = self._directory(handle.stack).record
-            holders = recovery.check_lock(result.output, record)
+            holders = recovery.check_lock(result.output, record, sole=self._sole())
             if self._cli(handle, ["cancel", "--yes", "--stack", handle.stack.name], run).code == 0:
                 strike(record, holders)
         elif remedy is recovery.Remedy.REBUILD:
@@ -316,7 +319,7 @@ class PulumiEngine:
         argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", handle.stack.name]
         result = self._cli(handle, argv, run)
         if result.code != 0 and "already exists" not in result.output:
-            raise _failure(RunLog(), result)
+            raise outcomes.failure(RunLog(), result)
 
     def _rebuild(self, handle: _StackHandle, run: _Run) -> None:
         """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
@@ -333,7 +336,7 @@ class PulumiEngine:
         result = self._cli(handle, argv, run)
         empty.unlink()
         if result.code != 0:
-            raise _failure(RunLog(), result)
+            raise outcomes.failure(RunLog(), result)
 
     # --- the CLI --------------------------------------------------------------------------------------------------
 
@@ -387,12 +390,8 @@ def _program(targets: Targets) -> Program:
 
 def _json(result: CliResult) -> Any:
     if result.code != 0:
-        raise _failure(RunLog(), result)
+        raise outcomes.failure(RunLog(), result)
     try:
         return json.loads(result.stdout)
     except ValueError as error:
         raise EngineFailed(APPLY_FAILED, f"the Pulumi CLI answered with no JSON: {error}") from error
-
-
-def _failure(log: RunLog, result: CliResult) -> EngineFailed:
-    return EngineFailed(APPLY_FAILED, outcomes.words_of(log, result))

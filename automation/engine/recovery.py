@@ -5,7 +5,6 @@ This is the one place that reads the CLI's words: they are pinned with its versi
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 from enum import Enum
@@ -59,16 +58,17 @@ def is_unreadable(output: str) -> bool:
     return _UNREADABLE.search(output) is not None
 
 
-def check_lock(output: str, record: pathlib.Path) -> tuple[RunRecord, ...]:
+def check_lock(output: str, record: pathlib.Path, *, sole: bool) -> tuple[RunRecord, ...]:
     """Make sure that every lock the CLI complained of is ours and its holder is dead. Raises StackLocked.
 
-    The proof: our own record names the holder's pid and host, it was started on this machine, and the process of
-    that pid and start time is gone. Returns the records of the holders.
+    The proof: our own record names the holder's pid and host, and the process of that pid and start time is gone. Of
+    a holder on another machine or in another container that cannot be known; there it is enough to be the `sole` one
+    who may run engines now. Returns the records of the holders.
     """
     found = list(_LOCK.finditer(output))
     proven = []
     for lock in found:
-        holder = _holder(lock, read_records(record))
+        holder = _holder(lock, read_records(record), sole=sole)
         if holder is None:
             by = f"{lock['user']}@{lock['host']} (pid {lock['pid']})"
             raise StackLocked(
@@ -82,9 +82,10 @@ def check_lock(output: str, record: pathlib.Path) -> tuple[RunRecord, ...]:
     return tuple(proven)
 
 
-def _holder(lock: re.Match[str], records: tuple[RunRecord, ...]) -> RunRecord | None:
+def _holder(lock: re.Match[str], records: tuple[RunRecord, ...], *, sole: bool) -> RunRecord | None:
     for entry in records:
-        if int(lock["pid"]) == entry.pid and lock["host"] == entry.host == os.uname().nodename and entry.is_over:
+        is_named = int(lock["pid"]) == entry.pid and lock["host"] == entry.host
+        if is_named and (entry.is_over or (sole and entry.is_elsewhere)):
             return entry
     return None
 

@@ -37,9 +37,9 @@ class StateIndex:
         return index
 
     @property
-    def urns(self) -> set[str]:
-        """All URNs but the engine's own (the stack, its providers)."""
-        return self._others.union(*self._by_service.values())
+    def others(self) -> set[str]:
+        """The URNs that belong to no single service."""
+        return set(self._others)
 
     @property
     def keys(self) -> set[ServiceKey]:

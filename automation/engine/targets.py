@@ -24,17 +24,19 @@ class Targets:
     unwanted: Mapping[ServiceKey, frozenset[str]]
     """URNs that must be gone afterwards: of removed services, and dropped parts of applied ones."""
     shared: frozenset[str]
+    released: frozenset[str]
+    """Shared URNs that the state lets go of, because no service is left in it. Their objects stay."""
     needs_refresh: bool
     """Whether something is asked for again just as it was applied: then the state cannot be trusted."""
 
     @property
     def urns(self) -> frozenset[str]:
         """All of them; with none there is nothing to run."""
-        return self.shared.union(*self.wanted.values(), *self.unwanted.values())
+        return self.shared.union(self.released, *self.wanted.values(), *self.unwanted.values())
 
     @staticmethod
     def of(batch: Batch, index: StateIndex) -> Targets:
-        """Work out the targets of a batch. Shared objects are targets only to be made, never to be deleted."""
+        """Work out the targets of a batch. Shared objects are never deleted."""
         stack = batch.stack.name
         wanted: dict[ServiceKey, frozenset[str]] = {}
         unwanted: dict[ServiceKey, frozenset[str]] = {}
@@ -48,11 +50,14 @@ class Targets:
         for key in batch.remove:
             wanted.setdefault(key, frozenset())
             unwanted[key] = unwanted.get(key, frozenset()) | index.of(key)
+        # Kept in the state, a cache claim would not be made again after its namespace was.
+        is_last = not batch.apply and index.keys <= set(batch.remove) and any(unwanted.values())
         return Targets(
             tuple(dict.fromkeys(batch.keys)),
             batch.apply,
             wanted,
             unwanted,
             frozenset(shared),
+            frozenset(index.others) if is_last else frozenset(),
             any(service.fingerprint and index.applied(service.key) == service.fingerprint for service in batch.apply),
         )

@@ -144,6 +144,17 @@ def test_a_removed_service_is_gone_and_its_cache_and_neighbours_stay(world: Worl
     assert world.engine.services(stack) == {key("b", world.namespace)}
 
 
+def test_after_the_last_service_a_cache_that_somebody_deleted_is_made_again(world: World) -> None:
+    stack, rendered = Stack(world.namespace), service("a", namespace=world.namespace, cached=True)
+    world.engine.up(Batch(stack, (rendered,)))
+    world.engine.up(Batch(stack, remove=(rendered.key,)))
+    assert names(world) == {("PersistentVolumeClaim", naming.CACHE_CLAIM)}
+    world.delete("PersistentVolumeClaim", naming.CACHE_CLAIM)
+    outcome = world.engine.up(Batch(stack, (rendered,)))
+    assert [(change.op, change.kind) for change in outcome.shared] == [("create", "PersistentVolumeClaim")]
+    assert outcome.services[rendered.key].ok
+
+
 def test_a_part_that_is_no_longer_rendered_is_deleted(world: World) -> None:
     stack = Stack(world.namespace)
     world.engine.up(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from automation.engine.port import Batch, Change, Stack, StackLocked, shard_of
 from automation.engine.state_files import StateFiles, StateUnreadable
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
+from automation.process_mark import mark
 from components import naming, urns
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
@@ -45,7 +47,7 @@ def test_the_index_groups_urns_by_service_and_knows_what_was_applied() -> None:
     assert index.of(a.key) == urns.own_urns(a, STACK.name)
     assert index.of(b.key) == urns.own_urns(b, STACK.name)
     assert index.applied(a.key) == a.fingerprint
-    assert not any("pulumi:pulumi:Stack" in urn or "pulumi:providers" in urn for urn in index.urns)
+    assert index.others == urns.shared_urns(cache(), STACK.name)
 
 
 def test_the_index_follows_the_runs() -> None:
@@ -76,8 +78,16 @@ def test_dropped_parts_and_removed_services_are_targets_and_the_cache_never_is_t
     dropped = urns.own_urns(a, STACK.name) - urns.own_urns(service("a"), STACK.name)
     assert targets.unwanted[a.key] == dropped
     assert targets.unwanted[b.key] == urns.own_urns(b, STACK.name)
-    only_removed = Targets.of(Batch(STACK, remove=(a.key, b.key)), index)
-    assert not only_removed.urns & urns.shared_urns(cache(), STACK.name)
+    one_removed = Targets.of(Batch(STACK, remove=(a.key,)), index)
+    assert not one_removed.urns & urns.shared_urns(cache(), STACK.name)
+
+
+def test_with_the_last_service_the_state_lets_go_of_the_cache() -> None:
+    a, b = service("a", cached=True), service("b", cached=True)
+    index = StateIndex.of_deployment("default", deployment_of(a, b))
+    targets = Targets.of(Batch(STACK, remove=(a.key, b.key)), index)
+    assert targets.released == urns.shared_urns(cache(), STACK.name)
+    assert targets.unwanted[a.key] == urns.own_urns(a, STACK.name)
 
 
 def test_a_service_without_objects_and_an_unknown_one_leave_nothing_to_run() -> None:
@@ -228,7 +238,35 @@ def test_a_run_that_did_something_is_never_rebuilt() -> None:
 
 def test_a_lock_without_a_record_is_foreign(tmp_path: Path) -> None:
     with pytest.raises(StackLocked) as caught:
-        recovery.check_lock(LOCKED, tmp_path / "runs.json")
+        recovery.check_lock(LOCKED, tmp_path / "runs.json", sole=True)
     assert caught.value.by == "ann@laptop (pid 12)"
     with pytest.raises(StackLocked, match="does not say by whom"):
-        recovery.check_lock("the stack is currently locked by 1 lock(s)", tmp_path / "runs.json")
+        recovery.check_lock("the stack is currently locked by 1 lock(s)", tmp_path / "runs.json", sole=True)
+
+
+def record(path: Path, *, host: str, child: str) -> Path:
+    path.write_text(json.dumps([{"pid": 12, "host": host, "child": child, "owner": child}]))
+    return path
+
+
+def test_a_lock_from_another_machine_of_ours_is_broken_by_the_sole_leader_only(tmp_path: Path) -> None:
+    path = record(tmp_path / "runs.json", host="laptop", child="another-boot/4026531836/12/1.00")
+    assert [entry.pid for entry in recovery.check_lock(LOCKED, path, sole=True)] == [12]
+    with pytest.raises(StackLocked):
+        recovery.check_lock(LOCKED, path, sole=False)
+
+
+def test_a_lock_of_another_host_under_the_same_pid_is_foreign(tmp_path: Path) -> None:
+    path = record(tmp_path / "runs.json", host="pod-1", child="another-boot/4026531836/12/1.00")
+    with pytest.raises(StackLocked):
+        recovery.check_lock(LOCKED, path, sole=True)
+
+
+def test_a_lock_of_a_living_process_of_ours_is_never_broken(tmp_path: Path) -> None:
+    here = mark()
+    path = record(tmp_path / "runs.json", host="laptop", child=here)
+    with pytest.raises(StackLocked):
+        recovery.check_lock(LOCKED, path, sole=True)
+    place = here.rsplit("/", 2)[0]
+    path = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/1.00")
+    assert recovery.check_lock(LOCKED, path, sole=False), "the pid is taken by a younger process"
