@@ -35,8 +35,8 @@ class ProcessPlan(Wire):
     """One process on one host, ready to run: complete but for the binary, the model's path and the address.
 
     `argv[0]` is the runtime's binary name (`llama-server`); the supervisor finds it on the host. In every other
-    argument the tokens `{model}`, `{host}` and `{port}` stand for the file's path in the store, the address that the
-    host publishes the process on, and the port that the supervisor allocated. A process that does not listen on
+    argument the tokens `{model}`, `{host}` and `{port}` stand for the file's path in the store, the address on
+    which the host lets it listen, and the port that the supervisor allocated. A process that does not listen on
     `{host}:{port}` never becomes ready, because nobody could reach it.
     """
 

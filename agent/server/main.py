@@ -42,7 +42,9 @@ class AgentSettings:
     host: str
     store: Path
     address: str
-    """Where processes listen and where the cluster finds them."""
+    """Where the cluster finds the processes: what their EndpointSlices name."""
+    listen: str = ""
+    """Where processes listen; empty means `address`."""
     plan_source: Literal["kubernetes", "http"] = "kubernetes"
     namespaces: tuple[str, ...] = ()
     """Namespaces whose HostProcesses count; empty means all."""
@@ -118,9 +120,9 @@ class Agent:
         settings = self.settings
         around = Surroundings(
             agent_id=agent_id,
-            address=settings.address,
+            address=settings.listen or settings.address,
             store=self._store,
-            ports=Ports(settings.address, first=settings.first_port, count=COUNT),
+            ports=Ports(settings.listen or settings.address, first=settings.first_port, count=COUNT),
             fetch=partial(_fetch, self._store.root, settings.source_policy),
             find_binary=self._binaries.find,
             on_report=self._on_report,

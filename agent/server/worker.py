@@ -18,6 +18,7 @@ import structlog
 from agent.contract import FilePlan, ProcessPhase, ProcessReason, ProcessReport
 from agent.server import health, lifecycle, process_log
 from agent.server.errors import Cancelled, FileError
+from agent.server.flags import Vocabulary, spoken
 from agent.server.lifecycle import Do, Goal, Life, Policy, Running, Step
 from agent.server.ports import NoPortFree, Ports
 from agent.server.process import Handle, LaunchFailed, Marker, launch
@@ -43,13 +44,14 @@ class Surroundings:
 
     agent_id: str
     address: str
-    """Where processes are published, and what `{host}` becomes."""
+    """Where processes listen, and what `{host}` becomes."""
     store: Store
     ports: Ports
     fetch: Fetch
     find_binary: Callable[[str], str | None]
     on_report: Callable[[str, Goal, ProcessReport], None]
     """Called in the worker's thread at every change of a report; must not block."""
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
     policy: Policy = field(default_factory=Policy)
     clock: Callable[[], float] = time.monotonic
 
@@ -251,7 +253,10 @@ class Worker:
         self._log_start = process_log.size_of(log_file)
         try:
             port = around.ports.claim(self.key, preferred=self._port)
-            argv = [binary, *(self._filled(argument, port) for argument in plan.argv[1:])]
+            arguments = [self._filled(argument, port) for argument in plan.argv[1:]]
+            if plan.runtime == "llamacpp":
+                arguments = spoken(arguments, around.vocabulary.of(binary))
+            argv = [binary, *arguments]
             marker = Marker(around.agent_id, self.key, goal.launch_hash, port)
             self._handle = launch(argv, env=plan.env, log=log_file, marker=marker)
         except NoPortFree as failure:

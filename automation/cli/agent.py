@@ -8,11 +8,15 @@ import re
 import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from automation.cli.output import complain
+
+if TYPE_CHECKING:
+    from kubeapi.client import KubeClient
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -46,7 +50,15 @@ def run(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
     namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="IP on which processes listen and clients reach them; by default the first own.")
+        str | None, typer.Option(help="IP that Services lead to; by default the first own one that others can reach.")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="IP on which processes listen: by default --address, but loopback where the cluster is on this "
+            "machine too. What listens beyond loopback can be used by everybody who reaches it.",
+            show_default=False,
+        ),
     ] = None,
     allowed_remote_hosts: Annotated[
         str, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
@@ -89,14 +101,21 @@ def run(
     try:
         configure_logging(log_format.value, log_level)
         published = str(ipaddress.ip_address(address)) if address else own_address()
+        client = KubeClient.default(kubeconfig) if plan_source is PlanSource.KUBERNETES else None
+        listening = str(ipaddress.ip_address(listen)) if listen else _where_to_listen(client, published)
     except (ValueError, NoAddress) as error:
         raise typer.BadParameter(str(error)) from None
-    if not is_free(published, 0):
-        raise typer.BadParameter(f"--address `{published}` is not an address of this machine")
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    for option, own in (("--address", published), ("--listen", listening)):
+        if not is_free(own, 0):
+            raise typer.BadParameter(f"{option} `{own}` is not an address of this machine")
     settings = AgentSettings(
         host=host,
         store=(store or _default_store()).expanduser().absolute(),
         address=published,
+        listen=listening,
         plan_source="http" if plan_source is PlanSource.HTTP else "kubernetes",
         namespaces=tuple(namespace or ()),
         system_namespace=system_namespace,
@@ -108,9 +127,7 @@ def run(
         locate=_locate,
         labels=_labels(label or ()),
     )
-    client = None
     try:
-        client = KubeClient.default(kubeconfig) if plan_source is PlanSource.KUBERNETES else None
         running = Agent(settings, client)
         running.start()
     except (StoreInUse, HostTaken, KubeError, OSError) as error:
@@ -119,7 +136,7 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: running.request_stop())
     _say(f"Herdsman agent {agent_version()} is host `{host}`, process {os.getpid()}")
-    _say(f"  processes listen on {published}; models, logs and state are in {settings.store}")
+    _say(f"  processes listen on {listening}; models, logs and state are in {settings.store}")
     if client is not None:
         _say(f"  the plan comes from {client.server}, {', '.join(namespace or ()) or 'all namespaces'}")
     if running.http_port is not None:
@@ -133,6 +150,21 @@ def run(
     if why:
         complain(why)
         raise typer.Exit(1)
+
+
+def _where_to_listen(client: KubeClient | None, published: str) -> str:
+    """Choose loopback where nobody could come from elsewhere: the cluster is this machine, or there is none.
+
+    An engine has no authentication of its own unless the service asks for it, so it listens no wider than it must.
+    """
+    if client is None:
+        return "127.0.0.1"
+    name = urlsplit(client.server).hostname or ""
+    try:
+        loopback = ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        loopback = name == "localhost"
+    return "127.0.0.1" if loopback else published
 
 
 def _say(line: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from agent.contract import ProcessPlan
+from agent.server.host_facts import own_address
 from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, INFERENCE_SERVICES, LEASES, SERVICES
 from program.dialects.crds import crd_documents
 from tests.support.agents import AgentProcess, agent, gone, llama_plan
@@ -154,20 +155,22 @@ def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_
     found = endpoint(hosts_api, namespace)
     assert found["conditions"]["ready"] is True
     assert found["port"] == report["port"]
-    assert found["addresses"] == [report["address"]]
+    # An EndpointSlice takes no loopback address; on a cluster of one machine the process listens on nothing else.
+    assert found["addresses"] == [own_address()]
+    assert report["address"] == "127.0.0.1"
     assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "tiny"
     assert found["metadata"]["annotations"]["llmkube.ai/agent-heartbeat"].endswith("Z")
     for each in (service, found):
         assert [o["uid"] for o in each["metadata"]["ownerReferences"]] == [owner["metadata"]["uid"]]
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
-    url = f"http://{found['addresses'][0]}:{found['port']}/v1/chat/completions"
+    url = f"http://127.0.0.1:{found['port']}/v1/chat/completions"
     with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
         assert json.load(answer)["usage"]["completion_tokens"] >= 1
     lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
     assert lease is not None
     assert lease["spec"]["leaseDurationSeconds"] == 40
     facts = json.loads(lease["metadata"]["annotations"]["herdsman.dev/facts"])
-    assert facts["address"] == report["address"]
+    assert facts["address"] == own_address()
     assert "llama-server" in facts["runtimes"]
 
 

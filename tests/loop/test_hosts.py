@@ -1,0 +1,167 @@
+"""From an InferenceService to a llama-server process on this machine: loop and agent together, nothing in between."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.agents import agent
+from tests.support.loop import (
+    LoopProcess,
+    await_condition,
+    edit,
+    eventually,
+    find,
+    http_folder,
+    model,
+    service,
+    status,
+)
+from tools.localcluster import LocalCluster
+from tools.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.usefixtures("loop", "host")
+HOST = "loop-tests"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder with a tiny model, and the URL under which it is served."""
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny_model(folder / "tiny.gguf")
+    with http_folder(folder) as url:
+        yield folder, url
+
+
+@pytest.fixture(scope="module")
+def host(
+    client: KubeClient, control_plane: LocalCluster, llama_server: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """An agent on this machine."""
+    store = tmp_path_factory.mktemp("store")
+    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8")
+    with agent(store, *arguments, host=HOST) as running:
+        running.start()
+        yield
+
+
+def served(client: KubeClient, namespace: str, name: str = "svc") -> dict[str, Any]:
+    """Wait until the service is Ready and give the report of its process."""
+    await_condition(client, namespace, name, "Ready", "True", timeout_s=60)
+    report: dict[str, Any] = client.get(kinds.HOST_PROCESSES, namespace, name)["status"]
+    return report
+
+
+def ask(report: dict[str, Any]) -> dict[str, Any]:
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{report['port']}/v1/chat/completions", body)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        completion: dict[str, Any] = json.load(answer)
+    return completion
+
+
+def command_line(report: dict[str, Any]) -> str:
+    return " ".join(psutil.Process(report["pid"]).cmdline())
+
+
+def test_a_pinned_service_is_downloaded_started_and_answers(
+    client: KubeClient, namespace: str, models: tuple[Path, str]
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf")
+    service(client, namespace, annotations={"herdsman.dev/host": HOST}, contextSize=256)
+    report = served(client, namespace)
+    assert ask(report)["usage"]["completion_tokens"] >= 1
+    assert "--ctx-size 256" in command_line(report)
+    written = status(client, namespace)
+    assert written["phase"] == "Ready"
+    assert written["readyReplicas"] == 1
+    assert written["endpoint"] == f"http://svc.{namespace}.svc.cluster.local:8080/v1/chat/completions"
+    slices = client.list(kinds.ENDPOINT_SLICES, namespace)["items"]
+    assert [s["endpoints"][0]["conditions"]["ready"] for s in slices] == [True]
+    assert client.get(kinds.SERVICES, namespace, "svc")["spec"]["ports"][0]["port"] == 8080
+    assert find(client, kinds.DEPLOYMENTS, namespace, "svc") is None
+    assert client.list(kinds.CLAIMS, namespace)["items"] == []
+
+
+def test_a_metal_model_goes_to_a_live_host(client: KubeClient, namespace: str, models: tuple[Path, str]) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf", hardware={"accelerator": "metal"})
+    # A context of 128 keeps what Metal's defaults would reserve small on this machine, which has no such GPU.
+    service(client, namespace, contextSize=128, extraArgs=["--flash-attn", "off"])
+    report = served(client, namespace)
+    assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["spec"]["host"] == HOST
+    assert "--n-gpu-layers 99" in command_line(report)
+
+
+def test_a_changed_spec_replaces_the_process_and_a_deletion_stops_it(
+    client: KubeClient, namespace: str, models: tuple[Path, str]
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf")
+    service(client, namespace, annotations={"herdsman.dev/host": HOST}, contextSize=256)
+    first = served(client, namespace)
+    edit(client, namespace, contextSize=512)
+
+    def replaced() -> dict[str, Any] | None:
+        report = client.get(kinds.HOST_PROCESSES, namespace, "svc").get("status") or {}
+        return report if report.get("ready") and report.get("pid") not in (None, first["pid"]) else None
+
+    second = eventually(replaced, what="another process", timeout_s=60)
+    assert second is not None
+    assert "--ctx-size 512" in command_line(second)
+    assert not psutil.pid_exists(first["pid"])
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+    eventually(lambda: not psutil.pid_exists(second["pid"]), what="the process to end", timeout_s=60)
+    eventually(lambda: find(client, kinds.SERVICES, namespace, "svc") is None, what="the Service to go", timeout_s=60)
+
+
+def test_a_wrong_checksum_is_named_and_nothing_runs(
+    client: KubeClient, namespace: str, models: tuple[Path, str]
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf", sha256="0" * 64)
+    service(client, namespace, annotations={"herdsman.dev/host": HOST})
+    conditions = eventually(
+        lambda: (client.get(kinds.MODELS, namespace, "base").get("status") or {}).get("conditions"),
+        what="conditions of the Model",
+    )
+    assert any("sha" in c["message"].lower() or "checksum" in c["reason"].lower() for c in conditions), conditions
+    assert (client.get(kinds.HOST_PROCESSES, namespace, "svc") if _exists(client, namespace) else {}) == {}
+
+
+def _exists(client: KubeClient, namespace: str) -> bool:
+    return find(client, kinds.HOST_PROCESSES, namespace, "svc") is not None
+
+
+def test_a_model_that_vanished_is_told_by_the_host(
+    client: KubeClient, namespace: str, models: tuple[Path, str]
+) -> None:
+    model(client, namespace, source=f"{models[1]}/gone.gguf")
+    service(client, namespace, annotations={"herdsman.dev/host": HOST})
+
+    def told() -> str:
+        message = str(condition_message(client, namespace))
+        return message if "404" in message or "NotFound" in message else ""
+
+    assert HOST in eventually(told, what="the cause in the service's condition", timeout_s=60)
+
+
+def condition_message(client: KubeClient, namespace: str) -> str:
+    conditions = status(client, namespace).get("conditions") or ()
+    return next((str(c["message"]) for c in conditions if c["type"] == "Ready"), "")
+
+
+def test_a_service_for_a_host_that_is_away_waits_and_says_so(
+    client: KubeClient, namespace: str, models: tuple[Path, str], loop: LoopProcess
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf")
+    service(client, namespace, annotations={"herdsman.dev/host": "nowhere"})
+    waiting = await_condition(client, namespace, "svc", "Ready", "False", timeout_s=30)
+    eventually(lambda: status(client, namespace).get("schedulingStatus") == "WaitingForMetalAgent", what="the reason")
+    assert waiting["reason"]
+    assert loop.poll() is None
