@@ -5,12 +5,13 @@ Exit codes: 0 done, 1 failed, 64 wrong usage (EX_USAGE of sysexits.h), 130 inter
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 
 import typer
 
-from automation.cli import agent, cluster, crds, doctor, get, render, run, tools
 from automation.cli.output import complain
 
 EXIT_FAILED = 1
@@ -20,28 +21,42 @@ EXIT_INTERRUPTED = 130
 # typer keeps click's UsageError to itself; BadParameter, which it does export, derives from it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-app = typer.Typer(
-    name="herdsman",
-    help="Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(cluster.app, name="cluster", help="A local control plane to try things on.")
-app.add_typer(agent.app, name="agent", help="The agent that runs processes on a host.")
-app.add_typer(tools.app, name="tools", help="The tools that Herdsman runs: install and list them.")
-app.command("run")(run.run)
-app.command("crds")(crds.crds)
-app.command("render")(render.render)
-app.command("get")(get.get)
-app.command("doctor")(doctor.doctor)
+GROUPS = {
+    "cluster": "A local control plane to try things on.",
+    "agent": "The agent that runs processes on a host.",
+    "tools": "The tools that Herdsman runs: install and list them.",
+}
+COMMANDS = ("run", "get", "render", "crds", "doctor")
 
 
-@app.command("version")
-def version() -> None:
-    """Print the version."""
-    print(metadata.version("herdsman"))
+def application(names: Iterable[str]) -> typer.Typer:
+    """Build the command line with these commands and groups; each is a module of this package with that name."""
+    app = typer.Typer(
+        name="herdsman",
+        help="Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def herdsman() -> None:
+        """Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs."""
+
+    for name in names:
+        module = importlib.import_module(f"automation.cli.{name}")
+        if name in GROUPS:
+            app.add_typer(module.app, name=name, help=GROUPS[name])
+        else:
+            app.command(name)(getattr(module, name))
+
+    @app.command("version")
+    def version() -> None:
+        """Print the version."""
+        print(metadata.version("herdsman"))
+
+    return app
 
 
 def main() -> None:
@@ -51,6 +66,10 @@ def main() -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    everything = (*COMMANDS, *GROUPS)
+    first = arguments[0] if arguments else ""
+    # Only the command that was asked for is imported: a loop or an agent would carry all the others' modules for good.
+    app = application((first,) if first in everything else () if first == "version" else everything)
     try:
         result = app(arguments, standalone_mode=False)
     except UsageError as error:
