@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pulumi
+import pulumi.automation as auto
 import pulumi_kubernetes as k8s
 import pytest
 
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SERVICES
@@ -304,3 +308,25 @@ def test_an_object_that_is_still_going_is_waited_for(stack: Stack, client: KubeC
     client.patch(CONFIG_MAPS, namespace, "settings", free, field_manager="holder")
     stack.up(config_map(namespace, {"a": "1"}))
     assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] != before
+
+
+def test_a_state_that_remembers_identity_alone_serves_a_whole_life(
+    tmp_path: Path, client: KubeClient, pulumi_command: auto.PulumiCommand, namespace: str
+) -> None:
+    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client, remember="identity")}) as plugins:
+        stack = Stack(tmp_path / "stack", pulumi_command, plugins.environment())
+        stack.up(web(namespace))
+        uid = client.get(DEPLOYMENTS, namespace, "web")["metadata"]["uid"]
+        assert stack.state()["web"]["outputs"] == {
+            "__fieldManager": "herdsman",
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": namespace, "uid": uid},
+        }
+        client.patch(DEPLOYMENTS, namespace, "web", {"spec": {"replicas": 9}}, field_manager="kubectl-edit")
+        assert stack.up(web(namespace)).detailed("web") == {"spec.replicas": "update"}
+        assert stack.up(web(namespace)).steps() == {"web": "same", "web-service": "same"}
+        assert "replace" in stack.up(web(namespace, selector={"app": "other"})).operations("web")
+        stack.destroy()
+    with pytest.raises(NotFound):
+        client.get(DEPLOYMENTS, namespace, "web")

@@ -232,6 +232,17 @@ def test_a_renamed_resource_keeps_its_object(stack: Stack, client: KubeClient, n
     assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] == before
 
 
+def test_an_object_that_moved_to_another_stack_outlives_the_first_one(
+    stacks: Callable[[str], Stack], client: KubeClient, namespace: str
+) -> None:
+    first, second = stacks("one"), stacks("two")
+    first.up(settings(namespace, {"a": "1"}))
+    before = client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"]
+    second.up(settings(namespace, {"a": "1"}, name="elsewhere"))
+    first.destroy()
+    assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] == before
+
+
 def test_deleting_what_is_gone_already_succeeds(stack: Stack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     client.delete(CONFIG_MAPS, namespace, "settings")

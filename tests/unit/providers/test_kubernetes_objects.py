@@ -101,6 +101,15 @@ def test_outputs_are_the_live_object_with_the_inputs_secrets() -> None:
     assert objects.FIELD_MANAGER_KEY not in objects.outputs(live(), inputs, CONFIG, None)
 
 
+def test_an_identity_is_enough_to_find_the_very_same_object() -> None:
+    assert objects.identity_outputs(live(namespace="n", resourceVersion="5"), "me") == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "x", "namespace": "n", "uid": "1"},
+        objects.FIELD_MANAGER_KEY: "me",
+    }
+
+
 def test_what_a_secret_holds_is_secret_whoever_wrote_it() -> None:
     annotations = {objects.LAST_APPLIED_ANNOTATION: "{}", "kept": "1"}
     shaped = objects.outputs(live(annotations=annotations), {}, SECRET, None)
