@@ -103,8 +103,7 @@ class PulumiEngine:
         self._workspace = Workspace(work_root)
         self._workspace.prepare()
         beside_state = self._files.root if self._files else self._workspace.root
-        passphrase_file = passphrase_file or beside_state / "passphrase"
-        self._keeper = KeyKeeper(passphrase_from(passphrase_file))
+        self._keeper = KeyKeeper(passphrase_from(passphrase_file := passphrase_file or beside_state / "passphrase"))
         self._programs = ProgramServer(max_runs=MAX_RUNS)
         self._env = self._workspace.environment(
             {
@@ -262,6 +261,8 @@ class PulumiEngine:
             holders = recovery.check_lock(result.output, record, sole=self._sole())
             if self._cli(handle, ["cancel", "--yes", "--stack", handle.stack.name], run).code == 0:
                 strike(record, holders)
+        elif remedy is recovery.Remedy.CREATE:
+            self._create(handle, run)
         elif remedy is recovery.Remedy.REBUILD:
             self._rebuild(handle, run)
         handle.index = None
@@ -316,6 +317,8 @@ class PulumiEngine:
         return exported
 
     def _create(self, handle: _StackHandle, run: _Run) -> None:
+        if self._files and self._files.make(handle.stack):
+            return
         argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", handle.stack.name]
         result = self._cli(handle, argv, run)
         if result.code != 0 and "already exists" not in result.output:

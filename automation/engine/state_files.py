@@ -73,6 +73,26 @@ class StateFiles:
             raise StateUnreadable(f"`{self._checkpoint(stack)}` holds no deployment")
         return latest
 
+    def make(self, stack: Stack) -> bool:
+        """Write the checkpoint of a new, empty stack, which spares a CLI process. False when the CLI must do it.
+
+        Only in a backend that the CLI has marked as its own, in the layout that this module knows: in an unmarked one
+        it would take a checkpoint for that of an older layout.
+        """
+        try:
+            marked = (self._book / "meta.yaml").read_text().split() == ["version:", "1"]
+        except OSError:
+            marked = False
+        path = self._checkpoint(stack)
+        if not marked or path.exists():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        checkpoint = {"stack": f"organization/{naming.PROJECT}/{stack.name}", "latest": None}
+        partial.write_text(json.dumps({"version": 3, "checkpoint": checkpoint}))
+        partial.replace(path)
+        return True
+
     def set_aside(self, stack: Stack) -> None:
         """Move an unreadable checkpoint out of the way, and keep it for whoever wants to know."""
         path = self._checkpoint(stack)

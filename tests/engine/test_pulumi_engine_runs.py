@@ -73,6 +73,20 @@ def test_after_a_restart_one_process_is_enough(make_engine: EngineFactory, names
     assert [change.op for change in outcome.services[key("a", namespace)].changes if change.op != "same"] == ["update"]
 
 
+def test_a_second_stack_costs_no_process_of_its_own(make_engine: EngineFactory, namespace: str) -> None:
+    engine = make_engine()
+    first = engine.up(Batch(Stack(namespace), (service("a", namespace=namespace),)))
+    second = engine.up(Batch(Stack(namespace, 1), (service("b", namespace=namespace),)))
+    assert (first.cli_processes, second.cli_processes) == (2, 1)
+    assert second.services[key("b", namespace)].ok
+    assert (
+        make_engine()
+        .up(Batch(Stack(namespace, 1), (service("b", namespace=namespace, replicas=2),)))
+        .services[key("b", namespace)]
+        .ok
+    )
+
+
 def test_a_part_of_a_large_namespace_is_a_stack_of_its_own(
     make_engine: EngineFactory, client: KubeClient, namespace: str
 ) -> None:

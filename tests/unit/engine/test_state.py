@@ -16,7 +16,7 @@ from automation.engine.port import Batch, Change, Stack, StackLocked, shard_of
 from automation.engine.state_files import StateFiles, StateUnreadable
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
-from automation.process_mark import mark
+from automation.process_mark import mark as own_mark
 from components import naming, urns
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
@@ -151,6 +151,26 @@ def test_files_tell_a_missing_stack_from_an_empty_and_a_full_one(tmp_path: Path)
     assert files.stacks() == {STACK, Stack("b", 2)}
 
 
+@pytest.mark.parametrize("mark", [None, "version: 2\n", ""])
+def test_in_a_backend_without_the_known_mark_the_cli_makes_the_stacks(tmp_path: Path, mark: str | None) -> None:
+    files = StateFiles(tmp_path)
+    if mark is not None:
+        (tmp_path / ".pulumi").mkdir()
+        (tmp_path / ".pulumi/meta.yaml").write_text(mark)
+    assert not files.make(STACK)
+    assert files.deployment(STACK) is None
+
+
+def test_a_stack_made_by_hand_is_empty_and_is_never_made_twice(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path)
+    (tmp_path / ".pulumi").mkdir()
+    (tmp_path / ".pulumi/meta.yaml").write_text("version: 1\n")
+    assert files.make(STACK)
+    assert files.deployment(STACK) == {}
+    assert not files.make(STACK)
+    assert files.stacks() == {STACK}
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"checkpoint": null}', '{"checkpoint": {"latest": 3}}'])
 def test_a_broken_file_is_unreadable_and_can_be_set_aside(tmp_path: Path, text: str) -> None:
     files = StateFiles(tmp_path)
@@ -263,7 +283,7 @@ def test_a_lock_of_another_host_under_the_same_pid_is_foreign(tmp_path: Path) ->
 
 
 def test_a_lock_of_a_living_process_of_ours_is_never_broken(tmp_path: Path) -> None:
-    here = mark()
+    here = own_mark()
     path = record(tmp_path / "runs.json", host="laptop", child=here)
     with pytest.raises(StackLocked):
         recovery.check_lock(LOCKED, path, sole=True)
