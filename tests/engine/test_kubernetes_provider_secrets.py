@@ -43,6 +43,15 @@ def test_a_secret_is_written_to_the_cluster_and_encrypted_in_the_state(
     no_plaintext(stack)
 
 
+def test_a_secret_that_the_program_did_not_mark_is_encrypted_all_the_same(
+    stack: Stack, client: KubeClient, namespace: str
+) -> None:
+    inputs = {"metadata": {"name": "key", "namespace": namespace}, "stringData": {"password": PASSWORD}}
+    stack.up(lambda: pulumi.CustomResource("kubernetes:core/v1:Secret", "key", inputs) and None)
+    assert client.get(SECRETS, namespace, "key")["data"] == {"password": ENCODED}
+    no_plaintext(stack)
+
+
 def test_a_preview_of_a_secret_shows_no_value(stack: Stack, namespace: str) -> None:
     stack.up(secret(namespace, text={"password": "before-the-change"}))
     run = stack.preview(secret(namespace, text={"password": PASSWORD}), diff=True)
