@@ -1,0 +1,121 @@
+"""How the CLI process is run, stopped and accounted for; a shell stands where the CLI would, to misbehave on demand."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from automation.engine.cli_process import CliResult, read_records, run_cli, strike
+
+
+def run(directory: Path, script: str, **options: Any) -> CliResult:
+    settings: dict[str, Any] = {
+        "cwd": directory,
+        "env": dict(os.environ),
+        "output": directory / "last-run.log",
+        "record": directory / "runs.json",
+        "timeout_s": 30.0,
+        "grace_s": 5.0,
+        **options,
+    }
+    return run_cli(["/bin/sh", "-c", script], **settings)
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 10
+    while not path.exists() or not path.read_text().strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return path.read_text().strip()
+
+
+def test_a_run_tells_its_code_and_its_words_and_leaves_no_record(tmp_path: Path) -> None:
+    result = run(tmp_path, "echo out; echo err >&2; exit 3")
+    assert (result.code, result.stdout, result.stderr, result.stopped, result.killed) == (
+        3,
+        "out\n",
+        "err\n",
+        "",
+        False,
+    )
+    assert not (tmp_path / "runs.json").exists()
+
+
+def test_only_the_end_of_a_long_output_is_kept_unless_all_is_wanted(tmp_path: Path) -> None:
+    script = "head -c 200000 /dev/zero | tr '\\0' x; echo end"
+    tail = run(tmp_path, script)
+    assert len(tail.stdout) == 64 * 1024
+    assert tail.stdout.endswith("end\n")
+    assert len(run(tmp_path, script, whole_output=True).stdout) == 200_004
+
+
+def test_a_run_out_of_time_gets_one_term_signal_and_may_end_in_order(tmp_path: Path) -> None:
+    script = "trap 'echo again >> signals; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"
+    result = run(tmp_path, script, timeout_s=0.5)
+    assert (result.stopped, result.code, result.killed) == ("timeout", 7, False)
+    assert (tmp_path / "signals").read_text() == "again\n"
+
+
+def test_a_run_that_does_not_listen_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    script = "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; sleep 60' & wait; sleep 60"
+    cancel = threading.Event()
+    threading.Timer(0.5, cancel.set).start()
+    result = run(tmp_path, script, cancel=cancel, grace_s=0.5)
+    assert (result.stopped, result.killed, result.code) == ("cancelled", True, -9)
+    grandchild = int(wait_for(tmp_path / "grandchild"))
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(grandchild) and psutil.Process(grandchild).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not [child for child in psutil.Process().children() if child.name() == "sh"]
+
+
+def test_a_killed_run_stays_on_record_until_it_is_struck(tmp_path: Path) -> None:
+    record = tmp_path / "runs.json"
+    assert run(tmp_path, "kill -9 $$").code == -9
+    (entry,) = read_records(record)
+    assert entry.is_over
+    assert not entry.is_leftover
+    run(tmp_path, "exit 0")
+    assert read_records(record) == (entry,)
+    strike(record, (entry,))
+    assert read_records(record) == ()
+
+
+def test_while_it_runs_a_run_is_on_record_and_is_no_leftover(tmp_path: Path) -> None:
+    record = tmp_path / "runs.json"
+    thread = threading.Thread(target=run, args=(tmp_path, "echo up > up; sleep 1"))
+    thread.start()
+    wait_for(tmp_path / "up")
+    (entry,) = read_records(record)
+    assert not entry.is_over
+    assert not entry.is_leftover, "the process that started it, this one, is alive"
+    assert not entry.is_elsewhere
+    thread.join()
+
+
+def test_a_run_leads_a_group_of_its_own_so_that_a_signal_to_the_terminal_does_not_reach_it(tmp_path: Path) -> None:
+    thread = threading.Thread(target=run, args=(tmp_path, "echo up > up; sleep 1"))
+    thread.start()
+    wait_for(tmp_path / "up")
+    (entry,) = read_records(tmp_path / "runs.json")
+    assert os.getpgid(entry.pid) == entry.pid != os.getpgid(0)
+    thread.join()
+
+
+def test_a_record_that_makes_no_sense_is_none(tmp_path: Path) -> None:
+    record = tmp_path / "runs.json"
+    for text in ("", "{", "[1]", '[{"pid": "x"}]', "null"):
+        record.write_text(text)
+        assert read_records(record) == ()
+
+
+def test_no_zombie_is_left_behind(tmp_path: Path) -> None:
+    for _ in range(5):
+        run(tmp_path, "exit 0")
+    assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
