@@ -6,6 +6,7 @@ reported gone. Whatever else happened in the run does not matter to it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -27,6 +28,7 @@ from program.desired.keys import ServiceKey
 
 _FOREIGN = "exists and is not ours"
 """As the embedded provider says it."""
+_MAX_LINES = 12
 _NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
 
 
@@ -76,14 +78,24 @@ def failure(log: RunLog, result: CliResult) -> EngineFailed:
     return EngineFailed(APPLY_FAILED, words_of(log, result))
 
 
+def answer(result: CliResult) -> Any:
+    """The JSON that a query printed. Raises EngineFailed."""
+    if result.code != 0:
+        raise failure(RunLog(), result)
+    try:
+        return json.loads(result.stdout)
+    except ValueError as error:
+        raise EngineFailed(APPLY_FAILED, f"the Pulumi CLI answered with no JSON: {error}") from error
+
+
 def words_of(log: RunLog, result: CliResult) -> str:
     """Say why a run as a whole failed, in its own words: errors without a URN, else the end of what it printed."""
     told = [error for error in log.errors if error not in _NO_NEWS]
     if told:
         return _without_traceback(told[0])
-    printed = [line.strip() for line in result.output.splitlines() if line.strip()]
-    errors = [line for line in printed if line.startswith("error:")]
-    return "\n".join(errors or printed[-3:]) or f"the Pulumi CLI ended with exit code {result.code} and no word"
+    printed = [line.rstrip() for line in result.output.splitlines() if line.strip()]
+    first = next((at for at, line in enumerate(printed) if line.startswith("error:")), -3)
+    return "\n".join(printed[first:][:_MAX_LINES]) or f"the Pulumi CLI ended with exit code {result.code} and no word"
 
 
 def _without_traceback(message: str) -> str:

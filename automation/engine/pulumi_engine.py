@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 import threading
 import time
@@ -42,9 +41,7 @@ from program.fleet import fleet_in_steps
 MAX_RUNS = 16
 QUERY_TIMEOUT_S = 120.0
 KEPT_RUNS = 10
-
-_QUERIES = ("stack", "cancel")
-"""Commands that take no lock, or only for a moment."""
+_QUERIES = ("stack", "cancel")  # they take no lock, or only for a moment
 _QUIET = ("--color", "never", "--suppress-outputs", "--suppress-progress", "--suppress-permalink=true")
 
 
@@ -168,7 +165,7 @@ class PulumiEngine:
             result = self._cli(handle, ["stack", "history", "--json", "--stack", stack.name], run, whole_output=True)
             if recovery.is_missing(result.output):
                 return ()
-            return outcomes.history(_json(result))
+            return outcomes.history(outcomes.answer(result))
 
     def export(self, stack: Stack) -> dict[str, Any]:
         """The stack's state; secrets in it stay encrypted."""
@@ -181,7 +178,7 @@ class PulumiEngine:
             return self._files.stacks()
         run = _Run(QUERY_TIMEOUT_S, None)
         result = self._cli(_StackHandle(Stack("-")), ["stack", "ls", "--json"], run, whole_output=True)
-        return {Stack.parse(str(entry["name"]).rpartition("/")[2]) for entry in _json(result)}
+        return {Stack.parse(str(entry["name"]).rpartition("/")[2]) for entry in outcomes.answer(result)}
 
     def services(self, stack: Stack) -> set[ServiceKey]:
         """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack.
@@ -215,22 +212,29 @@ class PulumiEngine:
                 targets = Targets.of(batch, index or StateIndex(batch.stack.namespace))
                 if not targets.urns:
                     return outcomes.nothing_to_do(targets, duration_s=time.monotonic() - run.started)
-                argv = [command, *(("--yes", "--skip-preview", "--continue-on-error") if command == "up" else ())]
-                if targets.needs_refresh:
-                    argv.append("--refresh")
-                for urn in sorted(targets.urns):
-                    argv += ("--target", urn)
                 with self._programs.offering(batch.stack.name, _program(targets)):
-                    argv += (f"--client={self._programs.address}", "--exec-kind", "auto.inline")
-                    log, result = self._logged(handle, [*argv, *self._running()], run)
+                    log, result = self._logged(handle, self._batch_argv(command, targets), run)
                 remedy = recovery.remedy_for(log, result)
+                if remedy is recovery.Remedy.REBUILD and self._files and self._files.drop_broken_locks(handle.stack):
+                    continue
                 if remedy is None or remedy in recovered:
                     break
                 recovered.add(remedy)
                 self._heal(handle, remedy, result, run)
             if command == "up":
-                handle.index = None if log.summary is None else index
+                # After a failure the state may not have been written, as on a full disk: it is read again.
+                handle.index = index if result.code == 0 else None
             return self._outcome(handle, targets, log, result, run, preview=command == "preview")
+
+    def _batch_argv(self, command: str, targets: Targets) -> list[str]:
+        argv = [command, f"--client={self._programs.address}", "--exec-kind", "auto.inline", *self._running()]
+        if command == "up":
+            argv += ("--yes", "--skip-preview", "--continue-on-error")
+        if targets.needs_refresh:
+            argv.append("--refresh")
+        for urn in sorted(targets.urns):
+            argv += ("--target", urn)
+        return argv
 
     def _outcome(
         self,
@@ -313,7 +317,7 @@ class PulumiEngine:
         result = self._cli(handle, ["stack", "export", "--stack", handle.stack.name], run, whole_output=True)
         if result.code != 0 and recovery.is_missing(result.output):
             return None
-        exported: dict[str, Any] = _json(result)
+        exported: dict[str, Any] = outcomes.answer(result)
         return exported
 
     def _create(self, handle: _StackHandle, run: _Run) -> None:
@@ -366,17 +370,20 @@ class PulumiEngine:
         run.processes += 1
         with self._lock:
             self.cli_processes += 1
-        result = run_cli(
-            [str(self._pulumi), "--non-interactive", *argv],
-            cwd=directory.path,
-            env=self._env,
-            output=directory.output,
-            record=None if argv[0] in _QUERIES else directory.record,
-            timeout_s=run.left_s,
-            cancel=run.cancel,
-            grace_s=self._grace_s,
-            whole_output=whole_output,
-        )
+        try:
+            result = run_cli(
+                [str(self._pulumi), "--non-interactive", *argv],
+                cwd=directory.path,
+                env=self._env,
+                output=directory.output,
+                record=None if argv[0] in _QUERIES else directory.record,
+                timeout_s=run.left_s,
+                cancel=run.cancel,
+                grace_s=self._grace_s,
+                whole_output=whole_output,
+            )
+        except OSError as error:
+            raise EngineFailed(APPLY_FAILED, f"cannot run the Pulumi CLI: {error}") from error
         if result.stopped:
             # What was written, if anything, stands in the state and nowhere else.
             handle.index = None
@@ -389,12 +396,3 @@ class PulumiEngine:
 
 def _program(targets: Targets) -> Program:
     return lambda: fleet_in_steps(targets.apply)
-
-
-def _json(result: CliResult) -> Any:
-    if result.code != 0:
-        raise outcomes.failure(RunLog(), result)
-    try:
-        return json.loads(result.stdout)
-    except ValueError as error:
-        raise EngineFailed(APPLY_FAILED, f"the Pulumi CLI answered with no JSON: {error}") from error

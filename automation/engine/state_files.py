@@ -101,6 +101,24 @@ class StateFiles:
         for suffix in (".attrs", ".bak", ".bak.attrs"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
 
+    def drop_broken_locks(self, stack: Stack) -> bool:
+        """Delete what a full disk leaves of a lock: it names nobody, and the CLI cannot read it.
+
+        The lock of a living run is always whole, because the CLI renames it into its place.
+        """
+        dropped = False
+        for path in (self._book / "locks" / "organization" / naming.PROJECT / stack.name).glob("*"):
+            if path.suffix == ".attrs":
+                continue
+            try:
+                json.loads(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError:
+                path.unlink(missing_ok=True)
+                dropped = True
+        return dropped
+
     def prune(self, stack: Stack, *, keep: int) -> None:
         """Delete all but the newest `keep` runs from the stack's history, and all its backups: nobody reads them."""
         history = self._book / "history" / naming.PROJECT / stack.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -293,3 +294,38 @@ def test_a_dead_api_server_fails_the_services_and_not_the_engine(
     assert error.message
     restored = make_engine().up(Batch(Stack(namespace), (service("a", namespace=namespace),)))
     assert restored.services[key("a", namespace)].ok
+
+
+def test_a_missing_cli_is_an_error_of_the_engine(make_engine: EngineFactory, namespace: str, tmp_path: Path) -> None:
+    engine = make_engine(pulumi=tmp_path / "no-such-program")
+    with pytest.raises(EngineFailed, match="cannot run the Pulumi CLI"):
+        engine.up(Batch(Stack(namespace), (service("a", namespace=namespace),)))
+
+
+def test_a_state_that_could_not_be_written_is_read_again(
+    make_engine: EngineFactory, client: KubeClient, namespace: str, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("a full disk is made with a small tmpfs, which needs root and `mount`")
+    state = tmp_path / "state"
+    state.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(state)], check=False).returncode:
+        pytest.skip("a full disk is made with a small tmpfs, and mounting is not allowed here")
+    try:
+        engine = make_engine()
+        assert engine.up(Batch(Stack(namespace), (service("a", namespace=namespace),))).services[key("a", namespace)].ok
+        filler = state / "filler"
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(b"x" * 4096)
+                file.flush()
+        with contextlib.suppress(EngineFailed):
+            engine.up(Batch(Stack(namespace), (service("b", namespace=namespace),)))
+        filler.unlink()
+        outcome = engine.up(Batch(Stack(namespace), (service("b", namespace=namespace, replicas=2),)))
+        assert outcome.services[key("b", namespace)].ok
+        assert engine.services(Stack(namespace)) >= {key("b", namespace)}
+        assert client.get(kinds.DEPLOYMENTS, namespace, "b")["spec"]["replicas"] == 2
+        assert "a" in uids(client, namespace)
+    finally:
+        subprocess.run(["umount", str(state)], check=True)

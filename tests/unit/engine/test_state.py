@@ -151,6 +151,22 @@ def test_files_tell_a_missing_stack_from_an_empty_and_a_full_one(tmp_path: Path)
     assert files.stacks() == {STACK, Stack("b", 2)}
 
 
+def test_only_locks_that_hold_nothing_are_dropped(tmp_path: Path) -> None:
+    locks = tmp_path / ".pulumi/locks/organization" / naming.PROJECT
+    for folder, name, text in (
+        ("default", "1.json", ""),
+        ("default", "1.json.18ea0dbf.tmp", ""),
+        ("default", "2.json", '{"pid": 1}'),
+        ("other", "3.json", ""),
+    ):
+        (locks / folder).mkdir(parents=True, exist_ok=True)
+        (locks / folder / name).write_text(text)
+    files = StateFiles(tmp_path)
+    assert files.drop_broken_locks(STACK)
+    assert not files.drop_broken_locks(STACK)
+    assert sorted(path.name for path in locks.rglob("*.*")) == ["2.json", "3.json"]
+
+
 @pytest.mark.parametrize("mark", [None, "version: 2\n", ""])
 def test_in_a_backend_without_the_known_mark_the_cli_makes_the_stacks(tmp_path: Path, mark: str | None) -> None:
     files = StateFiles(tmp_path)
