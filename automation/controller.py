@@ -22,14 +22,14 @@ from automation.events import EventRecorder
 from automation.observe import Observed, live_hosts, observe, service_facts
 from automation.placement import place
 from automation.plan import LastRun, LiveObject, make_plan
-from automation.status_ownership import clear_status, written_by_another
+from automation.status_writer import StatusWriter
 from automation.watch import World, models_of
 from components import naming
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, NotFound
+from kubeapi.errors import NotFound
 from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
@@ -107,7 +107,7 @@ class Controller:
         self._lock = threading.Lock()
         self._runs: dict[ServiceKey, EngineRun] = {}
         self._submitted: dict[ServiceKey, tuple[str, datetime]] = {}
-        self._statuses: dict[ServiceKey, tuple[str, int, Object]] = {}
+        self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES)
         self._generations: dict[ServiceKey, int] = {}
 
     # --- one pass -------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Controller:
                 placed_host=self._place(cr, model_cr, observed, now=now),
                 draft=model_of(draft) if draft is not None else None,
             )
-            options = self._options.model_copy(update={"claim_is_foreign": observed.claim_is_foreign})
+            options = self._options.model_copy(update={"claim_exists": observed.claim_exists})
             return Wanted(desired, render(desired, options), unhonoured=unhonoured(cr, desired))
         except SpecInvalid as error:
             return Wanted(problem=_problem_of(error, terminal=True))
@@ -231,8 +231,8 @@ class Controller:
 
     def _remove(self, key: ServiceKey) -> None:
         """Have the engine delete what it made for a service that is gone. The garbage collector works beside it."""
+        self._statuses.forget(key.namespace, key.name)
         with self._lock:
-            self._statuses.pop(key, None)
             self._generations.pop(key, None)
             self._runs.pop(key, None)
             waiting = self._submitted.pop(key, None)
@@ -359,52 +359,18 @@ class Controller:
             if quiet_for_s > 0:
                 self._requeue(key, quiet_for_s)
                 return
-        current = self._with_own_status(key, cr)
+        current = self._statuses.latest(cr)
         status = service_status(current, desired, facts, now=now)
         if status == current.get("status"):
             return
-        metadata = cr["metadata"]
-        body = {
-            "apiVersion": cr["apiVersion"],
-            "kind": cr["kind"],
-            "metadata": {"name": key.name, "namespace": key.namespace, "uid": metadata["uid"]},
-            "status": status,
-        }
-        try:
-            if written_by_another(current.get("status")):
-                clear_status(self._client, kinds.INFERENCE_SERVICES, current)
-            written = self._client.apply(
-                kinds.INFERENCE_SERVICES,
-                key.namespace,
-                body,
-                field_manager=naming.FIELD_MANAGER,
-                force=True,
-                subresource="status",
-            )
-        except NotFound:
+        if not self._statuses.write(current, status):
             return
-        except ApiError as error:
-            if error.status == 409:
-                # Deleted and made again since the cache saw it: the new object has a pass of its own.
-                return
-            raise
-        with self._lock:
-            version = int(written["metadata"]["resourceVersion"])
-            self._statuses[key] = (metadata["uid"], version, written.get("status") or {})
         before, after = (current.get("status") or {}).get("phase"), status.get("phase")
         if before != after:
             log.info("Changed phase", before=before, after=after, ready=f"{facts.ready_replicas}")
             self._recorder.record(
                 cr, type="Warning" if after == "Failed" else "Normal", reason=str(after), message=_summary(status)
             )
-
-    def _with_own_status(self, key: ServiceKey, cr: Object) -> Object:
-        """The custom resource with the status that we wrote last, while the cache has not seen that write yet."""
-        with self._lock:
-            own = self._statuses.get(key)
-        if own is None or own[0] != cr["metadata"]["uid"] or int(cr["metadata"]["resourceVersion"]) >= own[1]:
-            return cr
-        return {**cr, "status": own[2]}
 
 
 def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:

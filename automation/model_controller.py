@@ -7,7 +7,6 @@ services that use it, and a changed status enqueues them (`watch`). Reads the in
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -16,11 +15,9 @@ import structlog
 
 from automation.events import EventType
 from automation.model_probe import ModelProbe
-from automation.status_ownership import clear_status, written_by_another
-from components import naming
+from automation.status_writer import StatusWriter
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Conflict, NotFound
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
 from program.desired.model import ModelSource, SourceKind
@@ -73,7 +70,7 @@ class ModelController:
         recorder: Recorder | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        self._client = client
+        self._statuses = StatusWriter(client, kinds.MODELS)
         self._models = models
         self._claims = claims
         self._nodes = nodes
@@ -82,20 +79,17 @@ class ModelController:
         self._on_model_changed = on_model_changed
         self._recorder = recorder
         self._clock = clock
-        self._lock = threading.Lock()
-        self._written: dict[tuple[str, str], tuple[str, int, Object]] = {}
 
     def reconcile(self, namespace: str, name: str) -> None:
         """Bring one Model's status up to date. Raises ApiError when the API server cannot take it."""
         cached = self._models.get(namespace, name)
         if cached is None or "deletionTimestamp" in cached["metadata"]:
-            with self._lock:
-                self._written.pop((namespace, name), None)
+            self._statuses.forget(namespace, name)
             return
-        cr = self._with_own_status(namespace, name, cached)
+        cr = self._statuses.latest(cached)
         status = model_status(cr, self._facts(namespace, name, cr), now=self._clock())
-        if status != cr.get("status"):
-            self._write(namespace, name, cr, status)
+        if status != cr.get("status") and self._statuses.write(cr, status):
+            self._tell(namespace, name, cr, status)
 
     # --- facts ----------------------------------------------------------------------------------------------------
 
@@ -166,27 +160,6 @@ class ModelController:
 
     # --- status ---------------------------------------------------------------------------------------------------
 
-    def _write(self, namespace: str, name: str, cr: Object, status: Object) -> None:
-        body = {
-            "apiVersion": cr["apiVersion"],
-            "kind": cr["kind"],
-            "metadata": {"name": name, "namespace": namespace, "uid": cr["metadata"]["uid"]},
-            "status": status,
-        }
-        try:
-            if written_by_another(cr.get("status")):
-                clear_status(self._client, kinds.MODELS, cr)
-            written = self._client.apply(
-                kinds.MODELS, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
-            )
-        except (NotFound, Conflict):
-            # Deleted, or deleted and made again since the cache saw it: the new object has a pass of its own.
-            return
-        version = int(written["metadata"]["resourceVersion"])
-        with self._lock:
-            self._written[(namespace, name)] = (cr["metadata"]["uid"], version, written.get("status") or {})
-        self._tell(namespace, name, cr, status)
-
     def _tell(self, namespace: str, name: str, cr: Object, status: Object) -> None:
         before, after = (cr.get("status") or {}).get("phase"), status["phase"]
         if before != after:
@@ -197,11 +170,3 @@ class ModelController:
                 self._recorder.record(cr, type=kind, reason=f"Model{after}", message=message)
         if self._on_model_changed is not None:
             self._on_model_changed(namespace, name)
-
-    def _with_own_status(self, namespace: str, name: str, cr: Object) -> Object:
-        """The custom resource with the status that we wrote last, while the cache has not seen that write yet."""
-        with self._lock:
-            own = self._written.get((namespace, name))
-        if own is None or own[0] != cr["metadata"]["uid"] or int(cr["metadata"]["resourceVersion"]) >= own[1]:
-            return cr
-        return {**cr, "status": own[2]}

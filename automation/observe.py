@@ -28,7 +28,8 @@ class Observed:
     """What exists for a service at one moment."""
 
     live: tuple[LiveObject, ...]
-    claim_is_foreign: bool
+    claim_exists: bool
+    """The namespace's cache claim is there, whoever made it."""
     deployment: Object | None
     host_process: Object | None
     endpoint_slice: Object | None
@@ -51,7 +52,7 @@ def observe(world: World, key: ServiceKey) -> Observed:
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
     return Observed(
         live=live,
-        claim_is_foreign=claim is not None and naming.FIELD_MANAGER not in claim["managers"],
+        claim_exists=claim is not None and not claim["metadata"]["deleting"],
         deployment=objects.get(("Deployment", naming.deployment_name(key.name))),
         host_process=objects.get(("HostProcess", naming.host_process_name(key.name))),
         endpoint_slice=world.endpoint_slices.get(key.namespace, naming.service_name(key.name)),

@@ -60,7 +60,8 @@ def make_plan(
     wanted = {ObjectName(o.kind, o.name) for o in rendered.objects}
     by_name = {o.name: o for o in live}
     leftovers = tuple(o for o in live if o.name not in wanted)
-    missing = wanted - by_name.keys()
+    # A shared object is rendered only while it does not exist.
+    missing = {ObjectName(o.kind, o.name) for o in rendered.shared} | (wanted - by_name.keys())
     if missing:
         kind, name = min(missing)
         return Plan("apply", f"{kind} {name} is missing")

@@ -113,13 +113,8 @@ def node(obj: Object) -> Object:
 
 
 def claim(obj: Object) -> Object:
-    """Keep of a volume claim: its phase, and who manages it."""
-    managers = sorted({str(m.get("manager", "")) for m in obj["metadata"].get("managedFields") or ()})
-    return {
-        "metadata": _metadata(obj),
-        "managers": managers,
-        "status": {"phase": (obj.get("status") or {}).get("phase", "Pending")},
-    }
+    """Keep of a volume claim: its phase."""
+    return {"metadata": _metadata(obj), "status": {"phase": (obj.get("status") or {}).get("phase", "Pending")}}
 
 
 def host_process(obj: Object) -> Object:

@@ -21,5 +21,5 @@ class RenderOptions(Desired):
     """Image with a POSIX shell, curl and sha256sum, for the containers that fetch weights."""
     ca_configmap: str = ""
     """ConfigMap with certificates that the downloader trusts besides its own; it must exist in every namespace."""
-    claim_is_foreign: bool = False
-    """The namespace's cache claim is somebody else's: mount it, but do not make or change it."""
+    claim_exists: bool = False
+    """The namespace has its cache claim: mount it, and leave it as it is. A change could only cost what it holds."""

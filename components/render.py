@@ -33,5 +33,5 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
         objects.append(pod_autoscaler(desired, desired.autoscaling))
     objects.append(deployment(desired, options))
     mounts_cache = model_files(desired, options).uses_cache_claim
-    shared = (cache_claim(desired, options),) if mounts_cache and not options.claim_is_foreign else ()
+    shared = (cache_claim(desired, options),) if mounts_cache and not options.claim_exists else ()
     return RenderedService.of(desired.key, tuple(objects), shared)

@@ -44,8 +44,11 @@ class RenderedService:
     def of(
         key: ServiceKey, objects: tuple[RenderedObject, ...], shared: tuple[RenderedObject, ...] = ()
     ) -> RenderedService:
-        """Seal the rendered objects: compute the fingerprint and write it on the last object."""
-        fingerprint = fingerprint_of([o.manifest for o in (*shared, *objects)])
+        """Seal the rendered objects: compute the fingerprint and write it on the last object.
+
+        What is shared does not count: a cache claim that is there is used as it is, whatever was rendered since.
+        """
+        fingerprint = fingerprint_of([o.manifest for o in objects])
         if not objects:
             return RenderedService(key, objects, shared, fingerprint)
         *first, last = objects

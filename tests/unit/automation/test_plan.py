@@ -50,6 +50,14 @@ def test_a_missing_object_is_applied_although_the_hash_is_right() -> None:
     assert "Service" in plan.why
 
 
+def test_a_cache_claim_that_is_missing_is_made_again() -> None:
+    service = rendered()
+    claim = RenderedObject("claim", naming.TYPE_CACHE, {"kind": "PersistentVolumeClaim", "metadata": {"name": "cache"}})
+    plan = make_plan(RenderedService.of(KEY, rendered().objects, (claim,)), live(service), last=None)
+    assert plan.action == "apply"
+    assert "PersistentVolumeClaim cache" in plan.why
+
+
 def test_another_hash_is_applied() -> None:
     assert make_plan(rendered(args="b"), live(rendered(args="a")), last=None).action == "apply"
 

@@ -60,9 +60,8 @@ def test_an_autoscalers_status_is_no_change() -> None:
     assert trim.autoscaler(before) == trim.autoscaler(after)
 
 
-def test_a_claim_remembers_who_manages_it() -> None:
+def test_a_claim_keeps_its_phase() -> None:
     kept = trim.claim({"metadata": meta(), "status": {"phase": "Bound"}})
-    assert kept["managers"] == ["herdsman"]
     assert kept["status"] == {"phase": "Bound"}
 
 

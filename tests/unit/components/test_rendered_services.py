@@ -65,7 +65,8 @@ def test_equal_services_render_equal_and_a_change_changes_the_fingerprint() -> N
     first, again = render(service(), OPTIONS), render(service(), OPTIONS)
     assert first == again
     assert render(service(replicas=2), OPTIONS).fingerprint != first.fingerprint
-    assert render(service(), RenderOptions(cache_size="1Gi")).fingerprint != first.fingerprint
+    resized = render(service(), RenderOptions(cache_size="1Gi"))
+    assert resized.fingerprint == first.fingerprint, "a claim that is there is left as it is"
 
 
 def test_only_a_changed_template_changes_the_template_hash() -> None:
@@ -105,9 +106,9 @@ def test_adoption_is_asked_for_on_every_object() -> None:
 
 
 def test_a_foreign_claim_is_mounted_and_left_alone() -> None:
-    rendered = render(service(), RenderOptions(claim_is_foreign=True))
+    rendered = render(service(), RenderOptions(claim_exists=True))
     assert rendered.shared == ()
-    assert pod(service(), RenderOptions(claim_is_foreign=True)) == pod(service())
+    assert pod(service(), RenderOptions(claim_exists=True)) == pod(service())
 
 
 def test_the_replica_count_is_the_autoscalers_while_there_is_one() -> None:

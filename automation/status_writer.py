@@ -1,0 +1,69 @@
+"""Write the status of custom resources by server-side apply, and remember what was written until the cache shows it.
+
+Both controllers have one, for their kind. The first write of ours on a status of LLMKube's takes it over
+(`status_ownership`).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from automation.status_ownership import clear_status, written_by_another
+from components import naming
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, NotFound
+from kubeapi.kinds import Kind
+
+Object = dict[str, Any]
+
+
+class StatusWriter:
+    """The statuses of one kind. Thread-safe for different objects."""
+
+    def __init__(self, client: KubeClient, kind: Kind) -> None:
+        self._client = client
+        self._kind = kind
+        self._lock = threading.Lock()
+        self._written: dict[tuple[str, str], tuple[str, int, Object]] = {}
+
+    def latest(self, cr: Object) -> Object:
+        """Give the custom resource with the status that we wrote last, while the cache has not seen that write."""
+        metadata = cr["metadata"]
+        with self._lock:
+            own = self._written.get((metadata["namespace"], metadata["name"]))
+        if own is None or own[0] != metadata["uid"] or int(metadata["resourceVersion"]) >= own[1]:
+            return cr
+        return {**cr, "status": own[2]}
+
+    def write(self, cr: Object, status: Object) -> bool:
+        """Write the status of `cr`, an object as `latest` gave it. False when there is no such object any more.
+
+        Raises ApiError when the API server cannot take it.
+        """
+        metadata = cr["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        body = {
+            "apiVersion": cr["apiVersion"],
+            "kind": cr["kind"],
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "status": status,
+        }
+        try:
+            if written_by_another(cr.get("status")):
+                clear_status(self._client, self._kind, cr)
+            written = self._client.apply(
+                self._kind, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
+            )
+        except (NotFound, Conflict):
+            # Deleted, or deleted and made again since the cache saw it: the new object has a pass of its own.
+            return False
+        version = int(written["metadata"]["resourceVersion"])
+        with self._lock:
+            self._written[(namespace, name)] = (uid, version, written.get("status") or {})
+        return True
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Let go of an object that is gone."""
+        with self._lock:
+            self._written.pop((namespace, name), None)
