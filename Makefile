@@ -32,7 +32,7 @@ demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down
 
 test: setup ## Run all tests (unit, contract, apiserver, engine, hosts, conformance, examples)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-unit: $(STAMP) ## Run the tests that need no tools
 	@$(BIN)/python -m pytest -q tests/unit

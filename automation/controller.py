@@ -119,7 +119,7 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             self._remove(key)
             return
-        observed = observe(self._world, key)
+        observed = observe(self._world, key, owner=cr["metadata"]["uid"])
         model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
         wanted = self._wanted(key, cr, model, observed, now=now)
         objects_exist = False
@@ -230,7 +230,10 @@ class Controller:
         return False
 
     def _remove(self, key: ServiceKey) -> None:
-        """Have the engine delete what it made for a service that is gone. The garbage collector works beside it."""
+        """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
+
+        What the engine does not know, because its state was lost, is deleted here.
+        """
         self._statuses.forget(key.namespace, key.name)
         with self._lock:
             self._generations.pop(key, None)
@@ -238,6 +241,18 @@ class Controller:
             waiting = self._submitted.pop(key, None)
         if waiting is not None or self._batcher.holds(key):
             self._batcher.remove(key)
+            return
+        leftovers = observe(self._world, key, owner=None).live
+        if leftovers and self._is_gone(key):
+            self._sweep(key, leftovers)
+
+    def _is_gone(self, key: ServiceKey) -> bool:
+        """Ask the API server, since a cache may be behind what made the objects."""
+        try:
+            self._client.get(kinds.INFERENCE_SERVICES, key.namespace, key.name)
+        except NotFound:
+            return True
+        return False
 
     def _sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
         for leftover in leftovers:

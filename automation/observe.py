@@ -36,8 +36,12 @@ class Observed:
     pods: tuple[Object, ...]
 
 
-def observe(world: World, key: ServiceKey) -> Observed:
-    """Collect all that the caches know of the service `key`."""
+def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
+    """Collect all that the caches know of the service `key`.
+
+    An object counts as live for it when the custom resource with the uid `owner` controls it (None: one that is gone).
+    What merely carries the service's label is somebody else's.
+    """
     objects = world.index.objects(key.namespace, key.name)
     live = tuple(
         LiveObject(
@@ -48,6 +52,7 @@ def observe(world: World, key: ServiceKey) -> Observed:
         )
         for (kind, name), obj in sorted(objects.items())
         if not obj["metadata"]["deleting"]
+        and (obj["metadata"]["owner"] == owner or (owner is None and obj["metadata"]["owner"]))
     )
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
     return Observed(

@@ -23,6 +23,10 @@ def custom_resource(obj: Object) -> Object:
     return {**obj, "metadata": metadata}
 
 
+def _is_ours(owner: Object) -> bool:
+    return bool(owner.get("controller")) and owner.get("kind") == "InferenceService"
+
+
 def _metadata(obj: Object) -> Object:
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
@@ -43,7 +47,7 @@ def _metadata(obj: Object) -> Object:
             if key in (naming.LABEL_SERVICE, naming.LABEL_HOST)
         },
         "annotations": kept,
-        "owner": next((o["uid"] for o in metadata.get("ownerReferences") or () if o.get("controller")), ""),
+        "owner": next((o["uid"] for o in metadata.get("ownerReferences") or () if _is_ours(o)), ""),
         "deleting": "deletionTimestamp" in metadata,
     }
 

@@ -85,6 +85,21 @@ def test_deleting_a_service_removes_exactly_its_objects(client: KubeClient, name
     assert find(client, kinds.SERVICES, namespace, "a-b")
 
 
+def test_an_object_of_others_with_the_services_label_is_left_alone(client: KubeClient, namespace: str) -> None:
+    model(client, namespace)
+    service(client, namespace, runtime="vllm", skipModelInit=True)
+    deployed(client, namespace)
+    labels = {naming.LABEL_SERVICE: "svc"}
+    body = {"metadata": {"name": "theirs", "labels": labels}, "spec": {"ports": [{"port": 80}], "selector": labels}}
+    theirs = client.create(kinds.SERVICES, namespace, {"apiVersion": "v1", "kind": "Service", **body})
+    edit(client, namespace, vllmConfig={"maxModelLen": 640})
+    eventually(lambda: "640" in arguments(deployed(client, namespace)), what="the change")
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+    eventually(lambda: find(client, kinds.SERVICES, namespace, "svc") is None, what="our Service to go", timeout_s=40)
+    kept = client.get(kinds.SERVICES, namespace, "theirs")
+    assert kept["metadata"]["uid"] == theirs["metadata"]["uid"]
+
+
 def test_a_deleted_deployment_comes_back(client: KubeClient, namespace: str) -> None:
     model(client, namespace)
     service(client, namespace, runtime="vllm", skipModelInit=True)

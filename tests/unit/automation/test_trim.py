@@ -21,6 +21,12 @@ def meta(**more: Any) -> dict[str, Any]:
     }
 
 
+def test_only_a_controlling_service_counts_as_owner() -> None:
+    theirs = [{"kind": "Deployment", "uid": "u2", "controller": True}, {"kind": "InferenceService", "uid": "u3"}]
+    assert trim.owned({"metadata": meta()})["metadata"]["owner"] == "u-owner"
+    assert trim.owned({"metadata": meta(ownerReferences=theirs)})["metadata"]["owner"] == ""
+
+
 def test_a_ready_pod_keeps_no_reasons() -> None:
     obj = {"metadata": meta(), "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     kept = trim.pod(obj)
