@@ -40,14 +40,18 @@ from program.dialects.llmkube.service_status import service_status
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
-# The engine needs about half a second; a status that only says "applying" for that long is a write for nothing.
-QUIET_S = 2.0
+# The engine needs half a second for one service and some seconds for a hundred; a status that only says "applying" for
+# that long is a write for nothing, times the number of services.
+QUIET_S = 10.0
 # A cache follows its own write within milliseconds; past this it is a real difference.
 CACHE_LAG_S = 3.0
 # A host says nothing when it dies; look again when its heartbeat would have grown stale (LLMKube: every 90 s).
 HOSTED_RECHECK_S = 90.0
 # After this many failures in a row the service is Stalled: Herdsman goes on trying, a person should look.
 STALLED_AFTER = 5
+
+# Phases that the Event about the applied objects already tells of.
+UNREMARKABLE = ("Pending", "Creating", "Progressing")
 
 _KINDS = {
     "Deployment": kinds.DEPLOYMENTS,
@@ -66,6 +70,16 @@ class EngineRun:
     problem: Problem | None = None
     failures: int = 0
     retry_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What was handed to the batcher and has no outcome yet."""
+
+    fingerprint: str
+    at: datetime
+    asked: tuple[object, ...]
+    """What the user asks for, as `_asked` gives it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ class Controller:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[ServiceKey, EngineRun] = {}
-        self._submitted: dict[ServiceKey, tuple[str, datetime]] = {}
+        self._submitted: dict[ServiceKey, Submission] = {}
         self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES)
         self._generations: dict[ServiceKey, int] = {}
 
@@ -119,13 +133,16 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             self._remove(key)
             return
-        observed = observe(self._world, key, owner=cr["metadata"]["uid"])
         model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
+        if self._is_quiet(key, cr, model, now=now):
+            return
+        observed = observe(self._world, key, owner=cr["metadata"]["uid"])
         wanted = self._wanted(key, cr, model, observed, now=now)
         objects_exist = False
         problem = wanted.problem
         if wanted.desired is not None and wanted.rendered is not None:
-            objects_exist = self._act(key, wanted.rendered, observed, now=now) and bool(wanted.rendered.objects)
+            exist = self._act(key, wanted.rendered, observed, asked=_asked(cr, model), now=now)
+            objects_exist = exist and bool(wanted.rendered.objects)
             problem = self._engine_problem(key, wanted.rendered)
             self._release_ready_pods(wanted.desired, observed)
             if wanted.desired.host_placement is not None:
@@ -199,7 +216,28 @@ class Controller:
 
     # --- acting ---------------------------------------------------------------------------------------------------
 
-    def _act(self, key: ServiceKey, rendered: RenderedService, observed: Observed, *, now: datetime) -> bool:
+    def _is_quiet(self, key: ServiceKey, cr: Object, model: Object | None, *, now: datetime) -> bool:
+        """Tell whether the engine is at work on just what is asked for: its objects appear one by one, and its outcome
+        brings the key back. After `QUIET_S` the status says that it takes its time."""
+        with self._lock:
+            submitted = self._submitted.get(key)
+        if submitted is None or submitted.asked != _asked(cr, model):
+            return False
+        quiet_for_s = QUIET_S - (now - submitted.at).total_seconds()
+        if quiet_for_s <= 0:
+            return False
+        self._requeue(key, quiet_for_s)
+        return True
+
+    def _act(
+        self,
+        key: ServiceKey,
+        rendered: RenderedService,
+        observed: Observed,
+        *,
+        asked: tuple[object, ...],
+        now: datetime,
+    ) -> bool:
         """Carry out the plan; True when every object is there as rendered."""
         run = self._runs.get(key)
         last = LastRun(run.fingerprint, run.problem is None) if run is not None else None
@@ -207,14 +245,14 @@ class Controller:
         if plan.action == "sweep":
             self._sweep(key, plan.leftovers)
             return True
+        with self._lock:
+            submitted = self._submitted.get(key)
+        if submitted is not None and submitted.fingerprint == rendered.fingerprint:
+            return plan.action == "none"
         if plan.action == "none":
             if not self._drifted(key, rendered, observed):
                 return True
             plan = replace(plan, action="apply", why="the live object was changed by somebody else")
-        with self._lock:
-            submitted = self._submitted.get(key)
-        if submitted is not None and submitted[0] == rendered.fingerprint:
-            return False
         if run is not None and run.fingerprint == rendered.fingerprint:
             if run.retry_at is not None and now < run.retry_at:
                 self._requeue(key, (run.retry_at - now).total_seconds())
@@ -225,7 +263,7 @@ class Controller:
                 return False
         log.debug("Submitted to the engine", why=plan.why)
         with self._lock:
-            self._submitted[key] = (rendered.fingerprint, now)
+            self._submitted[key] = Submission(rendered.fingerprint, now, asked)
         self._batcher.submit(rendered)
         return False
 
@@ -320,7 +358,7 @@ class Controller:
             before = self._runs.get(key)
             if submitted is None:
                 return
-            fingerprint = submitted[0]
+            fingerprint = submitted.fingerprint
             if outcome.error is None:
                 self._runs[key] = EngineRun(fingerprint, now)
                 # The engine's own change is not drift: learn the new generation from the next pass.
@@ -369,11 +407,9 @@ class Controller:
         """Write the status, once and only if it says something new."""
         with self._lock:
             submitted = self._submitted.get(key)
-        if submitted is not None and facts.problem is None:
-            quiet_for_s = QUIET_S - (now - submitted[1]).total_seconds()
-            if quiet_for_s > 0:
-                self._requeue(key, quiet_for_s)
-                return
+        if submitted is not None and facts.problem is None and (now - submitted.at).total_seconds() < QUIET_S:
+            self._requeue(key, QUIET_S)
+            return
         current = self._statuses.latest(cr)
         status = service_status(current, desired, facts, now=now)
         if status == current.get("status"):
@@ -383,13 +419,21 @@ class Controller:
         before, after = (current.get("status") or {}).get("phase"), status.get("phase")
         if before != after:
             log.info("Changed phase", before=before, after=after, ready=f"{facts.ready_replicas}")
-            self._recorder.record(
-                cr, type="Warning" if after == "Failed" else "Normal", reason=str(after), message=_summary(status)
-            )
+            if after not in UNREMARKABLE:
+                self._recorder.record(
+                    cr, type="Warning" if after == "Failed" else "Normal", reason=str(after), message=_summary(status)
+                )
 
 
 def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:
     return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
+
+
+def _asked(cr: Object, model: Object | None) -> tuple[object, ...]:
+    """What decides the rendered objects, cheap to compare: versions instead of contents where there are any."""
+    metadata = cr["metadata"]
+    about_model = (model or {}).get("metadata") or {}
+    return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), about_model.get("resourceVersion")
 
 
 def _age_key(cr: Object) -> tuple[str, str]:

@@ -41,6 +41,24 @@ def make_namespace(client: KubeClient, name: str, *, model_source: str) -> None:
 
 def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s: float) -> float:
     """Write `count` services and wait until each has its Deployment; return the seconds from the first write."""
+    # A watch tells of each Deployment once; to list them again and again would cost the server more than the subject.
+    seen: set[str] = set()
+    last_seen_at = [0.0]
+    done = threading.Event()
+    version = client.list(kinds.DEPLOYMENTS, namespace)["metadata"]["resourceVersion"]
+    watch = client.watch(kinds.DEPLOYMENTS, namespace, label_selector=None, resource_version=version, timeout_s=900)
+
+    def follow() -> None:
+        for _, obj in watch:
+            name = obj["metadata"].get("name", "")
+            if name.startswith("svc-") and name not in seen:
+                seen.add(name)
+                last_seen_at[0] = time.monotonic()
+                if len(seen) >= count:
+                    done.set()
+                    return
+
+    threading.Thread(target=follow, daemon=True).start()
     began = time.monotonic()
 
     def write(number: int) -> None:
@@ -48,14 +66,10 @@ def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(count)))
-    while True:
-        found = sum(1 for item in _deployments(client, namespace) if item["metadata"]["name"].startswith("svc-"))
-        elapsed = time.monotonic() - began
-        if found >= count:
-            return elapsed
-        if elapsed > timeout_s:
-            raise TimeoutError(f"{found} of {count} Deployments after {elapsed:.0f} s")
-        time.sleep(0.1)
+    if not done.wait(timeout_s):
+        watch.stop()
+        raise TimeoutError(f"{len(seen)} of {count} Deployments after {timeout_s:.0f} s")
+    return last_seen_at[0] - began
 
 
 def service_manifest(name: str) -> dict[str, object]:

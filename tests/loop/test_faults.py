@@ -20,7 +20,6 @@ from kubeapi.client import KubeClient
 from tests.support.loop import (
     LoopProcess,
     arguments,
-    await_condition,
     deployed,
     edit,
     eventually,
@@ -30,6 +29,7 @@ from tests.support.loop import (
     loop_process,
     model,
     service,
+    settled,
 )
 from tools.localcluster import LocalCluster
 
@@ -101,7 +101,7 @@ def test_a_lost_state_directory_restarts_nothing(scene: Scene) -> None:
         service(client, NAMESPACE, "scaled", autoscaling={"maxReplicas": 3}, **VLLM)
         for name in ("plain", "scaled"):
             deployed(client, NAMESPACE, name)
-            await_condition(client, NAMESPACE, name, "Reconciling", "True")
+            settled(client, NAMESPACE, name)
         loop.stop()
         before = scene.deployments()
         shutil.rmtree(loop.state)
@@ -121,7 +121,7 @@ def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> Non
         for name in ("gone", "stays"):
             service(client, NAMESPACE, name, **VLLM)
             deployed(client, NAMESPACE, name)
-            await_condition(client, NAMESPACE, name, "Reconciling", "True")
+            settled(client, NAMESPACE, name)
         loop.stop()
         before = scene.deployments()
         client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "gone")
@@ -138,7 +138,7 @@ def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
             service(client, NAMESPACE, f"svc-{number}", **VLLM)
         for number in range(5):
             deployed(client, NAMESPACE, f"svc-{number}")
-            await_condition(client, NAMESPACE, f"svc-{number}", "Reconciling", "True")
+            settled(client, NAMESPACE, f"svc-{number}")
         loop.stop()
         before = scene.deployments()
         loop.start()

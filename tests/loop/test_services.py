@@ -18,6 +18,7 @@ from tests.support.loop import (
     find,
     model,
     service,
+    settled,
     status,
 )
 
@@ -34,6 +35,7 @@ def test_a_service_gets_its_objects_and_says_where_it_is(client: KubeClient, nam
     assert owner["kind"] == "InferenceService" and owner["controller"]
     written = eventually(lambda: status(client, namespace).get("endpoint"), what="an endpoint")
     assert written == f"http://svc.{namespace}.svc.cluster.local:8080/v1/chat/completions"
+    settled(client, namespace)
     assert await_condition(client, namespace, "svc", "Reconciling", "True")["observedGeneration"] == 1
     assert status(client, namespace)["phase"] == "Creating"
 
@@ -104,7 +106,7 @@ def test_a_deleted_deployment_comes_back(client: KubeClient, namespace: str) -> 
     model(client, namespace)
     service(client, namespace, runtime="vllm", skipModelInit=True)
     uid = deployed(client, namespace)["metadata"]["uid"]
-    await_condition(client, namespace, "svc", "Reconciling", "True")
+    settled(client, namespace, "svc")
     client.delete(kinds.DEPLOYMENTS, namespace, "svc")
     eventually(lambda: deployed(client, namespace)["metadata"]["uid"] != uid, what="another Deployment", timeout_s=15)
 
@@ -113,7 +115,7 @@ def test_an_edit_by_hand_of_a_field_of_ours_is_undone(client: KubeClient, namesp
     model(client, namespace)
     service(client, namespace, runtime="vllm", skipModelInit=True, nodeSelector={"disk": "fast"})
     before = deployed(client, namespace)
-    await_condition(client, namespace, "svc", "Reconciling", "True")
+    settled(client, namespace, "svc")
     template = {"spec": {"template": {"spec": {"nodeSelector": {"disk": "slow"}}}}}
     client.patch(kinds.DEPLOYMENTS, namespace, "svc", template, field_manager="kubectl-edit")
     eventually(
@@ -139,7 +141,7 @@ def test_an_unchanged_service_costs_no_engine_run(client: KubeClient, namespace:
     model(client, namespace)
     service(client, namespace, runtime="vllm", skipModelInit=True)
     deployed(client, namespace)
-    await_condition(client, namespace, "svc", "Reconciling", "True")
+    settled(client, namespace, "svc")
     eventually(lambda: loop.metric("herdsman_queue_depth") == 0, what="an empty queue")
     runs = loop.metric("herdsman_engine_cli_processes_total")
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"labels": {"touched": "yes"}}})

@@ -241,6 +241,14 @@ def condition(client: KubeClient, namespace: str, name: str, type_: str) -> Json
     return next((c for c in conditions if c["type"] == type_), {})
 
 
+def settled(client: KubeClient, namespace: str, name: str = "svc") -> None:
+    """Wait until the engine has done its part and the service only waits for its replicas."""
+    eventually(
+        lambda: status(client, namespace, name).get("phase") in ("Creating", "Progressing", "Ready", "Stopped"),
+        what=f"the objects of {name} to be applied",
+    )
+
+
 def await_condition(
     client: KubeClient,
     namespace: str,
