@@ -256,16 +256,17 @@ def await_condition(
     type_: str,
     wanted: str,
     *,
-    reason: str | None = None,
+    saying: str = "",
     timeout_s: float = 20.0,
 ) -> Json:
-    """Wait until a condition has a status (and a reason)."""
+    """Wait until a condition has a status and its message says something.
+
+    The message belongs to the wait: a service may be seen a moment before its Model, and says so first.
+    """
 
     def look() -> Json | None:
         found = condition(client, namespace, name, type_)
-        if found.get("status") == wanted and (reason is None or found.get("reason") == reason):
-            return found
-        return None
+        return found if found.get("status") == wanted and saying in found["message"] else None
 
     try:
         found = eventually(look, what=f"{type_}={wanted} of {name}", timeout_s=timeout_s)
