@@ -194,16 +194,26 @@ class Controller:
             return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
 
     def _check_name(self, key: ServiceKey, cr: Object) -> None:
-        """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`); the older service keeps it."""
+        """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
+
+        Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
+        """
+        if self._has_service(key.namespace, key.name):
+            return
         for rival in self._world.index.rivals(key.namespace, key.name):
             other = self._world.services.get(key.namespace, rival)
-            if other is not None and _age_key(other) < _age_key(cr):
+            if other is None:
+                continue
+            if self._has_service(key.namespace, rival) or _age_key(other) < _age_key(cr):
                 raise SpecInvalid(
                     field="metadata.name",
                     reason="NameTaken",
                     why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
                     f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
                 )
+
+    def _has_service(self, namespace: str, name: str) -> bool:
+        return ("Service", naming.service_name(name)) in self._world.index.objects(namespace, name)
 
     def _place(self, cr: Object, model_cr: Object, observed: Observed, *, now: datetime) -> str | None:
         annotations = cr["metadata"].get("annotations") or {}
