@@ -19,22 +19,20 @@ from automation.backoff import backoff_s
 from automation.engine.batches import Batcher
 from automation.engine.port import ServiceOutcome
 from automation.events import EventRecorder
-from automation.observe import Observed, live_hosts, observe, service_facts
-from automation.placement import place
+from automation.observe import Observed, observe, service_facts
 from automation.plan import LastRun, LiveObject, make_plan
 from automation.status_writer import StatusWriter
-from automation.watch import World, models_of
+from automation.want import want
+from automation.watch import World
 from components import naming
-from components.render import RenderOptions, render
+from components.render import RenderOptions
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import model_of, parse_service, unhonoured
 from program.dialects.llmkube.service_status import service_status
 
 Object = dict[str, Any]
@@ -82,17 +80,6 @@ class Submission:
     """What the user asks for, as `_asked` gives it."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a pass wants: the parsed service, or the problem that stands in its way."""
-
-    desired: DesiredService | None = None
-    rendered: RenderedService | None = None
-    problem: Problem | None = None
-    unhonoured: tuple[Problem, ...] = ()
-    retry_after_s: float | None = None
-
-
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -137,7 +124,7 @@ class Controller:
         if self._is_quiet(key, cr, model, now=now):
             return
         observed = observe(self._world, key, owner=cr["metadata"]["uid"])
-        wanted = self._wanted(key, cr, model, observed, now=now)
+        wanted = want(self._world, key, cr, model, observed, options=self._options, now=now)
         objects_exist = False
         problem = wanted.problem
         if wanted.desired is not None and wanted.rendered is not None:
@@ -161,68 +148,6 @@ class Controller:
             now=now,
         )
         self._report(key, cr, wanted.desired, facts, now=now)
-
-    def _wanted(
-        self, key: ServiceKey, cr: Object, model_cr: Object | None, observed: Observed, *, now: datetime
-    ) -> Wanted:
-        """Parse the service with its model; an expected error becomes the problem that the status names."""
-        try:
-            self._check_name(key, cr)
-            if model_cr is None:
-                # The status has its own words for a missing model (LLMKube's); a Model's arrival enqueues the service.
-                return Wanted()
-            if (model_cr.get("status") or {}).get("phase") != "Ready":
-                return Wanted()
-            draft = next(
-                (
-                    self._world.models.get(key.namespace, name)
-                    for name in sorted(models_of(cr) - {cr["spec"]["modelRef"]})
-                ),
-                None,
-            )
-            desired = parse_service(
-                cr,
-                model_of(model_cr),
-                placed_host=self._place(cr, model_cr, observed, now=now),
-                draft=model_of(draft) if draft is not None else None,
-            )
-            options = self._options.model_copy(update={"claim_exists": observed.claim_exists})
-            return Wanted(desired, render(desired, options), unhonoured=unhonoured(cr, desired))
-        except SpecInvalid as error:
-            return Wanted(problem=_problem_of(error, terminal=True))
-        except NotYet as error:
-            return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
-
-    def _check_name(self, key: ServiceKey, cr: Object) -> None:
-        """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
-
-        Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
-        """
-        if self._has_service(key.namespace, key.name):
-            return
-        for rival in self._world.index.rivals(key.namespace, key.name):
-            other = self._world.services.get(key.namespace, rival)
-            if other is None:
-                continue
-            if self._has_service(key.namespace, rival) or _age_key(other) < _age_key(cr):
-                raise SpecInvalid(
-                    field="metadata.name",
-                    reason="NameTaken",
-                    why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
-                    f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
-                )
-
-    def _has_service(self, namespace: str, name: str) -> bool:
-        return ("Service", naming.service_name(name)) in self._world.index.objects(namespace, name)
-
-    def _place(self, cr: Object, model_cr: Object, observed: Observed, *, now: datetime) -> str | None:
-        annotations = cr["metadata"].get("annotations") or {}
-        pinned = annotations.get(naming.ANNOTATION_HOST)
-        hardware = model_cr["spec"].get("hardware") or {}
-        if not pinned and hardware.get("accelerator") != "metal":
-            return None
-        current = observed.host_process["spec"]["host"] if observed.host_process else None
-        return place(pinned=pinned, current=current, hosts=live_hosts(self._world, now=now))
 
     # --- acting ---------------------------------------------------------------------------------------------------
 
@@ -435,19 +360,11 @@ class Controller:
                 )
 
 
-def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:
-    return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
-
-
 def _asked(cr: Object, model: Object | None) -> tuple[object, ...]:
     """What decides the rendered objects, cheap to compare: versions instead of contents where there are any."""
     metadata = cr["metadata"]
     about_model = (model or {}).get("metadata") or {}
     return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), about_model.get("resourceVersion")
-
-
-def _age_key(cr: Object) -> tuple[str, str]:
-    return cr["metadata"].get("creationTimestamp", ""), cr["metadata"]["name"]
 
 
 def _summary(status: Object) -> str:

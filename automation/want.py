@@ -1,0 +1,108 @@
+"""Work out what one pass wants: the parsed service and its rendered objects, or the problem that stands in the way.
+
+Called by the controller. Reads the caches of `watch`, calls the dialect, `placement` and `components.render`; decides
+nothing about what exists and touches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from automation.observe import Observed, live_hosts
+from automation.placement import place
+from automation.watch import World, models_of
+from components import naming
+from components.render import RenderOptions, render
+from components.rendered import RenderedService
+from program.desired.errors import DesiredError, NotYet, SpecInvalid
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.dialects.llmkube.parse import model_of, parse_service, unhonoured
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a pass wants. Nothing at all while the service's Model is missing or not Ready."""
+
+    desired: DesiredService | None = None
+    rendered: RenderedService | None = None
+    problem: Problem | None = None
+    unhonoured: tuple[Problem, ...] = ()
+    retry_after_s: float | None = None
+
+
+def want(
+    world: World,
+    key: ServiceKey,
+    cr: Object,
+    model_cr: Object | None,
+    observed: Observed,
+    *,
+    options: RenderOptions,
+    now: datetime,
+) -> Wanted:
+    """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
+    try:
+        _check_name(world, key, cr)
+        if model_cr is None or (model_cr.get("status") or {}).get("phase") != "Ready":
+            # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
+            return Wanted()
+        drafts = sorted(models_of(cr) - {cr["spec"]["modelRef"]})
+        draft = world.models.get(key.namespace, drafts[0]) if drafts else None
+        desired = parse_service(
+            cr,
+            model_of(model_cr),
+            placed_host=_place(world, cr, model_cr, observed, now=now),
+            draft=model_of(draft) if draft is not None else None,
+        )
+        rendered = render(desired, options.model_copy(update={"claim_exists": observed.claim_exists}))
+        return Wanted(desired, rendered, unhonoured=unhonoured(cr, desired))
+    except SpecInvalid as error:
+        return Wanted(problem=_problem_of(error, terminal=True))
+    except NotYet as error:
+        return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+
+
+def _check_name(world: World, key: ServiceKey, cr: Object) -> None:
+    """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
+
+    Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
+    """
+    if _has_service(world, key.namespace, key.name):
+        return
+    for rival in world.index.rivals(key.namespace, key.name):
+        other = world.services.get(key.namespace, rival)
+        if other is None:
+            continue
+        if _has_service(world, key.namespace, rival) or _age_key(other) < _age_key(cr):
+            raise SpecInvalid(
+                field="metadata.name",
+                reason="NameTaken",
+                why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
+                f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
+            )
+
+
+def _has_service(world: World, namespace: str, name: str) -> bool:
+    return ("Service", naming.service_name(name)) in world.index.objects(namespace, name)
+
+
+def _place(world: World, cr: Object, model_cr: Object, observed: Observed, *, now: datetime) -> str | None:
+    pinned = (cr["metadata"].get("annotations") or {}).get(naming.ANNOTATION_HOST)
+    if not pinned and (model_cr["spec"].get("hardware") or {}).get("accelerator") != "metal":
+        return None
+    current = observed.host_process["spec"]["host"] if observed.host_process else None
+    return place(pinned=pinned, current=current, hosts=live_hosts(world, now=now))
+
+
+def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:
+    return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
+
+
+def _age_key(cr: Object) -> tuple[str, str]:
+    return cr["metadata"].get("creationTimestamp", ""), cr["metadata"]["name"]
