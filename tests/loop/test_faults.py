@@ -128,7 +128,10 @@ def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> Non
         loop.start()
         eventually(lambda: set(scene.deployments()) == {"stays"}, what="only `stays` to be left")
         assert scene.deployments()["stays"] == before["stays"]
-        assert [s["metadata"]["name"] for s in client.list(kinds.SERVICES, NAMESPACE)["items"]] == ["stays"]
+        eventually(
+            lambda: [s["metadata"]["name"] for s in client.list(kinds.SERVICES, NAMESPACE)["items"]] == ["stays"],
+            what="only the Service of `stays` to be left",
+        )
 
 
 def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
