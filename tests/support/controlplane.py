@@ -161,7 +161,7 @@ class Api:
             self.delete(f"/api/v1/namespaces/{name}")
 
 
-def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = 20.0) -> T:
+def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = 40.0) -> T:
     """Look again and again until there is something to see, and return it."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -145,7 +145,7 @@ def loop_process(kubeconfig: Path, directory: Path, *arguments: str, start: bool
             loop.stop()
 
 
-def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 20.0) -> T:
+def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 45.0) -> T:
     """Look until the answer is true or something; fail with what was waited for."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -218,7 +218,7 @@ def find(client: KubeClient, kind: kinds.Kind, namespace: str, name: str) -> Jso
         return None
 
 
-def deployed(client: KubeClient, namespace: str, name: str = "svc", *, timeout_s: float = 20.0) -> Json:
+def deployed(client: KubeClient, namespace: str, name: str = "svc", *, timeout_s: float = 45.0) -> Json:
     """Wait for the Deployment of a service."""
     found = eventually(
         lambda: find(client, kinds.DEPLOYMENTS, namespace, name), what=f"Deployment {name}", timeout_s=timeout_s
@@ -257,7 +257,7 @@ def await_condition(
     wanted: str,
     *,
     saying: str = "",
-    timeout_s: float = 20.0,
+    timeout_s: float = 45.0,
 ) -> Json:
     """Wait until a condition has a status and its message says something.
 
