@@ -38,7 +38,7 @@ QUESTION = "Tell me a story about a shepherd."
 EXAMPLE = Path(__file__).parent / "01-first-service" / "service.yaml"
 READY_TIMEOUT_S = 120.0
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 class DemoFailed(Exception):
