@@ -77,7 +77,7 @@ def test_a_run_that_does_not_listen_is_killed_with_all_that_it_started(tmp_path:
 
 def test_a_killed_run_stays_on_record_until_it_is_struck(tmp_path: Path) -> None:
     record = tmp_path / "runs.json"
-    assert run(tmp_path, "kill -9 $$").code == -9
+    assert run(tmp_path, "sleep 0.5; kill -9 $$").code == -9
     (entry,) = read_records(record)
     assert entry.is_over
     assert not entry.is_leftover

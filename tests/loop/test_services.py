@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from components import naming
@@ -143,7 +145,11 @@ def test_an_unchanged_service_costs_no_engine_run(client: KubeClient, namespace:
     deployed(client, namespace)
     settled(client, namespace, "svc")
     eventually(lambda: loop.metric("herdsman_queue_depth") == 0, what="an empty queue")
-    runs = loop.metric("herdsman_engine_cli_processes_total")
+    # Other tests' namespaces are still being emptied; their runs must not count here.
+    runs, before = loop.metric("herdsman_engine_cli_processes_total"), -1.0
+    while runs != before:
+        time.sleep(3.0)
+        runs, before = loop.metric("herdsman_engine_cli_processes_total"), runs
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"labels": {"touched": "yes"}}})
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"annotations": {"note": "hello"}}})
     seen = loop.metric("herdsman_reconciles_total")
