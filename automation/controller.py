@@ -288,6 +288,9 @@ class Controller:
     def on_outcome(self, key: ServiceKey, outcome: ServiceOutcome) -> None:
         """Record what the engine did; called by the Batcher, in its thread."""
         now = self._clock()
+        if self._batcher.busy(key):
+            # Edited during the run: a newer submission waits, and what is remembered of the service is about that one.
+            return
         with self._lock:
             submitted = self._submitted.pop(key, None)
             before = self._runs.get(key)
