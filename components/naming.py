@@ -21,7 +21,6 @@ LABEL_HOST = "herdsman.dev/host"
 ANNOTATION_TEMPLATE_HASH = "llmkube.ai/desired-template-hash"
 ANNOTATION_APPLIED_HASH = "herdsman.dev/applied-hash"
 """On the last object of a service to be made: the hash of all that was rendered. Unchanged means no engine run."""
-ANNOTATION_MODE = "herdsman.dev/mode"
 ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
 CACHE_CLAIM = "llmkube-model-cache"
