@@ -325,7 +325,20 @@ def render_options(settings: Settings) -> RenderOptions:
         default_fs_group=settings.default_fsgroup,
         init_image=settings.init_container_image,
         ca_configmap=settings.ca_cert_configmap,
+        hub_url=settings.hub_url.rstrip("/"),
+        prometheus_url=settings.prometheus_url,
+        shared_gpu_selector=_pairs(settings.shared_gpu_selector),
+        claim_mode=settings.model_cache_mode,
+        render_group=settings.dri_render_gid,
+        runtime_images=_pairs(settings.runtime_images),
+        monitors=settings.pod_monitors,
     )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Read `key=value,…`; a word without `=` has an empty value."""
+    words = (word.strip().partition("=") for word in text.split(",") if word.strip())
+    return {key.strip(): value.strip() for key, _, value in words}
 
 
 def _is_stuck(status: dict[str, Any]) -> bool:

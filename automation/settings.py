@@ -88,6 +88,32 @@ class Settings(BaseSettings):
     init_container_image: str = "docker.io/curlimages/curl:8.18.0"
     ca_cert_configmap: str = ""
     """A ConfigMap with certificates for downloads, in the service's namespace. Empty: none."""
+    ca_cert_file: pathlib.Path | None = None
+    """Certificates in PEM that the loop itself trusts, beside the system's, when it looks at models."""
+    model_cache_mode: Literal["shared", "perService"] = "shared"
+    """One cache claim for a namespace, or one for each service."""
+    hub_url: str = "https://huggingface.co"
+    """Where Hugging Face's files come from."""
+    prometheus_url: str = ""
+    """Where KEDA asks for metrics. Empty: no service scales to nothing."""
+    shared_gpu_selector: str = ""
+    """Labels of nodes with time-shared GPUs, as `key=value,…`."""
+    dri_render_gid: int = Field(default=0, ge=0)
+    runtime_images: str = ""
+    """Images instead of the built-in ones, as `llamacpp=image,llamacpp-amd=image,…`."""
+    pod_monitors: bool = True
+    """Make a PodMonitor for each service where the cluster knows that kind."""
+
+    completion_check: bool = True
+    """A replica counts as ready only once it has answered one real request. False: the engine's health is enough."""
+    completion_timeout_s: float = Field(default=60.0, gt=0)
+    """For the one request; its first token may wait for a cold cache."""
+    stall_timeout_s: float = Field(default=120.0, gt=0)
+    """A replica with requests under way that produces no token for this long is taken out and restarted."""
+    stall_check_s: float = Field(default=60.0, gt=0)
+    """How often a ready replica is looked at for that."""
+    trace_endpoint: str = ""
+    """OTLP over HTTP (`http://collector:4318`) for traces of what the loop does. Empty: none are made."""
 
     @field_validator("namespaces", "allowed_remote_hosts", "allowed_host_path_roots", mode="before")
     @classmethod

@@ -20,7 +20,8 @@ from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import model_of, parse_service, unhonoured
+from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse_model import model_of
 
 Object = dict[str, Any]
 

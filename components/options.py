@@ -23,3 +23,20 @@ class RenderOptions(Desired):
     """ConfigMap with certificates that the downloader trusts besides its own; it must exist in every namespace."""
     claim_exists: bool = False
     """The namespace has its cache claim: mount it, and leave it as it is. A change could only cost what it holds."""
+    installed: frozenset[str] = frozenset()
+    """API groups of optional extensions that the cluster serves now, as `group/version/Kind`
+    (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered."""
+    hub_url: str = "https://huggingface.co"
+    """Where Hugging Face's files come from; a mirror or an in-house hub otherwise."""
+    prometheus_url: str = ""
+    """Where KEDA asks for metrics (`http://prometheus.monitoring:9090`); empty: services cannot scale to nothing."""
+    shared_gpu_selector: dict[str, str] = {}
+    """Labels of the nodes whose GPUs are time-shared."""
+    claim_mode: Literal["shared", "perService"] = "shared"
+    """One cache claim for a namespace, or one for each service."""
+    render_group: int = 0
+    """Supplementary group of pods that use `devic.es/dri-render`; 0 adds none."""
+    runtime_images: dict[str, str] = {}
+    """Images by runtime, or by `<runtime>-<vendor>`, instead of the built-in ones."""
+    monitors: bool = True
+    """Render a PodMonitor for each service where the cluster knows that kind."""

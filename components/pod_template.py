@@ -12,18 +12,12 @@ from components.object_metadata import workload_labels
 from components.options import RenderOptions
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.model import Gpu, GpuVendor
+from program.desired.model import Gpu
 from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
 
 BIND_ADDRESS = "::"
 """IPv6's any address takes IPv4 connections too."""
-
-GPU_RESOURCE = {
-    GpuVendor.NVIDIA: "nvidia.com/gpu",
-    GpuVendor.AMD: "amd.com/gpu",
-    GpuVendor.INTEL: "gpu.intel.com/i915",
-}
 
 
 def container_port(desired: DesiredService) -> int:
@@ -123,14 +117,21 @@ def _resources(desired: DesiredService) -> JsonObject:
     if given := {name: quantity for name, quantity in requests.items() if quantity}:
         resources["requests"] = given
     if desired.gpu:
-        resources["limits"] = {GPU_RESOURCE[desired.gpu.vendor]: str(desired.gpu.count)}
+        resources["limits"] = {desired.gpu.resource_name: str(desired.gpu.count)}
     return resources
 
 
 def _gpu_tolerations(gpu: Gpu | None) -> list[JsonObject]:
     if gpu is None:
         return []
-    return [{"key": GPU_RESOURCE[gpu.vendor], "operator": "Equal", "value": "present", "effect": "NoSchedule"}]
+    return [
+        {
+            "key": gpu.toleration_key or gpu.resource_name,
+            "operator": "Equal",
+            "value": "present",
+            "effect": "NoSchedule",
+        }
+    ]
 
 
 def _last_of_each_name(entries: tuple[JsonObject, ...]) -> list[JsonObject]:

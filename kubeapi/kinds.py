@@ -19,6 +19,11 @@ class Kind:
     namespaced: bool
 
     @property
+    def full_name(self) -> str:
+        """`group/version/Kind`, as `RenderOptions.installed` names extensions."""
+        return f"{self.api_version}/{self.kind}"
+
+    @property
     def group(self) -> str:
         """The API group, empty for the core group."""
         return self.api_version.rpartition("/")[0]
@@ -65,6 +70,20 @@ CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresour
 MODELS = Kind("inference.llmkube.dev/v1alpha1", "Model", "models", True)
 INFERENCE_SERVICES = Kind("inference.llmkube.dev/v1alpha1", "InferenceService", "inferenceservices", True)
 HOST_PROCESSES = Kind("herdsman.dev/v1alpha1", "HostProcess", "hostprocesses", True)
+GPU_QUOTAS = Kind("inference.llmkube.dev/v1alpha1", "GPUQuota", "gpuquotas", True)
+JOBS = Kind("batch/v1", "Job", "jobs", True)
+REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", True)
+PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False)
+DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
+NETWORK_POLICIES = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True)
+INGRESSES = Kind("networking.k8s.io/v1", "Ingress", "ingresses", True)
+
+# Extensions that a cluster may have or not, now or later.
+HTTP_ROUTES = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", True)
+SCALED_OBJECTS = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", True)
+POD_MONITORS = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", True)
+SERVICE_LEVEL_OBJECTIVES = Kind("pyrra.dev/v1alpha1", "ServiceLevelObjective", "servicelevelobjectives", True)
+OPTIONAL = (HTTP_ROUTES, SCALED_OBJECTS, POD_MONITORS, SERVICE_LEVEL_OBJECTIVES)
 
 WELL_KNOWN = (
     DEPLOYMENTS,
@@ -83,5 +102,12 @@ WELL_KNOWN = (
     MODELS,
     INFERENCE_SERVICES,
     HOST_PROCESSES,
+    GPU_QUOTAS,
+    JOBS,
+    REPLICA_SETS,
+    PRIORITY_CLASSES,
+    DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    INGRESSES,
 )
 """All of the above, for a mapping without a request."""

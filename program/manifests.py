@@ -20,7 +20,8 @@ from program.desired.errors import DesiredError
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
 from program.dialects.llmkube.model_schema import ModelSpec
-from program.dialects.llmkube.parse import model_of, parse_service, unhonoured
+from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse_model import model_of
 from program.dialects.reading import read, unknown_fields, without_nulls
 
 SUFFIXES = (".yaml", ".yml", ".json")

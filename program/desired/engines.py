@@ -21,6 +21,17 @@ class RopeScaling(Desired):
     original_context: int | None = None
 
 
+class SpeculativeDecoding(Desired):
+    """llama.cpp's speculative decoding, in llama.cpp's own words (`--spec-type` and what belongs to it)."""
+
+    type: str
+    """`draft-simple`, `draft-mtp`, `ngram-simple` …; never `none`."""
+    draft_path: str = ""
+    """Path of a draft model's file that is already in the image; a draft Model is `DesiredService.draft`."""
+    n_draft_max: int | None = None
+    p_min: float | None = None
+
+
 class LlamaCpp(Desired):
     """llama-server. None means: say nothing and let llama.cpp decide."""
 
@@ -42,6 +53,14 @@ class LlamaCpp(Desired):
     ubatch_size: int | None = None
     reasoning_budget: int | None = None
     reasoning_budget_message: str | None = None
+    speculative: SpeculativeDecoding | None = None
+    extra_args: tuple[str, ...] = ()
+
+
+class LlamaCppRouter(Desired):
+    """llama-server as a router over a directory of models, which the user's volumes bring."""
+
+    kind: Literal["llamacpp-router"] = "llamacpp-router"
     extra_args: tuple[str, ...] = ()
 
 
@@ -89,6 +108,49 @@ class PersonaPlex(Desired):
     hf_token: SecretKey | None = None
 
 
+class SglangSpeculative(Desired):
+    """SGLang's speculative decoding; None leaves the choice to SGLang."""
+
+    algorithm: str
+    draft_model_path: str = ""
+    num_steps: int | None = None
+    eagle_top_k: int | None = None
+    num_draft_tokens: int | None = None
+    accept_threshold_single: float | None = None
+    accept_threshold_acc: float | None = None
+
+
+class Sglang(Desired):
+    """SGLang's server; fields mean what the flags of `sglang.launch_server` mean."""
+
+    kind: Literal["sglang"] = "sglang"
+    served_model_name: str = ""
+    tensor_parallel_size: int | None = None
+    expert_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    context_length: int | None = None
+    mem_fraction_static: float | None = None
+    chunked_prefill_size: int | None = None
+    max_running_requests: int | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    attention_backend: str | None = None
+    enable_prefix_caching: bool | None = None
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    chat_template: str | None = None
+    speculative: SglangSpeculative | None = None
+    lora_adapters: tuple[tuple[str, str], ...] = ()
+    """Name and path of each adapter."""
+    max_lora_rank: int | None = None
+    lora_target_modules: tuple[str, ...] = ()
+    log_level: str | None = None
+    trust_remote_code: bool | None = None
+    skip_tokenizer_init: bool | None = None
+    hf_token: SecretKey | None = None
+    extra_args: tuple[str, ...] = ()
+
+
 class Generic(Desired):
     """Any server: the user's command and arguments, verbatim."""
 
@@ -96,4 +158,4 @@ class Generic(Desired):
     args: tuple[str, ...] = ()
 
 
-EngineSettings = LlamaCpp | Vllm | Tgi | PersonaPlex | Generic
+EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | PersonaPlex | Generic

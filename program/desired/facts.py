@@ -22,18 +22,89 @@ class Problem(Desired):
 
 
 class PodFacts(Desired):
-    """One pod of a service that is not ready, and why."""
+    """One pod of a service: whether it serves, and if not, why."""
 
     name: str
+    uid: str = ""
+    node: str = ""
     phase: str = "Pending"
+    ready: bool = False
+    """What the kubelet says; `proof` is what Herdsman found out itself."""
+    proof: Literal["", "proved", "failed", "unknown"] = ""
+    """Of a ready pod: it answered one real completion since its engine started, it did not, or it cannot be asked.
+    Empty while the check has not ended, or where none is asked for."""
+    proof_message: str = ""
     unschedulable: str = ""
     """The scheduler's own message, empty once scheduled."""
     waiting_reason: str = ""
     """A container's waiting or terminated reason: ImagePullBackOff, CrashLoopBackOff, OOMKilled, …"""
     waiting_message: str = ""
+    """What the container or the kubelet said last: the tail of a terminated container's log, the pull's error."""
     container: str = ""
+    init: bool = False
+    """`container` is an init container: the one that fetches the model, as a rule."""
+    oom_killed: bool = False
+    """The last end of `container` was by the kernel, for want of memory."""
+    exit_code: int | None = None
+    restarts: int = 0
+    image: str = ""
+    """Image of `container`."""
+    preempted: bool = False
+    """The scheduler took its place for a pod of higher priority."""
+    nominated_node: str = ""
+    """Node where the scheduler makes room for it."""
     requests: dict[str, str] = {}
     """The limits that its containers ask for, by resource (`nvidia.com/gpu: "2"`)."""
+
+
+class QueuePlace(Desired):
+    """Where a service stands among those that wait for a GPU."""
+
+    position: int
+    """From 1, by effective priority, then by age."""
+    length: int
+    """Services that wait for the same resource."""
+    ahead: str = ""
+    """`namespace/name` of the one before it; empty for the first."""
+
+
+class RolloutFacts(Desired):
+    """How far a change of the pod template is."""
+
+    deferred: Problem | None = None
+    """The change is held back: reason PodsBusy, IdleCheckFailed, IdleCheckUnsupported or PodsCrashLooping."""
+    timed_out: bool = False
+    """It was held back for as long as allowed and then made regardless."""
+    failed: Problem | None = None
+    """The Deployment's progress deadline passed, or pods of the new template crash."""
+    rolled_back: Problem | None = None
+    """The last template that served runs again instead of the wanted one, and why."""
+
+
+class MemoryFacts(Desired):
+    """What a replica's engine is estimated to need, in bytes, beside what the service asks for."""
+
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+    host_bytes: int = 0
+    """The part of the sum that stays in RAM although there is a GPU (`--cpu-moe`, `--no-kv-offload`)."""
+    asked_bytes: int | None = None
+    """Memory of the pod's request (without a GPU), or GPU memory where the service or Model names it."""
+    available_bytes: int | None = None
+    """Most memory that any node could give a pod; None while nodes are unknown or a GPU's memory counts."""
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.cache_bytes + self.compute_bytes
+
+
+class AutoscalerFacts(Desired):
+    """What the autoscaler says of itself."""
+
+    kind: str = "HorizontalPodAutoscaler"
+    problem: str = ""
+    """Why it cannot scale: the metrics API is absent, the metric does not exist. Empty when it can."""
 
 
 class HostedFacts(Desired):
@@ -46,6 +117,24 @@ class HostedFacts(Desired):
     message: str = ""
     heartbeat_age_s: float | None = None
     """Seconds since the host last said it lives; None when it never did."""
+
+
+class ClaimFacts(Desired):
+    """A PersistentVolumeClaim that a model or a cache uses."""
+
+    name: str
+    found: bool
+    bound: bool = False
+    phase: str = ""
+
+
+class AccelerationFacts(Desired):
+    """What the engine's log says of the hardware that computes."""
+
+    device: str
+    """CUDA, ROCm, Vulkan, Metal, OpenCL or CPU."""
+    layers_offloaded: int
+    layers_total: int
 
 
 class ServiceFacts(Desired):
@@ -66,22 +155,29 @@ class ServiceFacts(Desired):
     """What stops this service: an invalid spec, a failed batch, a foreign object in the way."""
     unhonoured: tuple[Problem, ...] = ()
     """Fields that the chosen path cannot honour; each is named in condition SpecHonoured=False."""
-    queue_position: int = 0
-    """Place among the services that wait for a GPU, oldest first, from 1; 0 when unknown or not waiting."""
+    queue: QueuePlace | None = None
+    """None when the service waits for no GPU."""
+    never_fits: str = ""
+    """Why no node of the cluster could ever hold a replica; empty when one could, or nothing is known."""
+    quota: Problem | None = None
+    """A GPUQuota that leaves no room: what exists stays, nothing more is made."""
+    replica_failure: str = ""
+    """Why the Deployment cannot make pods at all (a ResourceQuota, a missing PriorityClass), in the API's words."""
+    cache_claim: ClaimFacts | None = None
+    """The claim that the pods mount for their weights, while it is not bound."""
+    preemption: tuple[Problem, ...] = ()
+    """Whose place this service took, or who took its place, and by what right."""
+    rollout: RolloutFacts = RolloutFacts()
+    memory: MemoryFacts | None = None
+    autoscaler: AutoscalerFacts | None = None
+    unproved_replicas: int = 0
+    """Ready pods that do not count in `ready_replicas`, because they have not answered a completion."""
+    acceleration: AccelerationFacts | None = None
     priority_value: int | None = None
     """Value of the PriorityClass that the pods name; None where it was not looked up."""
     pods: tuple[PodFacts, ...] = ()
     hosted: HostedFacts | None = None
     """None: the service runs in pods."""
-
-
-class ClaimFacts(Desired):
-    """A PersistentVolumeClaim that a model or a cache uses."""
-
-    name: str
-    found: bool
-    bound: bool = False
-    phase: str = ""
 
 
 class ProbeFacts(Desired):
@@ -102,6 +198,24 @@ class ProbeFacts(Desired):
     """The source that was looked at; facts of another source do not count."""
 
 
+class TransferFacts(Desired):
+    """A download of a model that is under way, as the pod that does it says."""
+
+    done_bytes: int
+    total_bytes: int | None = None
+    bytes_per_s: float | None = None
+    where: str = ""
+    """`pod/<name>` or `job/<name>`."""
+
+
+class PrefetchFacts(Desired):
+    """The Job that fetches a model ahead of its services."""
+
+    job: str
+    state: Literal["started", "running", "done", "failed", "invalid"]
+    message: str = ""
+
+
 class ModelFacts(Desired):
     """All that the status of a model is made of."""
 
@@ -109,3 +223,5 @@ class ModelFacts(Desired):
     probe: ProbeFacts | None = None
     claim: ClaimFacts | None = None
     accelerator_ready: bool = True
+    transfer: TransferFacts | None = None
+    prefetch: PrefetchFacts | None = None

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from program.desired.base import Desired
+from program.desired.base import Desired, JsonObject
 
 
 class SourceKind(StrEnum):
@@ -20,7 +20,9 @@ class SourceKind(StrEnum):
     CLAIM = "pvc"
     """A file on an existing PersistentVolumeClaim."""
     REPOSITORY = "hf"
-    """A Hugging Face repository that the engine fetches itself."""
+    """A Hugging Face repository; the engine fetches it itself unless the Model lists `files`."""
+    S3 = "s3"
+    """An object, or with `files` a prefix, in an S3-compatible store."""
 
 
 class ModelSource(Desired):
@@ -30,7 +32,7 @@ class ModelSource(Desired):
     address: str
     """The source exactly as written; the cache key is derived from it."""
     path: str = ""
-    """FILE: the absolute path. CLAIM: the file's path on the claim. HTTP: the URL's last path segment."""
+    """FILE: the absolute path. CLAIM: the file's path on the claim. HTTP: the URL's last path segment. S3: the key."""
     claim: str = ""
     """CLAIM: the PersistentVolumeClaim's name."""
     repository: str = ""
@@ -39,6 +41,8 @@ class ModelSource(Desired):
     """REPOSITORY: branch, tag or commit; empty means the repository's default."""
     url: str = ""
     """HTTP: where the file itself is, if `address` is a page about it; else empty."""
+    bucket: str = ""
+    """S3: the bucket."""
 
     @property
     def download_address(self) -> str:
@@ -52,17 +56,40 @@ class GpuVendor(StrEnum):
     INTEL = "intel"
 
 
+GPU_RESOURCES = {
+    GpuVendor.NVIDIA: "nvidia.com/gpu",
+    GpuVendor.AMD: "amd.com/gpu",
+    GpuVendor.INTEL: "gpu.intel.com/i915",
+}
+"""The extended resource of each vendor's device plugin."""
+
+
 class Gpu(Desired):
     """The GPUs of one replica. No GPU is `None` where a Gpu is optional; `count` is at least 1."""
 
     count: int = Field(ge=1)
     vendor: GpuVendor = GpuVendor.NVIDIA
+    resource: str = ""
+    """The extended resource that is counted, when it is not the vendor's own: a MIG profile, a shared or custom one."""
+    toleration_key: str = ""
+    """Taint of GPU nodes that pods tolerate; empty means the resource's name."""
+    backend: Literal["", "vulkan", "rocm"] = ""
+    """llama.cpp's backend on AMD, when not the default."""
+    shared: bool = False
+    """The GPU is time-shared: pods go to the nodes that the operator set aside for sharing."""
+    claims: tuple[JsonObject, ...] = ()
+    """Pod resource claims (dynamic resource allocation) instead of an extended resource."""
     layers: int | None = None
     """Layers kept on the GPU; None or -1 means all, 0 means none."""
     split_mode: Literal["layer", "row", "none"] = "layer"
     """llama.cpp's `--split-mode`, for more than one GPU."""
     tensor_split: tuple[int, ...] = ()
     """llama.cpp's `--tensor-split` proportions; empty means equal shares."""
+
+    @property
+    def resource_name(self) -> str:
+        """The extended resource that a pod asks for; it has no meaning where `claims` are given."""
+        return self.resource or GPU_RESOURCES[self.vendor]
 
 
 class ModelGpu(Desired):
@@ -77,6 +104,12 @@ class ModelGpu(Desired):
     strategy: Literal["layer", "tensor", "row", "pipeline", "none"] = "layer"
     layer_split: tuple[str, ...] = ()
     """Layers of each GPU as `start-end`, as written."""
+    resource: str = ""
+    toleration_key: str = ""
+    backend: Literal["", "vulkan", "rocm"] = ""
+    claims: tuple[JsonObject, ...] = ()
+    memory_bytes: int | None = None
+    """GPU memory that the model expects on each GPU."""
 
 
 class GgufFacts(Desired):
@@ -92,6 +125,18 @@ class GgufFacts(Desired):
     layer_count: int | None = None
     head_count: int | None = None
     head_count_kv: int | None = None
+    """Key and value heads of a layer; where layers differ, the most that one has."""
+    head_counts_kv: tuple[int, ...] = ()
+    """Key and value heads layer by layer, only where layers differ (0: a layer without attention)."""
+    sliding_window: int | None = None
+    """Tokens that a layer with sliding-window attention looks back; None where every layer sees the whole context."""
+    vocabulary_size: int | None = None
+    feed_forward_length: int | None = None
+    expert_count: int | None = None
+    weights_bytes: int | None = None
+    """All tensors together, from their shapes and types."""
+    expert_bytes: int | None = None
+    """Tensors of mixture-of-experts layers, which `--cpu-moe` keeps in RAM."""
     key_length: int | None = None
     """Numbers in one head's key; None means embedding_size / head_count."""
     value_length: int | None = None
@@ -121,7 +166,18 @@ class DesiredModel(Desired):
     """The file's name inside its cache directory, fixed once per cache key."""
     size_bytes: int | None = None
     gguf: GgufFacts | None = None
-    accelerator: Literal["cpu", "metal", "cuda", "rocm"] = "cpu"
+    files: tuple[str, ...] = ()
+    """Relative paths of a set of files below the source; the first is the one that the engine opens."""
+    mmproj: str = ""
+    """Relative path of the multimodal projector, which is fetched with `files`."""
+    source_secret: str = ""
+    """Secret beside the Model whose keys become the downloader's environment: AWS_*, HF_TOKEN, SOURCE_TOKEN."""
+    refresh: Literal["IfNotPresent", "OnChange"] = "IfNotPresent"
+    """OnChange: a pod that starts fetches the file again when the source has changed."""
+    prefetch: bool = False
+    """Fetch the weights into the namespace's cache before any service asks for them."""
+    prefetch_tolerations: tuple[JsonObject, ...] = ()
+    accelerator: Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"] = "cpu"
     gpu: ModelGpu | None = None
     memory_budget_bytes: int | None = None
     memory_fraction: float | None = None

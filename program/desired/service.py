@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from program.desired.base import Desired, JsonObject
-from program.desired.engines import EngineSettings
+from program.desired.engines import EngineSettings, SecretKey
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu
 
@@ -22,6 +22,72 @@ class Endpoint(Desired):
     """The Service's port as the user wrote it; None means 8080 (LLMKube's URL), whatever port the container has."""
     path: str = "/v1/chat/completions"
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    node_port: int | None = None
+    """The port on every node, for type NodePort; None lets the cluster choose."""
+
+
+class Exposure(Desired):
+    """How clients outside the cluster reach the service."""
+
+    by: Literal["gateway", "ingress"]
+    host: str = ""
+    """DNS name; empty means any that leads to the gateway or ingress."""
+    gateway: str = ""
+    gateway_namespace: str = ""
+    """Namespace of the Gateway; empty means the service's own."""
+    ingress_class: str = ""
+    tls_secret: str = ""
+    model_name: str = ""
+    """Requests for this model only, by the header that an AI gateway sets; empty means all."""
+
+
+class NetworkAccess(Desired):
+    """Who may connect to the pods."""
+
+    namespaces: tuple[str, ...] = ()
+    """Names of namespaces whose pods may connect; the service's own always may."""
+
+
+class Disruption(Desired):
+    """What may take pods away."""
+
+    protect_startup: bool = True
+    """Keep node autoscalers off a pod until it serves."""
+    protect_always: bool = False
+    """Keep node autoscalers off the pods for good."""
+    max_unavailable: str = ""
+    """Pods (`1`) or share (`25%`) that may be away at once; asks for a PodDisruptionBudget. Empty asks for none."""
+
+
+class RolloutPolicy(Desired):
+    """How a changed pod template replaces pods that serve."""
+
+    wait_for_idle: bool = False
+    """Hold the change until no replica works on a request, and let each pod finish its requests before it stops."""
+    idle_timeout_s: int = 300
+    force: bool = False
+    """Do not wait, whatever `wait_for_idle` says."""
+    rollback: bool = False
+    """A rollout that fails goes back to the last template that served."""
+
+
+class ServiceLevelObjective(Desired):
+    """What share of the time, or of requests, the service must do well."""
+
+    name: str = ""
+    objective: str
+    """Percent, as written (`99.5`)."""
+    window: str = "28d"
+    indicator: Literal["availability", "latency"] = "availability"
+    latency_threshold: str = ""
+
+
+class ModelStorage(Desired):
+    """Where pods keep the weights."""
+
+    persistence: Literal["Cached", "Ephemeral"] = "Cached"
+    claim_name: str = ""
+    """A PersistentVolumeClaim of the user's instead of the namespace's cache."""
 
 
 class ScalingMetric(Desired):
@@ -32,12 +98,17 @@ class ScalingMetric(Desired):
 
 
 class Autoscaling(Desired):
-    """A HorizontalPodAutoscaler; while it exists the live replica count is not ours."""
+    """An autoscaler; while it exists the live replica count is not ours.
+
+    A HorizontalPodAutoscaler, or where `min_replicas` is 0 a KEDA ScaledObject, since only KEDA scales to nothing.
+    """
 
     min_replicas: int = 1
     max_replicas: int
     metrics: tuple[ScalingMetric, ...] = ()
     """Empty means the runtime's own default metric."""
+    query: str = ""
+    """PromQL for KEDA instead of the metrics."""
 
 
 class PodSettings(Desired):
@@ -58,6 +129,11 @@ class PodSettings(Desired):
     priority_class_name: str = "llmkube-normal"
     cpu_request: str | None = None
     memory_request: str | None = None
+    ephemeral_storage: str | None = None
+    affinity: JsonObject | None = None
+    topology_spread: tuple[JsonObject, ...] = ()
+    extra_volumes: tuple[JsonObject, ...] = ()
+    extra_volume_mounts: tuple[JsonObject, ...] = ()
 
 
 class HostPlacement(Desired):
@@ -89,5 +165,32 @@ class DesiredService(Desired):
     eviction_protection: bool = False
     host_placement: HostPlacement | None = None
     """None: the service runs in the cluster's pods."""
+    mode: Literal["chat", "embedding", "rerank"] = "chat"
+    suspended: bool = False
+    """No replica runs and no autoscaler exists, whatever `replicas` says, until this is taken back."""
+    draft: DesiredModel | None = None
+    """The draft model of speculative decoding, when pods must fetch it beside the model."""
+    bind_address: str = ""
+    """Address that the engine listens on in a pod; empty means all, of both families."""
+    expose: Exposure | None = None
+    api_key: SecretKey | None = None
+    """The key that clients must send as a Bearer token."""
+    network: NetworkAccess | None = None
+    """None: no NetworkPolicy."""
+    disruption: Disruption = Disruption()
+    rollout: RolloutPolicy = RolloutPolicy()
+    storage: ModelStorage = ModelStorage()
+    slo: ServiceLevelObjective | None = None
+    revision_history_limit: int | None = None
+    max_pod_lifetime_s: int | None = None
+    """A pod that is older is replaced, one at a time, while the service is otherwise whole."""
+    pod_lifetime_idle_timeout_s: int | None = None
+    """How long to wait for an old pod to be idle before it is replaced; None means not to wait for it."""
+    gpu_memory_bytes: int | None = None
+    """GPU memory that each replica is said to need; quotas count it."""
+    completion_check: bool = True
+    """A replica counts as ready only once it has answered one real request."""
+    readiness_gate: bool = False
+    """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
     adopt: bool = False
     """Take over objects of the same names that somebody else made (annotation `herdsman.dev/adopt: "true"`)."""

@@ -30,7 +30,7 @@ HOST_CONTEXT_SIZE = 2048
 """Tokens. llama-server would take the model's own context, which can need more memory than a Mac has."""
 HOST_BATCH_SIZE = 2048
 
-Accelerator = Literal["cpu", "metal", "cuda", "rocm"]
+Accelerator = Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"]
 
 
 class LlamaCppRuntime:

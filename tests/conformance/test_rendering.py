@@ -10,7 +10,8 @@ import pytest
 
 from components.render import RenderOptions, render
 from program.desired.errors import SpecInvalid
-from program.dialects.llmkube.parse import model_of, parse_service
+from program.dialects.llmkube.parse import parse_service
+from program.dialects.llmkube.parse_model import model_of
 from tests.conformance.comparison import ABSENT, Defect, Json, as_text, compare_flat, flatten_all, uncorrected
 from tests.conformance.corrections import CORRECTIONS, corrections_of
 from tests.conformance.vectors import Vector, all_vectors

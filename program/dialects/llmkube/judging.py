@@ -11,7 +11,6 @@ from typing import Literal
 
 from program.desired.base import Desired, JsonObject
 from program.desired.facts import HostedFacts, PodFacts, Problem, ServiceFacts
-from program.desired.model import GpuVendor
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
 from program.dialects.llmkube.service_schema import Phase
@@ -19,11 +18,6 @@ from program.dialects.llmkube.service_schema import Phase
 STALE_HEARTBEAT_S = 180.0
 """A host that was silent for this long no longer counts as alive."""
 
-GPU_RESOURCES = {
-    GpuVendor.NVIDIA: "nvidia.com/gpu",
-    GpuVendor.AMD: "amd.com/gpu",
-    GpuVendor.INTEL: "gpu.intel.com/i915",
-}
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9][A-Za-z0-9./_-]*[A-Za-z0-9])")
 PENDING_REASONS = frozenset({Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST})
 """Reasons of a problem that something outside will solve: the service is Pending, not Failed."""
@@ -142,7 +136,7 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
         return Judgement(phase="Creating", outcome="reconciling", reason=Reason.POD_FAILING, message=message)
     unscheduled = next((pod for pod in pods if pod.unschedulable), None)
     if unscheduled is not None:
-        return _unscheduled(unscheduled, desired, counted, queue_position=facts.queue_position)
+        return _unscheduled(unscheduled, desired, counted, queue_position=facts.queue.position if facts.queue else 0)
     return Judgement(phase="Creating", outcome="reconciling", reason=Reason.REPLICAS_STARTING, message=counted)
 
 
@@ -180,7 +174,7 @@ def _unscheduled(pod: PodFacts, desired: DesiredService | None, counted: str, *,
 def _missing_gpu(pod: PodFacts, desired: DesiredService | None) -> tuple[str, str] | None:
     """Find the GPU resource that the scheduler misses and how many of it the pod really asks for."""
     gpu = desired.gpu if desired is not None else None
-    own = GPU_RESOURCES[gpu.vendor] if gpu is not None else ""
+    own = gpu.resource_name if gpu is not None else ""
     for resource in _INSUFFICIENT.findall(pod.unschedulable):
         # Extended resources have a domain; cpu, memory, ephemeral-storage and pods have none.
         if "/" in resource and (resource == own or resource in pod.requests):

@@ -11,7 +11,7 @@ from program.desired.base import Desired, JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ModelFacts, ProbeFacts, Problem
 from program.desired.model import ModelSource, SourceKind
-from program.dialects.llmkube.parse import model_of
+from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import parse_source
 
 

@@ -85,8 +85,8 @@ def service_status(
         status["schedulingMessage"] = verdict.scheduling_message
     if verdict.waiting_for:
         status["waitingFor"] = verdict.waiting_for
-        if facts.queue_position:
-            status["queuePosition"] = facts.queue_position
+        if facts.queue is not None:
+            status["queuePosition"] = facts.queue.position
     if _same(status, previous):
         return previous
     return {**status, "lastUpdated": timestamp(now)}

@@ -8,7 +8,7 @@ import pytest
 
 from program.desired.errors import SpecInvalid
 from program.desired.model import GpuVendor, ModelFormat, ModelGpu, SourceKind
-from program.dialects.llmkube.parse import model_of
+from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import cache_key
 
 URL = "https://example.com/model.gguf"

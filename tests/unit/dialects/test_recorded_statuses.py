@@ -9,7 +9,8 @@ import pytest
 
 from program.desired.facts import HostedFacts, ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import model_of, parse_service, unhonoured
+from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.service_status import service_status
 from tests.support.vectors import Situation, Vector, vectors
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from program.desired.facts import HostedFacts, PodFacts, Problem, ServiceFacts
+from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePlace, ServiceFacts
 from program.desired.model import DesiredModel, ModelGpu
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
@@ -211,9 +211,11 @@ def test_a_missing_gpu_is_named_with_what_the_pod_really_asks_for(vendor: Any, r
 
 def test_a_place_in_the_queue_is_told_while_waiting_only() -> None:
     pod = PodFacts(name="svc-1", unschedulable="0/1 nodes: 1 Insufficient nvidia.com/gpu.")
-    waiting = status_of(facts(pods=(pod,), queue_position=3), gpu=ModelGpu(count=1))
+    waiting = status_of(facts(pods=(pod,), queue=QueuePlace(position=3, length=5)), gpu=ModelGpu(count=1))
     assert (waiting["queuePosition"], waiting["waitingFor"]) == (3, "nvidia.com/gpu: 1")
-    assert "queuePosition" not in status_of(facts(ready=1, queue_position=3), gpu=ModelGpu(count=1))
+    assert "queuePosition" not in status_of(
+        facts(ready=1, queue=QueuePlace(position=3, length=5)), gpu=ModelGpu(count=1)
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from agent.server.gguf_header import read_header
 from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
 from program.desired.model import GgufFacts
 from program.dialects.llmkube.model_status import human_size, model_status
-from program.dialects.llmkube.parse import model_of
+from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import cache_key
 from tests.support.vectors import DIRECTORY, Vector, vectors
 
