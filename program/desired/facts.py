@@ -137,6 +137,16 @@ class AccelerationFacts(Desired):
     layers_total: int
 
 
+class GatewayFacts(Desired):
+    """What the Gateway or Ingress controller says of the service's route."""
+
+    accepted: bool
+    message: str = ""
+    """Why it is not accepted, in that controller's words."""
+    endpoint: str = ""
+    """URL that clients outside the cluster use; empty while no address is known."""
+
+
 class ServiceFacts(Desired):
     """All that the status of a service is made of."""
 
@@ -175,6 +185,10 @@ class ServiceFacts(Desired):
     acceleration: AccelerationFacts | None = None
     priority_value: int | None = None
     """Value of the PriorityClass that the pods name; None where it was not looked up."""
+    template_hash: str = ""
+    """Hash of the pod template that every replica runs; empty during a rollout and while none exists."""
+    gateway: GatewayFacts | None = None
+    """None: not exposed, or nothing has been said of the route yet."""
     pods: tuple[PodFacts, ...] = ()
     hosted: HostedFacts | None = None
     """None: the service runs in pods."""
