@@ -116,10 +116,17 @@ class LocalCluster:
             return tuple(missing)
 
     def down(self, *, purge: bool = False) -> tuple[str, ...]:
-        """Stop every process of this cluster and no other; return what ran. The data stays unless purged."""
+        """Stop every process of this cluster and no other; return what ran. The data stays unless purged.
+
+        A node of the cluster goes first, with its pods.
+        """
         if not self.layout.directory.is_dir():
             return ()
+        from tools.node import lifecycle  # here, because a node is made of what this package has
+        from tools.node.layout import node_layout
+
         with self._locked():
+            lifecycle.stop(node_layout(self.layout.directory), purge=purge)
             state = State.read(self.layout.state)
             running = tuple(name for name in CONTROL_PLANE if self._find(name, state) is not None)
             for group in (CONTROL_PLANE[2:], CONTROL_PLANE[1:2], CONTROL_PLANE[:1]):

@@ -128,6 +128,8 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "client-ca-file": str(pki / "ca.crt"),
         "kubelet-client-certificate": str(pki / "kubelet-client.crt"),
         "kubelet-client-key": str(pki / "kubelet-client.key"),
+        # No name server here knows the names of nodes.
+        "kubelet-preferred-address-types": "InternalIP",
         "requestheader-client-ca-file": str(pki / "front-proxy-ca.crt"),
         "requestheader-allowed-names": FRONT_PROXY,
         "requestheader-username-headers": "X-Remote-User",

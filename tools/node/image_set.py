@@ -1,0 +1,66 @@
+"""The images that a local node needs where no registry is: the pause container, the downloader, llama-server.
+
+Each is made of programs of this machine. `herdsman.test` is a name that no registry can have (RFC 6761).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tools.node.configuration import PAUSE_IMAGE
+from tools.node.images import Entry, Image, Link, accounts, with_libraries
+from tools.toolchain import ToolMissing
+
+DOWNLOADER_IMAGE = "herdsman.test/downloader:1"
+LLAMA_SERVER_IMAGE = "herdsman.test/llama-server:1"
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_CURL_USER = ("curl_user", 100, 101)
+"""Of the image that people use, docker.io/curlimages/curl."""
+
+
+def pause() -> Image:
+    """What holds a pod's namespaces: it waits, ends when told to, and reaps."""
+    script = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"
+    return Image(PAUSE_IMAGE, _shell(), entrypoint=("/bin/sh", "-c", script))
+
+
+def downloader() -> Image:
+    """A shell, curl and certificates, run by the user that the usual curl image has."""
+    files = {**_shell(), **_curl(), **accounts([_CURL_USER])}
+    name, uid, gid = _CURL_USER
+    del name
+    return Image(DOWNLOADER_IMAGE, files, user=f"{uid}:{gid}", folders={"tmp": 0o1777})
+
+
+def llama_server(program: Path) -> Image:
+    """The engine, beside a shell and curl, as the image of llama.cpp has them."""
+    files = {**_shell(), **_curl(), **accounts([]), **with_libraries(program, at="app/llama-server")}
+    return Image(LLAMA_SERVER_IMAGE, files, entrypoint=("/app/llama-server",), folders={"tmp": 0o1777})
+
+
+def _shell() -> dict[str, Entry]:
+    """A static busybox under the names of all that it can do.
+
+    Raises:
+        ToolMissing: there is no busybox, or one that needs libraries.
+    """
+    busybox = _program("busybox", "`apt-get install busybox-static`")
+    applets = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, timeout=60, check=True).stdout
+    links = {f"bin/{name}": Link("busybox") for name in applets.split() if name != "busybox"}
+    return {**links, **with_libraries(busybox, at="bin/busybox")}
+
+
+def _curl() -> dict[str, Entry]:
+    files = with_libraries(_program("curl", "`apt-get install curl`"), at="usr/bin/curl")
+    if _CERTIFICATES.is_file():
+        files[str(_CERTIFICATES).lstrip("/")] = _CERTIFICATES
+    return files
+
+
+def _program(name: str, remedy: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        raise ToolMissing(name, "goes into the images of a local node and is not on PATH", remedy)
+    return Path(found).resolve()

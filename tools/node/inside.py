@@ -1,0 +1,125 @@
+"""The first process of a node's namespaces: prepares them, runs containerd, kubelet and kube-proxy, and reaps.
+
+Started by `keeper` as `python -m tools.node.inside DIRECTORY SOCKET`. The kernel ends everything in the namespaces when
+this process ends, which it does when the keeper is gone: the other end of the socket is closed then.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tools.node import configuration
+from tools.node.layout import NodeLayout
+
+# What kubelet would set for the whole machine. It is shown the values that it wants, in files that only it sees.
+_KERNEL_SETTINGS = {
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/keys/root_maxbytes": "25000000",
+}
+_RESTART_S = 1.0
+
+
+def main(arguments: list[str]) -> None:
+    """Run until the keeper is gone."""
+    layout = NodeLayout(Path(arguments[0]))
+    keeper = socket.socket(fileno=int(arguments[1]))
+    plan = layout.read_plan()
+    _prepare_mounts(layout)
+    _run("ip", "link", "set", "lo", "up")
+    # The API server of this machine's loopback is found on the node's loopback: the keeper answers there, outside.
+    listener = socket.create_server(("127.0.0.1", plan.api_port))
+    socket.send_fds(keeper, [b"listening"], [listener.fileno()])
+    listener.close()
+    if not keeper.recv(16):  # the link is there
+        return
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    _supervise(layout, configuration.commands(plan, layout), keeper)
+
+
+def _prepare_mounts(layout: NodeLayout) -> None:
+    # Shared among the node's own, so that what kubelet mounts for a volume shows in containers that run already.
+    _run("mount", "--make-rshared", "/")
+    _run("mount", "-t", "tmpfs", "-o", "mode=0755", "herdsman", "/run")
+    _run("mount", "--bind", str(layout.lib), "/var/lib")
+    _run("mount", "--bind", str(layout.logs), "/var/log")
+    settings = Path("/run/kernel-settings")
+    settings.mkdir()
+    for name, value in _KERNEL_SETTINGS.items():
+        file = settings / name.replace("/", "-")
+        file.write_text(value)
+        _run("mount", "--bind", str(file), f"/proc/sys/{name}")
+
+
+def _supervise(layout: NodeLayout, commands: dict[str, list[str]], keeper: socket.socket) -> None:
+    """Keep the programs running and reap every process whose parent is gone, until the keeper hangs up."""
+    wakeup, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, str] = {}
+    due = dict.fromkeys(commands, 0.0)
+    while True:
+        now = time.monotonic()
+        for name in [name for name, at in due.items() if at <= now]:
+            if name == "kubelet" and not _answers(configuration.CONTAINERD_SOCKET):
+                due[name] = now + 0.05  # it would give up
+                continue
+            del due[name]
+            running[_spawn(commands[name], layout.log(name))] = name
+        timeout = max(0.0, min(due.values()) - now) if due else None
+        ready, _, _ = select.select([keeper, wakeup], [], [], timeout)
+        if keeper in ready:
+            return
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        for pid in _ended():
+            if name := running.pop(pid, ""):
+                print(f"{name} ended and is started again", flush=True)
+                due[name] = time.monotonic() + _RESTART_S
+
+
+def _spawn(command: list[str], log: Path) -> int:
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
+    process.returncode = 0  # reaped with all others
+    return process.pid
+
+
+def _ended() -> list[int]:
+    found = []
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        found.append(pid)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,192 @@
+"""A real node of a local cluster: containerd, kubelet and kube-proxy in namespaces of their own.
+
+The CLI and the tests call `Node`. Pods and Services can be reached from this machine by their addresses, and pods reach
+servers of this machine on `network.gateway`; nothing else is reachable from a pod.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tools.localcluster import ClusterError, LocalCluster
+from tools.localcluster.certificates import SERVICE_NETWORK
+from tools.localcluster.layout import write_private
+from tools.node import cgroups, configuration, image_set, images, lifecycle, requirements
+from tools.node.layout import MAX_NODES, Network, NodePlan, node_layout
+from tools.toolchain import ToolMissing, locate
+
+_POLL_S = 0.05
+
+
+class Node:
+    """The one real node of a cluster; it lives in the cluster's folder and goes down with it."""
+
+    def __init__(self, cluster: LocalCluster, *, name: str = "node") -> None:
+        """Name the cluster, which must be up, and the Node object."""
+        self._cluster = cluster
+        self.layout = node_layout(cluster.layout.directory)
+        self.name = name
+
+    @property
+    def network(self) -> Network:
+        """The node's addresses; there are some after the first `up`."""
+        return self.layout.read_plan().network
+
+    def up(self, *, timeout_s: float = 60.0) -> bool:
+        """Start the node unless it runs, and wait until pods can run on it; return whether it was started.
+
+        Raises:
+            ToolMissing: a program is not on this machine, or the machine cannot run a node.
+            ClusterError: it was not ready in time.
+        """
+        started = not lifecycle.runs(self.layout)
+        if started:
+            self._prepare()
+            lifecycle.start(self.layout)
+        deadline = time.monotonic() + timeout_s
+        self._await(self._container_runtime_answers, "containerd", deadline)
+        if started:
+            self.load([image_set.pause()])
+        self._await(self._is_ready, "kubelet", deadline)
+        self._await(self._routes_services, "kube-proxy", deadline)
+        return started
+
+    def down(self, *, purge: bool = False) -> bool:
+        """End the node and all its pods; return whether it ran."""
+        return lifecycle.stop(self.layout, purge=purge)
+
+    def load(self, wanted: Iterable[images.Image]) -> None:
+        """Give the node images that it need not pull.
+
+        Raises:
+            ClusterError: containerd refused one.
+        """
+        with tempfile.TemporaryDirectory(dir=self.layout.directory) as folder:
+            for image in wanted:
+                archive = images.write(image, Path(folder) / "image.tar")
+                self.ctr("images", "import", str(archive))
+
+    def ctr(self, *arguments: str) -> str:
+        """Run containerd's own client on the node's pods and images; return what it prints.
+
+        Raises:
+            ClusterError: it failed; the message holds what it said.
+        """
+        command = ["ctr", f"--address={self._containerd_socket}", "--namespace=k8s.io", *arguments]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if answer.returncode != 0:
+            raise ClusterError(f"ctr {' '.join(arguments)}: {answer.stderr.strip()}")
+        return answer.stdout
+
+    def _prepare(self) -> None:
+        if lack := requirements.missing(self.layout.directory):
+            raise ToolMissing("node", "cannot run on this machine", lack)
+        plugins = requirements.cni_plugins()
+        assert plugins is not None
+        plan = NodePlan(
+            name=self.name,
+            index=_free_index(),
+            api_port=urlsplit(self._cluster.server).port or 0,
+            service_network=SERVICE_NETWORK,
+            kubelet=str(locate("kubelet")),
+            kube_proxy=str(locate("kube-proxy")),
+            cni_plugins=str(plugins),
+            snapshotter=self._snapshotter(),
+        )
+        self.layout.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.layout.write_plan(plan)
+        authority = self._cluster.layout.pki / "ca.crt"
+        for name, text in configuration.files(plan, self.layout, client_authority=authority).items():
+            file = self.layout.configuration / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_private(file, text)
+        folder = self.layout.configuration
+        self._cluster.write_kubeconfig(
+            folder / "kubelet.kubeconfig", user=f"system:node:{self.name}", groups=("system:nodes",)
+        )
+        self._cluster.write_kubeconfig(folder / "kube-proxy.kubeconfig", user="system:kube-proxy")
+
+    def _snapshotter(self) -> str:
+        """Images are laid over each other, which the kernel refuses in a folder that is such a pile itself."""
+        self.layout.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kind = subprocess.run(
+            ["stat", "--file-system", "--format=%T", str(self.layout.directory)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return "native" if kind.stdout.strip() == "overlayfs" else "overlayfs"
+
+    @property
+    def _containerd_socket(self) -> str:
+        return f"/proc/{lifecycle.first_pid(self.layout)}/root{configuration.CONTAINERD_SOCKET}"
+
+    def _container_runtime_answers(self) -> bool:
+        # Not by `ctr`: one that is too early waits ten seconds before it looks again.
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(self._containerd_socket)
+            except OSError:
+                return False
+        return True
+
+    def _is_ready(self) -> bool:
+        answer = self._get(self._cluster.server, f"/api/v1/nodes/{self.name}", as_administrator=True)
+        node = json.loads(answer) if answer else {}
+        conditions = node.get("status", {}).get("conditions", [])
+        tainted = {taint["key"] for taint in node.get("spec", {}).get("taints", [])}
+        ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+        return ready and "node.kubernetes.io/not-ready" not in tainted
+
+    def _routes_services(self) -> bool:
+        address = f"http://{self.network.address}:{configuration.KUBE_PROXY_HEALTH_PORT}"
+        return self._get(address, "/healthz") is not None
+
+    def _get(self, base: str, path: str, *, as_administrator: bool = False) -> bytes | None:
+        address = urlsplit(base)
+        assert address.hostname is not None
+        connection = (
+            http.client.HTTPSConnection(address.hostname, address.port, timeout=5, context=self._cluster.ssl_context())
+            if as_administrator
+            else http.client.HTTPConnection(address.hostname, address.port, timeout=5)
+        )
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read()
+            return body if answer.status == http.client.OK else None
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def _await(self, look: Callable[[], bool], program: str, deadline: float) -> None:
+        while not look():
+            if not lifecycle.runs(self.layout):
+                raise ClusterError(f"the node ended right after its start; {self._last_words('node')}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"the node's {program} was not ready in time; {self._last_words(program)}")
+            time.sleep(_POLL_S)
+
+    def _last_words(self, program: str) -> str:
+        log = self.layout.log(program)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:] if log.is_file() else []
+        return f"the end of {log}:\n" + "\n".join(lines)
+
+
+def _free_index() -> int:
+    """A number that no other node of this machine has."""
+    for index in range(MAX_NODES):
+        network = Network(index)
+        if not Path("/sys/class/net", network.device).exists() and cgroups.remove(network.cgroup):
+            return index
+    raise ClusterError(f"{MAX_NODES} nodes run on this machine already")

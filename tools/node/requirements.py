@@ -1,0 +1,79 @@
+"""What a real node needs of the machine, looked at before anything is started. `node` and the tests call `missing`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.node import cgroups
+from tools.toolchain import cache_dir
+
+PROGRAMS: dict[str, str] = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "containerd-shim-runc-v2": "containerd",
+    "runc": "runc",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "busybox": "busybox-static",
+    "curl": "curl",
+    "ldd": "libc-bin",
+}
+"""Each program, and the package of Debian that brings it."""
+_PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+_PLUGINS = ("loopback", "ptp", "host-local")
+_OWN_FOLDERS = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"))
+"""A node has these to itself, so nothing that it must see can lie in them."""
+
+
+def missing(directory: Path) -> str | None:
+    """Say what keeps a node from running in this directory, and what to do; None when nothing does."""
+    if sys.platform != "linux":
+        return f"a node runs on Linux only, and this is {sys.platform}"
+    if os.geteuid() != 0:
+        return "a node needs root, for namespaces and control groups"
+    if absent := [name for name in PROGRAMS if shutil.which(name) is None]:
+        packages = sorted({PROGRAMS[name] for name in absent})
+        return f"{', '.join(absent)} not on PATH: `apt-get install {' '.join(packages)}`"
+    if cni_plugins() is None:
+        return f"no network plugins ({', '.join(_PLUGINS)}): `apt-get install containernetworking-plugins`"
+    if controllers := cgroups.missing():
+        return f"the control groups {', '.join(controllers)} are not mounted"
+    for path in (directory, cache_dir(), Path(sys.prefix), Path(__file__).parent):
+        if any(path.resolve().is_relative_to(folder) for folder in _OWN_FOLDERS):
+            return f"a node cannot see {path}: it has a {path.resolve().parts[1]} of its own; choose another folder"
+    return _refused()
+
+
+def cni_plugins() -> Path | None:
+    """The folder with the network plugins."""
+    for folder in _PLUGIN_FOLDERS:
+        if all((folder / name).is_file() for name in _PLUGINS):
+            return folder
+    return None
+
+
+def _refused() -> str | None:
+    """Root in a container may often make neither namespaces nor control groups; try both."""
+    attempt = subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if attempt.returncode != 0:
+        return f"no namespaces may be made here: {attempt.stderr.strip()}"
+    trial = f"herdsman-trial-{os.getpid()}"
+    try:
+        cgroups.make(trial)
+    except OSError as error:
+        return f"no control groups may be made here: {error}"
+    finally:
+        cgroups.remove(trial)
+    return None
