@@ -156,6 +156,8 @@ class Generic(Desired):
 
     kind: Literal["generic"] = "generic"
     args: tuple[str, ...] = ()
+    idle_path: str = ""
+    """HTTP path whose 2xx means that the server works on no request; empty where there is none."""
 
 
 EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | PersonaPlex | Generic

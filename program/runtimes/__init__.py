@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from program.desired.engines import EngineSettings, Generic, LlamaCpp, PersonaPlex, Tgi, Vllm
-from program.runtimes.base import Probes, Runtime
+from program.desired.engines import EngineSettings, Generic, LlamaCpp, LlamaCppRouter, PersonaPlex, Sglang, Tgi, Vllm
+from program.runtimes.base import CompletionRequest, IdleProbe, Probes, ProgressMetrics, Runtime
 from program.runtimes.generic import GenericRuntime
 from program.runtimes.llamacpp import LlamaCppRuntime
+from program.runtimes.llamacpp_router import LlamaCppRouterRuntime
 from program.runtimes.personaplex import PersonaPlexRuntime
+from program.runtimes.sglang import SglangRuntime
 from program.runtimes.tgi import TgiRuntime
 from program.runtimes.vllm import VllmRuntime
 
-__all__ = ["Probes", "Runtime", "runtime_for"]
+__all__ = ["CompletionRequest", "IdleProbe", "Probes", "ProgressMetrics", "Runtime", "runtime_for"]
 
 
 def runtime_for(settings: EngineSettings) -> Runtime:
@@ -23,8 +25,12 @@ def runtime_for(settings: EngineSettings) -> Runtime:
     match settings:
         case LlamaCpp():
             return LlamaCppRuntime()
+        case LlamaCppRouter():
+            return LlamaCppRouterRuntime()
         case Vllm():
             return VllmRuntime()
+        case Sglang():
+            return SglangRuntime()
         case Tgi():
             return TgiRuntime()
         case PersonaPlex():

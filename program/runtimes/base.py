@@ -5,7 +5,7 @@ Ports, images, container names, probe budgets and flag order are LLMKube's, so t
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from program.desired.base import Desired, JsonObject
 from program.desired.engines import SecretKey
@@ -21,6 +21,34 @@ class Probes(Desired):
     startup: JsonObject
     liveness: JsonObject
     readiness: JsonObject
+
+
+class CompletionRequest(Desired):
+    """The smallest request that makes an engine compute: proof that it serves, and not only listens."""
+
+    path: str
+    body: JsonObject
+    """JSON of the POST. It names no model: every engine here then takes the one that it serves."""
+
+
+class IdleProbe(Desired):
+    """How to learn whether an engine works on a request, by one GET; any answer but these means unknown."""
+
+    path: str
+    kind: Literal["slots", "gauge", "status"]
+    """slots: a JSON list whose members say `is_processing`. gauge: a metric in Prometheus' text. status: 2xx is idle,
+    any other answer busy."""
+    gauge: str = ""
+    """For kind gauge: the metric whose samples add up to the requests in flight."""
+
+
+class ProgressMetrics(Desired):
+    """The metrics at GET /metrics that tell an engine that computes from one that hangs."""
+
+    generated_tokens: str
+    """Counter of generated tokens, over all requests that ended or go on."""
+    running_requests: str
+    """Gauge of requests in work."""
 
 
 class Runtime(Protocol):
@@ -43,22 +71,56 @@ class Runtime(Protocol):
     """The pods' metric that an autoscaler follows when the user names none."""
     service_links: bool
     """Kubernetes may add `<SERVICE>_PORT=tcp://…` to the environment; False where the engine reads such names."""
+    api_key_env: str
+    """The variable that the engine takes its API key from; empty where it has none, and a key has no effect."""
 
     def default_image(self, desired: DesiredService) -> str | None:
         """Name the image for the service's accelerator; None when the user must give one."""
         ...
 
-    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
-        """Build the engine's arguments (without the command): `model_path` is the weights' file or directory."""
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
+        """Build the engine's arguments (without the command).
+
+        `model_path` is the weights' file or directory, of a set of files the first; `draft_path` the same of
+        `desired.draft`. `host` holds unless `desired.bind_address` says otherwise.
+        """
         ...
 
     def env(self, desired: DesiredService) -> list[JsonObject]:
         """List the engine's own environment, as Kubernetes EnvVars; the user's variables come after these."""
         ...
 
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        """Give the request that proves a replica; None where none is known, or where it would need the API key."""
+        ...
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        """Say how to ask whether a replica is idle; None where it cannot be asked."""
+        ...
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        """Name the metrics that show a replica's progress; None where there are none, or the API key is needed."""
+        ...
+
     def probes(self, port: int) -> Probes:
         """Return the probes for a container that listens on `port`."""
         ...
+
+
+def small_completion(mode: Literal["chat", "embedding", "rerank"]) -> CompletionRequest:
+    """Ask for one token, or for what takes its place in the other modes, at the paths that OpenAI's API gave them."""
+    match mode:
+        case "chat":
+            hello = {"role": "user", "content": "Hi"}
+            return CompletionRequest(
+                path="/v1/chat/completions", body={"messages": [hello], "max_tokens": 1, "temperature": 0}
+            )
+        case "embedding":
+            return CompletionRequest(path="/v1/embeddings", body={"input": "Hi"})
+        case "rerank":
+            return CompletionRequest(path="/v1/rerank", body={"query": "Hi", "documents": ["Hello"]})
 
 
 def http_probes(path: str, port: int) -> Probes:

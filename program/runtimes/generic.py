@@ -7,7 +7,13 @@ from __future__ import annotations
 from program.desired.base import JsonObject
 from program.desired.engines import Generic
 from program.desired.service import DesiredService
-from program.runtimes.base import Probes, tcp_probes
+from program.runtimes.base import (
+    CompletionRequest,
+    IdleProbe,
+    Probes,
+    ProgressMetrics,
+    tcp_probes,
+)
 
 
 class GenericRuntime:
@@ -22,11 +28,14 @@ class GenericRuntime:
     serves_metrics = False
     default_hpa_metric = "llamacpp:requests_processing"
     service_links = True
+    api_key_env = ""
 
     def default_image(self, desired: DesiredService) -> str | None:
         return None
 
-    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
         assert isinstance(desired.engine, Generic), desired.engine
         return list(desired.engine.args)
 
@@ -35,3 +44,13 @@ class GenericRuntime:
 
     def probes(self, port: int) -> Probes:
         return tcp_probes(port)
+
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        return None
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        assert isinstance(desired.engine, Generic), desired.engine
+        return IdleProbe(path=desired.engine.idle_path, kind="status") if desired.engine.idle_path else None
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        return None

@@ -14,7 +14,19 @@ from program.desired.base import JsonObject
 from program.desired.engines import LlamaCpp, RopeScaling
 from program.desired.model import Gpu, GpuVendor, SourceKind
 from program.desired.service import DesiredService
-from program.runtimes.base import Probes, http_probes, mentions, option, positive, switch
+from program.runtimes.base import (
+    CompletionRequest,
+    IdleProbe,
+    Probes,
+    ProgressMetrics,
+    http_probes,
+    mentions,
+    option,
+    positive,
+    secret_env,
+    small_completion,
+    switch,
+)
 
 IMAGE = "ghcr.io/ggml-org/llama.cpp"
 IMAGE_CPU = f"{IMAGE}:server"
@@ -45,27 +57,62 @@ class LlamaCppRuntime:
     serves_metrics = True
     default_hpa_metric = "llamacpp:requests_processing"
     service_links = True
+    api_key_env = "LLAMA_API_KEY"
 
     def default_image(self, desired: DesiredService) -> str | None:
         """Follow the GPU that the pod gets, also when only the service asks for it."""
-        return IMAGE_CPU if desired.gpu is None else IMAGE_BY_VENDOR[desired.gpu.vendor]
+        return llama_server_image(desired.gpu)
 
-    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
         settings = _settings(desired)
         flash = bool(settings.flash_attention) and desired.gpu is not None
         return [
             *_model(desired, model_path),
             *["--port", str(port)],
-            *([] if mentions(settings.extra_args, "--host") else ["--host", host]),
+            *([] if mentions(settings.extra_args, "--host") else ["--host", desired.bind_address or host]),
             *_gpu(desired.gpu),
             *_engine(settings, flash=["--flash-attn", "on"] if flash else []),
         ]
 
     def env(self, desired: DesiredService) -> list[JsonObject]:
-        return []
+        return secret_env(self.api_key_env, desired.api_key)
 
     def probes(self, port: int) -> Probes:
         return http_probes("/health", port)
+
+    # With an API key llama-server answers nothing but /health and its list of models without one.
+
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        return None if desired.api_key else small_completion(served_mode(desired))
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        return None if desired.api_key else IdleProbe(path="/slots", kind="slots")
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        if desired.api_key:
+            return None
+        return ProgressMetrics(
+            generated_tokens="llamacpp:tokens_predicted_total", running_requests="llamacpp:requests_processing"
+        )
+
+
+def llama_server_image(gpu: Gpu | None) -> str:
+    """Name llama.cpp's own image for this GPU; the tag of the image is the backend that it was built with."""
+    if gpu is None:
+        return IMAGE_CPU
+    return f"{IMAGE}:server-{gpu.backend}" if gpu.backend else IMAGE_BY_VENDOR[gpu.vendor]
+
+
+def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank"]:
+    """Tell what llama-server answers: the user's own arguments may turn chat off without `spec.mode`."""
+    extra = _settings(desired).extra_args
+    if desired.mode != "chat":
+        return desired.mode
+    if any(mentions(extra, flag) for flag in ("--reranking", "--rerank")):
+        return "rerank"
+    return "embedding" if any(mentions(extra, flag) for flag in ("--embedding", "--embeddings")) else "chat"
 
 
 def host_argv(

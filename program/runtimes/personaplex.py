@@ -7,7 +7,7 @@ from __future__ import annotations
 from program.desired.base import JsonObject
 from program.desired.engines import PersonaPlex
 from program.desired.service import DesiredService
-from program.runtimes.base import Probes, secret_env, switch, tcp_probes
+from program.runtimes.base import CompletionRequest, IdleProbe, Probes, ProgressMetrics, secret_env, switch, tcp_probes
 
 
 class PersonaPlexRuntime:
@@ -22,11 +22,14 @@ class PersonaPlexRuntime:
     serves_metrics = False
     default_hpa_metric = "llamacpp:requests_processing"
     service_links = True
+    api_key_env = ""
 
     def default_image(self, desired: DesiredService) -> str | None:
         return None
 
-    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
         settings = desired.engine
         assert isinstance(settings, PersonaPlex), settings
         return [
@@ -41,3 +44,12 @@ class PersonaPlexRuntime:
 
     def probes(self, port: int) -> Probes:
         return tcp_probes(port)
+
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        return None
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        return None
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        return None

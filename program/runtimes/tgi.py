@@ -8,7 +8,17 @@ from program.desired.base import JsonObject
 from program.desired.engines import Tgi
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
-from program.runtimes.base import Probes, http_probes, option, positive, secret_env
+from program.runtimes.base import (
+    CompletionRequest,
+    IdleProbe,
+    Probes,
+    ProgressMetrics,
+    http_probes,
+    option,
+    positive,
+    secret_env,
+    small_completion,
+)
 
 
 class TgiRuntime:
@@ -23,11 +33,14 @@ class TgiRuntime:
     serves_metrics = True
     default_hpa_metric = "tgi:queue_size"
     service_links = True
+    api_key_env = "API_KEY"
 
     def default_image(self, desired: DesiredService) -> str | None:
         return "ghcr.io/huggingface/text-generation-inference:3.3.7"
 
-    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
         settings = desired.engine
         assert isinstance(settings, Tgi), settings
         source = desired.model.source
@@ -35,7 +48,7 @@ class TgiRuntime:
         gpus = desired.gpu.count if desired.gpu else 0
         return [
             *["--model-id", source.repository if repository else model_path or source.address],
-            *["--port", str(port), "--hostname", host],
+            *["--port", str(port), "--hostname", desired.bind_address or host],
             *option("--revision", source.revision if repository else None),
             *option("--quantize", settings.quantize),
             *positive("--max-input-length", settings.max_input_length),
@@ -47,7 +60,19 @@ class TgiRuntime:
 
     def env(self, desired: DesiredService) -> list[JsonObject]:
         assert isinstance(desired.engine, Tgi), desired.engine
-        return secret_env("HUGGING_FACE_HUB_TOKEN", desired.engine.hf_token)
+        token = secret_env("HUGGING_FACE_HUB_TOKEN", desired.engine.hf_token)
+        return [*token, *secret_env(self.api_key_env, desired.api_key)]
 
     def probes(self, port: int) -> Probes:
         return http_probes("/health", port)
+
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        return None if desired.api_key else small_completion("chat")
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        return IdleProbe(path="/metrics", kind="gauge", gauge="tgi_batch_current_size")
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        return ProgressMetrics(
+            generated_tokens="tgi_request_generated_tokens_sum", running_requests="tgi_batch_current_size"
+        )

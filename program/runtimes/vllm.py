@@ -8,7 +8,18 @@ from program.desired.base import JsonObject
 from program.desired.engines import Vllm
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
-from program.runtimes.base import Probes, http_probes, option, positive, secret_env, switch
+from program.runtimes.base import (
+    CompletionRequest,
+    IdleProbe,
+    Probes,
+    ProgressMetrics,
+    http_probes,
+    option,
+    positive,
+    secret_env,
+    small_completion,
+    switch,
+)
 
 
 class VllmRuntime:
@@ -24,11 +35,14 @@ class VllmRuntime:
     default_hpa_metric = "vllm:num_requests_running"
     # A Service named `vllm` would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own setting.
     service_links = False
+    api_key_env = "VLLM_API_KEY"
 
     def default_image(self, desired: DesiredService) -> str | None:
         return "vllm/vllm-openai:v0.25.1"
 
-    def argv(self, desired: DesiredService, *, model_path: str, port: int, host: str) -> list[str]:
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
         settings = desired.engine
         assert isinstance(settings, Vllm), settings
         source = desired.model.source
@@ -38,7 +52,7 @@ class VllmRuntime:
         speculative = settings.speculative
         return [
             source.repository if repository else model_path or source.address,
-            *["--port", str(port), "--host", host],
+            *["--port", str(port), "--host", desired.bind_address or host],
             *option("--revision", source.revision if repository else None),
             *(["--tensor-parallel-size", str(explicit)] if explicit > 1 else []),
             *positive("--max-model-len", settings.max_model_len),
@@ -60,10 +74,23 @@ class VllmRuntime:
 
     def env(self, desired: DesiredService) -> list[JsonObject]:
         assert isinstance(desired.engine, Vllm), desired.engine
-        return secret_env("HF_TOKEN", desired.engine.hf_token)
+        return [*secret_env("HF_TOKEN", desired.engine.hf_token), *secret_env(self.api_key_env, desired.api_key)]
 
     def probes(self, port: int) -> Probes:
         return http_probes("/health", port)
+
+    # An API key guards the paths below /v1 only.
+
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        return None if desired.api_key else small_completion(desired.mode)
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        return IdleProbe(path="/metrics", kind="gauge", gauge="vllm:num_requests_running")
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        return ProgressMetrics(
+            generated_tokens="vllm:generation_tokens_total", running_requests="vllm:num_requests_running"
+        )
 
 
 def _gpu_memory(settings: Vllm) -> list[str]:
