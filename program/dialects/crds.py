@@ -116,7 +116,11 @@ def _crd(
 ) -> Json:
     subresources: Json = {"status": {}}
     if scale:
-        subresources["scale"] = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
     properties = {
         "apiVersion": {"type": "string", "description": "Version of the schema that the object is written in."},
         "kind": {"type": "string", "description": "Kind of the object."},

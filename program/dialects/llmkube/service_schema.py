@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from program.dialects.crd_schema import CrdModel, Time, optional, required
+from program.dialects.crd_schema import CrdModel, optional, required
 from program.dialects.llmkube.pod_schema import (
     EnvVar,
     KeySelector,
@@ -19,11 +19,13 @@ from program.dialects.llmkube.pod_schema import (
     SecurityContext,
     Toleration,
 )
+from program.dialects.llmkube.service_status_schema import Condition as Condition
+from program.dialects.llmkube.service_status_schema import Phase as Phase
+from program.dialects.llmkube.service_status_schema import ServiceStatus as ServiceStatus
 
 CacheType = Literal["f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"]
 Runtime = Literal["llamacpp", "personaplex", "vllm", "tgi", "generic"]
 Priority = Literal["critical", "high", "normal", "low", "batch"]
-Phase = Literal["Pending", "Creating", "Progressing", "Ready", "WaitingForGPU", "Stopped", "Failed"]
 
 
 class Metric(CrdModel):
@@ -171,47 +173,3 @@ class ServiceSpec(CrdModel):
     tolerations: list[Toleration] = optional("Taints that the pods tolerate.", [])
     u_batch_size: int | None = optional("Micro batch in tokens (--ubatch-size).", ge=1)
     vllm_config: VllmSpec | None = optional("Settings of runtime vllm.")
-
-
-class Condition(CrdModel):
-    last_transition_time: Time = required("When `status` last changed.")
-    message: str = required("What happened, for people.", max_length=32768)
-    observed_generation: int | None = optional("Generation of the object that was judged.", ge=0, format="int64")
-    reason: str = required(
-        "What happened, for programs.",
-        min_length=1,
-        max_length=1024,
-        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-    )
-    status: Literal["True", "False", "Unknown"] = required("Whether the condition holds.")
-    type: str = required(
-        "Which condition.",
-        max_length=316,
-        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-        r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
-    )
-
-
-class ServiceStatus(CrdModel):
-    """What the service is."""
-
-    conditions: list[Condition] = optional(
-        "Ready, Reconciling and Stalled; Available, Progressing, Degraded and more as the peer has them.",
-        [],
-        x_kubernetes_list_type="map",
-        x_kubernetes_list_map_keys=["type"],
-    )
-    desired_replicas: int | None = optional("Replicas wanted now; an autoscaler's choice counts.")
-    effective_priority: int | None = optional("Value of the priority that applies.")
-    endpoint: str | None = optional("URL that serves requests.")
-    last_updated: Time | None = optional("When this status last changed.")
-    mode: Literal["chat", "embedding", "rerank"] | None = optional("What the endpoint answers.")
-    model_ready: bool | None = optional("Whether the Model is Ready.")
-    observed_generation: int | None = optional("Generation of the spec that this status judges.", format="int64")
-    phase: Phase | None = optional("Where the service is in its life.")
-    queue_position: int | None = optional("Place among the services that wait for a GPU; 0 when not waiting.")
-    ready_replicas: int | None = optional("Replicas that serve.")
-    replicas: int | None = optional("Replicas that exist.")
-    scheduling_message: str | None = optional("Why pods are not scheduled, for people.")
-    scheduling_status: str | None = optional("Why pods are not scheduled, for programs.")
-    waiting_for: str | None = optional("The resource that is short, as `<resource>: <count>`.")
