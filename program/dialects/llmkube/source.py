@@ -7,29 +7,45 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import SplitResult, unquote, urlsplit
+from collections.abc import Sequence
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from program.desired.errors import SpecInvalid
 from program.desired.keys import is_dns_label
 from program.desired.model import ModelSource, SourceKind
 
 FIELD = "spec.source"
+HUB = "https://huggingface.co"
 
 _HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 _HUB_FILE_ROUTES = frozenset({"resolve", "blob", "raw"})
 _REPOSITORY_PART = re.compile(r"[A-Za-z0-9][\w.\-]*", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w.\-/]*", re.ASCII)
+# What ends like this after a revision is a file of the repository; anything else belongs to the revision, whose name
+# may hold slashes.
+_WEIGHTS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".onnx", ".npz")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]", re.ASCII)
+_PATTERN = re.compile(r"[*?\[\]{}]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 _DASHES = re.compile(r"-{2,}")
+_LONGEST_SET = 1000
+_LONGEST_ENTRY = 512
+_LONGEST_PART = 200
 _LONGEST_STEM = 200
 """A file name may have 255 bytes; `.gguf` and a download's `.partial` still have to fit behind the stem."""
 
 
-def parse_source(address: str, *, format: str = "gguf") -> ModelSource:  # noqa: A002 - the CRD's own name for it
+def parse_source(
+    address: str,
+    *,
+    format: str = "gguf",  # noqa: A002 - the CRD's own name for it
+    files: bool = False,
+) -> ModelSource:
     """Parse the address of a model's weights; schemes are read case-insensitively.
 
     `format` is the Model's `spec.format`: a `gguf` is one file, so a path that names a directory is refused for it.
+    `files` says that the Model lists files, so that an S3 address is the prefix that they lie under.
     Raises SpecInvalid with field `spec.source` for anything that Herdsman could not serve.
     """
     if not address:
@@ -49,8 +65,37 @@ def parse_source(address: str, *, format: str = "gguf") -> ModelSource:  # noqa:
     if scheme == "pvc":
         return _claim(address, rest, format)
     if scheme == "hf":
-        return _repository(address, rest)
-    raise _invalid(f"scheme `{scheme}` is not served; use https, http, file, pvc or hf")
+        return _hub_address(address, rest)
+    if scheme == "s3":
+        return _s3(address, rest, format, prefix=files)
+    raise _invalid(f"scheme `{scheme}` is not served; use https, http, file, pvc, hf or s3")
+
+
+def file_set(source: ModelSource, files: Sequence[str], mmproj: str) -> tuple[str, ...]:
+    """List what a Model with `spec.files` fetches, each once, the one that the engine opens first; empty without files.
+
+    Raises SpecInvalid with reason InvalidFileSet for a set that no source has or that could leave its directory.
+    """
+    if not files:
+        if mmproj:
+            raise _unsafe("spec.mmproj", "needs spec.files: name the model's own files there, the one to open first")
+        return ()
+    if source.kind not in (SourceKind.REPOSITORY, SourceKind.S3):
+        raise _unsafe("spec.files", "needs a source `hf://org/repo` or `s3://bucket/prefix` below which the files lie")
+    if len(files) > _LONGEST_SET:
+        raise _unsafe("spec.files", f"has {len(files)} entries; up to {_LONGEST_SET} are fetched")
+    for index, entry in enumerate(files):
+        _check_entry(entry, field=f"spec.files[{index}]")
+        if entry in files[:index]:
+            raise _unsafe(f"spec.files[{index}]", f"`{entry}` is there twice")
+    if mmproj:
+        _check_entry(mmproj, field="spec.mmproj")
+    entries = tuple(dict.fromkeys((*files, *([mmproj] if mmproj else []))))
+    folders = {entry[:at] for entry in entries for at, character in enumerate(entry) if character == "/"}
+    for entry in entries:
+        if entry in folders:
+            raise _unsafe("spec.files", f"`{entry}` would be a file and a folder at once")
+    return entries
 
 
 def cache_key(address: str) -> str:
@@ -63,13 +108,77 @@ def file_name(gguf_name: str, model_name: str) -> str:
     return f"{_sanitised(gguf_name) or _sanitised(model_name) or 'model'}.gguf"
 
 
-def needs_cache(source: ModelSource) -> bool:
-    """Tell whether pods keep a copy in the model cache; claims are mounted, repositories are the engine's business."""
-    return source.kind in (SourceKind.HTTP, SourceKind.FILE)
+def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
+    """Tell whether pods keep a copy in the model cache.
+
+    Claims are mounted; a repository is the engine's business, unless the Model lists which of its `files` it wants.
+    """
+    return source.kind in (SourceKind.HTTP, SourceKind.FILE, SourceKind.S3) or (
+        source.kind is SourceKind.REPOSITORY and bool(files)
+    )
+
+
+def hub_location(url: str, hub_url: str) -> str:
+    """Give the address of a file of Hugging Face when `hub_url` stands in for it; other addresses stay as they are."""
+    base = hub_url.rstrip("/")
+    if not base or base == HUB:
+        return url
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return url
+    if parts.scheme.lower() not in ("http", "https") or host not in _HUB_HOSTS:
+        return url
+    return f"{base}{parts.path}" + (f"?{parts.query}" if parts.query else "")
+
+
+def repository_url(source: ModelSource, hub_url: str = HUB) -> str:
+    """Give the URL below which the files of a REPOSITORY lie; ends with a slash."""
+    revision = quote(source.revision or "main", safe="")
+    return f"{hub_url.rstrip('/') or HUB}/{source.repository}/resolve/{revision}/"
+
+
+def file_url(source: ModelSource, entry: str, hub_url: str = HUB) -> str:
+    """Give the URL of one file of a REPOSITORY."""
+    return repository_url(source, hub_url) + quote(entry)
+
+
+def object_key(source: ModelSource, entry: str = "") -> str:
+    """Give the key of an S3 source's object, or of the entry of its file set."""
+    if not entry:
+        return source.path
+    return f"{source.path.rstrip('/')}/{entry}" if source.path.strip("/") else entry
 
 
 def _invalid(why: str) -> SpecInvalid:
     return SpecInvalid(field=FIELD, why=why)
+
+
+def _unsafe(field: str, why: str) -> SpecInvalid:
+    return SpecInvalid(field=field, why=why, reason="InvalidFileSet")
+
+
+def _check_entry(entry: str, *, field: str) -> None:
+    """Refuse an entry that is not the plain relative path of one file."""
+    shown = entry[:64]
+    if not entry:
+        raise _unsafe(field, "is empty")
+    if len(entry.encode()) > _LONGEST_ENTRY:
+        raise _unsafe(field, f"`{shown}…` is longer than {_LONGEST_ENTRY} bytes")
+    if entry.startswith("/"):
+        raise _unsafe(field, f"`{shown}` must be relative to the source")
+    if "\\" in entry or not entry.isprintable() or entry != entry.strip():
+        raise _unsafe(field, f"{shown!r} holds a backslash, a control character or white space at an end")
+    if _PATTERN.search(entry):
+        raise _unsafe(field, f"`{shown}` looks like a pattern; name each file")
+    for part in entry.split("/"):
+        if part in ("", ".", ".."):
+            raise _unsafe(field, f"`{shown}` must not climb or have empty parts")
+        if part.startswith("."):
+            raise _unsafe(field, f"`{shown}` has a part that begins with a dot; such names are the downloader's own")
+        if len(part.encode()) > _LONGEST_PART:
+            raise _unsafe(field, f"`{shown}…` has a part longer than {_LONGEST_PART} bytes")
 
 
 def _sanitised(name: str) -> str:
@@ -112,12 +221,46 @@ def _hub_page(address: str, parts: SplitResult) -> ModelSource:
     raise _invalid("is neither a file nor a repository's page on Hugging Face; use `…/resolve/<revision>/<file>`")
 
 
+def _hub_address(address: str, rest: str) -> ModelSource:
+    """Parse what follows `hf://`: `org/repo[@revision]`, or one file of it, `org/repo[@revision]/path/to/file.gguf`."""
+    head, at, tail = rest.partition("@")
+    if not at:
+        parts = head.split("/")
+        if len(parts) < 3 or not all(parts):
+            return _repository(address, rest)
+        repository, revision, file = "/".join(parts[:2]), "", "/".join(parts[2:])
+    else:
+        segments = tail.split("/")
+        first = 3 if segments[0] == "refs" else 1
+        if len(segments) <= first or not segments[-1].lower().endswith(_WEIGHTS):
+            return _repository(address, rest)
+        repository, revision, file = head, "/".join(segments[:first]), "/".join(segments[first:])
+    found = _repository(address, f"{repository}{at}{revision}")
+    if any(part in ("", ".", "..") for part in file.split("/")):
+        raise _invalid(f"`{file}` is not the path of a file in the repository")
+    name = file.rsplit("/", 1)[-1]
+    return ModelSource(kind=SourceKind.HTTP, address=address, path=name, url=file_url(found, file))
+
+
+def _s3(address: str, rest: str, model_format: str, *, prefix: bool) -> ModelSource:
+    bucket, _, key = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        raise _invalid(f"`{bucket}` is not the name of a bucket; write `s3://bucket/path/to/model.gguf`")
+    if any(part in (".", "..") for part in key.split("/")) or "//" in key or key.startswith("/"):
+        raise _invalid("has a key with empty, `.` or `..` parts")
+    if not key and not prefix:
+        raise _invalid(f"names no object in bucket `{bucket}`; write its key, or list spec.files")
+    if key.endswith("/") and not prefix:
+        kind = "; a gguf model is one file" if model_format == "gguf" else ""
+        raise _invalid(f"names a prefix{kind}; list spec.files to fetch several objects")
+    return ModelSource(kind=SourceKind.S3, address=address, path=key, bucket=bucket)
+
+
 def _repository(address: str, text: str) -> ModelSource:
     repository, at, revision = text.rstrip("/").partition("@")
     parts = repository.split("/")
     if len(parts) > 2 and all(parts):
-        file = "/".join(parts[2:])
-        example = f"https://huggingface.co/{parts[0]}/{parts[1]}/resolve/{revision or 'main'}/{file}"
+        example = f"hf://{parts[0]}/{parts[1]}{at}{revision}/{'/'.join(parts[2:])}"
         raise _invalid(f"`{text}` has more parts than `org/repo`; for one file write `{example}`")
     if len(parts) != 2 or not all(_REPOSITORY_PART.fullmatch(part) for part in parts):
         raise _invalid(f"`{text}` is neither a URL, an absolute path nor a repository `org/repo[@revision]`")

@@ -62,7 +62,7 @@ def test_a_status_that_nobody_can_read_does_not_stop_the_model() -> None:
 
 
 def test_a_status_written_by_a_newer_peer_is_read() -> None:
-    status = {"cacheKey": KEY, "phase": "Cached", "gguf": {"modelName": "X", "novelty": 1}, "stagedFiles": ["a"]}
+    status = {"cacheKey": KEY, "phase": "Cached", "gguf": {"modelName": "X", "novelty": 1}, "replicatedTo": ["a"]}
     assert model_of(model(status=status)).file_name == "X.gguf"
 
 
@@ -87,8 +87,65 @@ def test_hardware_is_read() -> None:
     assert (parsed.accelerator, parsed.memory_budget_bytes, parsed.memory_fraction) == ("metal", 24 * 2**30, 0.5)
     assert parsed.sha256 == "ab" * 32
     assert parsed.gpu == ModelGpu(
-        enabled=True, count=2, vendor=GpuVendor.AMD, layers=20, strategy="row", layer_split=("0-1", "2-3")
+        enabled=True,
+        count=2,
+        vendor=GpuVendor.AMD,
+        layers=20,
+        strategy="row",
+        layer_split=("0-1", "2-3"),
+        memory_bytes=12 * 2**30,
     )
+
+
+def test_custom_gpus_are_read() -> None:
+    gpu = {
+        "count": 1,
+        "resourceName": "nvidia.com/mig-1g.5gb",
+        "tolerationKey": "gpu.in.house/mig",
+        "runtime": "vulkan",
+    }
+    parsed = model_of(model({"hardware": {"accelerator": "vulkan", "gpu": gpu}}))
+    assert parsed.accelerator == "vulkan"
+    assert parsed.gpu is not None
+    assert (parsed.gpu.resource, parsed.gpu.toleration_key, parsed.gpu.backend) == (
+        "nvidia.com/mig-1g.5gb",
+        "gpu.in.house/mig",
+        "vulkan",
+    )
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    claimed = model_of(model({"hardware": {"accelerator": "intel", "gpu": {"resourceClaims": claims}}}))
+    assert claimed.gpu is not None
+    assert claimed.gpu.claims == ({"name": "gpu", "resourceClaimTemplateName": "one-gpu"},)
+
+
+def test_how_the_weights_are_fetched_is_read() -> None:
+    toleration = {"key": "storage", "operator": "Exists", "effect": "NoSchedule"}
+    parsed = model_of(
+        model(
+            {
+                "source": "s3://weights/chat",
+                "files": ["a-1.gguf", "a-2.gguf"],
+                "mmproj": "mmproj.gguf",
+                "sourceSecretRef": {"name": "bucket"},
+                "refreshPolicy": "OnChange",
+                "prefetch": True,
+                "prefetchTolerations": [toleration],
+            }
+        )
+    )
+    assert (parsed.files, parsed.mmproj, parsed.file_name) == (("a-1.gguf", "a-2.gguf"), "mmproj.gguf", "a-1.gguf")
+    assert (parsed.cache_key, parsed.source_secret) == (cache_key("s3://weights/chat"), "bucket")
+    assert (parsed.refresh, parsed.prefetch, parsed.prefetch_tolerations) == ("OnChange", True, (toleration,))
+
+
+def test_facts_about_another_set_of_files_do_not_count() -> None:
+    source = "hf://acme/tiny"
+    status = {"cacheKey": cache_key(source), "stagedFiles": ["old.gguf"], "gguf": {"modelName": "Old", "layerCount": 9}}
+    changed = model_of(model({"source": source, "files": ["new.gguf"]}, status))
+    assert (changed.gguf, changed.file_name) == (None, "new.gguf")
+    same = model_of(model({"source": source, "files": ["old.gguf"]}, status))
+    assert same.gguf is not None
+    assert same.gguf.layer_count == 9
 
 
 def test_null_means_absent() -> None:
@@ -107,6 +164,17 @@ def test_null_means_absent() -> None:
         ({"hardware": {"gpu": {"sharding": {"strategy": "zigzag"}}}}, "spec.hardware.gpu.sharding.strategy"),
         ({"sha256": "xyz"}, "spec.sha256"),
         ({"format": "onnx"}, "spec.format"),
+        ({"files": ["a.gguf"]}, "spec.files"),
+        ({"source": "hf://a/b", "files": ["../a.gguf"]}, "spec.files[0]"),
+        ({"source": "hf://a/b", "mmproj": "m.gguf"}, "spec.mmproj"),
+        ({"sourceSecretRef": {"name": "../x"}}, "spec.sourceSecretRef.name"),
+        ({"refreshPolicy": "Always"}, "spec.refreshPolicy"),
+        ({"hardware": {"gpu": {"resourceName": "gpu"}}}, "spec.hardware.gpu.resourceName"),
+        (
+            {"hardware": {"gpu": {"resourceName": "a/b", "resourceClaims": [{"name": "x", "resourceClaimName": "y"}]}}},
+            "spec.hardware.gpu.resourceClaims",
+        ),
+        ({"hardware": {"gpu": {"resourceClaims": [{"name": "x"}]}}}, "spec.hardware.gpu.resourceClaims[0]"),
     ],
 )
 def test_what_makes_no_sense_names_its_field(spec: dict[str, Any], field: str) -> None:

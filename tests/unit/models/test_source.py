@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
 from program.desired.model import SourceKind
-from program.dialects.llmkube.source import cache_key, file_name, needs_cache, parse_source
+from program.dialects.llmkube.source import (
+    cache_key,
+    file_name,
+    file_set,
+    file_url,
+    hub_location,
+    needs_cache,
+    object_key,
+    parse_source,
+    repository_url,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +93,12 @@ def test_a_repository_is_fetched_by_the_engine(address: str, repository: str, re
     [
         ("", "is empty"),
         ("ftp://host/x.gguf", "scheme `ftp`"),
-        ("s3://bucket/x.gguf", "scheme `s3`"),
+        ("s3://bucket", "names no object"),
+        ("s3://bucket/models/", "names a prefix"),
+        ("s3://B/x.gguf", "name of a bucket"),
+        ("s3://bucket/../x.gguf", "`..` parts"),
+        ("hf://org/repo/../x.gguf", "not the path of a file"),
+        ("hf://org/repo@main/a/../x.gguf", "not the path of a file"),
         ("https:///x.gguf", "no host"),
         ("https://host:99999/x.gguf", "not a URL"),
         ("https://host/a b.gguf", "white space"),
@@ -92,7 +109,7 @@ def test_a_repository_is_fetched_by_the_engine(address: str, repository: str, re
         ("https://huggingface.co/gpt2", "org/repo"),
         ("plain", "neither a URL"),
         ("../x.gguf", "neither a URL"),
-        ("org/repo/file.gguf", "https://huggingface.co/org/repo/resolve/main/file.gguf"),
+        ("org/repo/file.gguf", "hf://org/repo/file.gguf"),
         ("hf://org/repo@", "not a revision"),
         ("hf://org/repo@a/../b", "not a revision"),
         ("pvc://Weights/x.gguf", "not the name"),
@@ -129,6 +146,106 @@ def test_a_page_on_hugging_face_is_fetched_as_the_file_it_shows() -> None:
     assert page.address == "https://huggingface.co/org/repo/blob/main/x.gguf"
     plain = parse_source("https://example.com/a/b/blob/main/x.gguf")
     assert plain.download_address == plain.address
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("hf://acme/tiny-GGUF/tiny.Q4_K_M.gguf", "main/tiny.Q4_K_M.gguf"),
+        ("hf://acme/tiny-GGUF@v2/tiny.gguf", "v2/tiny.gguf"),
+        ("hf://acme/tiny-GGUF@v2/q4/tiny 1.gguf".replace(" ", "+"), "v2/q4/tiny%2B1.gguf"),
+        ("hf://acme/tiny-GGUF@refs/pr/3/q4/tiny.gguf", "refs%2Fpr%2F3/q4/tiny.gguf"),
+    ],
+)
+def test_one_file_of_a_repository_is_fetched_by_the_pod(address: str, path: str) -> None:
+    source = parse_source(address)
+    assert (source.kind, source.address) == (SourceKind.HTTP, address)
+    assert source.download_address == f"https://huggingface.co/acme/tiny-GGUF/resolve/{path}"
+    assert needs_cache(source)
+
+
+def test_an_object_or_with_files_a_prefix_lies_in_a_bucket() -> None:
+    source = parse_source("s3://weights/chat/x.gguf")
+    assert (source.kind, source.bucket, source.path) == (SourceKind.S3, "weights", "chat/x.gguf")
+    assert needs_cache(source)
+    assert object_key(source) == "chat/x.gguf"
+    prefix = parse_source("s3://weights/chat/", files=True)
+    assert object_key(prefix, "q4/x.gguf") == "chat/q4/x.gguf"
+    assert object_key(parse_source("s3://weights", files=True), "x.gguf") == "x.gguf"
+
+
+def test_a_repository_is_cached_only_where_the_model_lists_files() -> None:
+    source = parse_source("hf://acme/tiny@v2")
+    assert not needs_cache(source)
+    assert needs_cache(source, ["a.gguf"])
+    assert repository_url(source) == "https://huggingface.co/acme/tiny/resolve/v2/"
+    assert file_url(source, "q4/a b.gguf", "http://hub.in.house/") == (
+        "http://hub.in.house/acme/tiny/resolve/v2/q4/a%20b.gguf"
+    )
+
+
+def test_another_hub_stands_in_for_hugging_face_and_for_nothing_else() -> None:
+    hub = "http://hub.in.house:8080/mirror"
+    page = "https://huggingface.co/acme/tiny/resolve/main/x.gguf?download=true"
+    assert hub_location(page, f"{hub}/") == f"{hub}/acme/tiny/resolve/main/x.gguf?download=true"
+    assert hub_location("https://hf.co/acme/tiny/resolve/main/x.gguf", hub).startswith(hub)
+    for other in ("https://example.com/x.gguf", "https://huggingface.co.evil.org/x", "https://[bad/x", "s3://b/k"):
+        assert hub_location(other, hub) == other
+    assert hub_location(page, "https://huggingface.co") == page
+
+
+def test_a_set_names_each_file_once_with_the_projector_at_the_end() -> None:
+    source = parse_source("hf://acme/tiny")
+    assert file_set(source, ["q4/a-00001-of-00002.gguf", "q4/a-00002-of-00002.gguf"], "mmproj.gguf") == (
+        "q4/a-00001-of-00002.gguf",
+        "q4/a-00002-of-00002.gguf",
+        "mmproj.gguf",
+    )
+    assert file_set(source, ["a.gguf", "mmproj.gguf"], "mmproj.gguf") == ("a.gguf", "mmproj.gguf")
+    assert file_set(source, [], "") == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "files", "mmproj", "field"),
+    [
+        ("https://example.com/x.gguf", ["a.gguf"], "", "spec.files"),
+        ("pvc://claim/x.gguf", ["a.gguf"], "", "spec.files"),
+        ("hf://acme/tiny", [], "mmproj.gguf", "spec.mmproj"),
+        ("hf://acme/tiny", ["a.gguf", ""], "", "spec.files[1]"),
+        ("hf://acme/tiny", ["/etc/passwd"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["../a.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a/../../b.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a/./b.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a//b.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a\\..\\b.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a\nb.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["*.gguf"], "", "spec.files[0]"),
+        ("hf://acme/tiny", [".a.gguf.lock"], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a" * 300], "", "spec.files[0]"),
+        ("hf://acme/tiny", ["a.gguf", "a.gguf"], "", "spec.files[1]"),
+        ("hf://acme/tiny", ["a", "a/b.gguf"], "", "spec.files"),
+        ("hf://acme/tiny", ["a.gguf"], "../mmproj.gguf", "spec.mmproj"),
+        ("hf://acme/tiny", [f"{n}.gguf" for n in range(1001)], "", "spec.files"),
+    ],
+)
+def test_an_unsafe_set_is_refused_at_its_entry(address: str, files: list[str], mmproj: str, field: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        file_set(parse_source(address), files, mmproj)
+    assert (caught.value.field, caught.value.reason) == (field, "InvalidFileSet")
+
+
+@given(st.lists(st.text(max_size=20), max_size=4), st.text(max_size=20))
+def test_what_a_set_admits_stays_below_its_directory(files: list[str], mmproj: str) -> None:
+    try:
+        entries = file_set(parse_source("hf://acme/tiny"), files, mmproj)
+    except SpecInvalid as error:
+        reason = error.reason
+    else:
+        for entry in entries:
+            path = posixpath.normpath(posixpath.join("/models/key", entry))
+            assert path == f"/models/key/{entry}"
+        return
+    assert reason == "InvalidFileSet"
 
 
 def test_cache_keys_are_those_of_the_peer() -> None:
