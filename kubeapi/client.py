@@ -11,7 +11,6 @@ obeyed for as long as `MAX_THROTTLED_S`. Everything else is raised at once.
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import urllib3
 import urllib3.exceptions
 
 from kubeapi.config import Access, default_access, in_cluster_access, kubeconfig_access
+from kubeapi.connections import connection_pool
 from kubeapi.discovery import Discovery
 from kubeapi.errors import (
     ApiError,
@@ -32,6 +32,7 @@ from kubeapi.errors import (
     Unreachable,
     error_of_response,
 )
+from kubeapi.exchange import Exchange, read_bounded
 from kubeapi.kinds import Kind
 from kubeapi.watching import Watch
 
@@ -44,7 +45,6 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 CONNECT_TIMEOUT_S = 5.0
-POOL_SIZE = 32
 MAX_THROTTLED_S = 30.0
 """The longest that one call waits in all because of 429 answers; a shorter timeout_s of the call holds too."""
 DEFAULT_RETRY_AFTER_S = 1.0
@@ -60,7 +60,7 @@ class KubeClient:
     def __init__(self, access: Access, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._access = access
         self._sleep = sleep
-        self._pool = _pool(access)
+        self._pool = connection_pool(access)
         self._server = access.server
         self._discovery = Discovery(lambda path: self.request("GET", path))
         self._lock = threading.Lock()
@@ -231,10 +231,10 @@ class KubeClient:
         }
         silence_s = inactivity_s if inactivity_s is not None else timeout_s + 15.0
         path = kind.path(namespace)
-        response = self._send("GET", path, query, None, JSON, silence_s, stream=True)
+        response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb="WATCH")
         if response.status == 401 and self._reload_credentials():
             response.close()
-            response = self._send("GET", path, query, None, JSON, silence_s, stream=True)
+            response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb="WATCH")
         if response.status >= 400:
             raise _error(response)
         return Watch(response, kind)
@@ -264,6 +264,26 @@ class KubeClient:
     def text(self, path: str, *, query: Mapping[str, str | None] | None = None, timeout_s: float = 30.0) -> str:
         """Read something that is no JSON: `/readyz`, the log of a pod."""
         return self._request("GET", path, query, None, JSON, timeout_s).decode("utf-8", "replace")
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | None] | None = None,
+        body: Any = None,
+        timeout_s: float,
+        max_bytes: int,
+    ) -> Exchange:
+        """Send one request, never a second time, and return whatever it is answered with, refusals too.
+
+        For what the API server passes on from others (`kubeapi.pods`): their errors are no ApiErrors, their answers
+        may be of any size, and a redirect is not followed. Raises Unreachable, which tells a time-out apart.
+        """
+        payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        deadline = time.monotonic() + timeout_s
+        response = self._send(method, path, query, payload, JSON, timeout_s, stream=True)
+        return Exchange(response.status, dict(response.headers), *read_bounded(response, max_bytes, deadline))
 
     def _request(
         self,
@@ -313,6 +333,7 @@ class KubeClient:
         timeout_s: float,
         *,
         stream: bool = False,
+        verb: str = "",
     ) -> urllib3.BaseHTTPResponse:
         url = self._server + path
         pairs = {key: value for key, value in (query or {}).items() if value is not None}
@@ -345,10 +366,11 @@ class KubeClient:
             return response
         except (urllib3.exceptions.HTTPError, OSError) as error:
             reset = isinstance(error, (urllib3.exceptions.ProtocolError, ConnectionResetError, BrokenPipeError))
-            raise Unreachable(f"{method} {self._server}{path}: {error}", reset=reset) from error
+            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            raise Unreachable(f"{method} {self._server}{path}: {error}", reset=reset, timed_out=late) from error
         finally:
             if self.on_request is not None:
-                self.on_request("WATCH" if stream else method, status)
+                self.on_request(verb or method, status)
 
     def _reload_credentials(self) -> bool:
         with self._lock:
@@ -367,32 +389,3 @@ def _error(response: urllib3.BaseHTTPResponse) -> ApiError:
         return error_of_response(response.status, response.headers, response.data)
     except (urllib3.exceptions.HTTPError, OSError) as error:
         return Unreachable(f"the answer broke off: {error}", reset=True)
-
-
-def _pool(access: Access) -> urllib3.PoolManager:
-    settings: Json = {
-        "num_pools": 2,
-        "maxsize": POOL_SIZE,
-        "block": False,
-        # A peer that vanished without a word is noticed within a minute, also on a silent watch.
-        "socket_options": [
-            (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-            *(
-                (socket.IPPROTO_TCP, getattr(socket, option), value)
-                for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-                if hasattr(socket, option)
-            ),
-        ],
-    }
-    context = access.ssl_context()
-    if context is not None:
-        settings["ssl_context"] = context
-        if access.tls_server_name:
-            settings["server_hostname"] = access.tls_server_name
-            settings["assert_hostname"] = access.tls_server_name
-        if not context.check_hostname:
-            settings["cert_reqs"] = "CERT_NONE"
-    if access.proxy:
-        return urllib3.ProxyManager(access.proxy, **settings)
-    return urllib3.PoolManager(**settings)

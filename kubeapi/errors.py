@@ -115,10 +115,12 @@ class ServerError(ApiError):
 class Unreachable(ApiError):
     """No complete answer came. Whether a write took effect is unknown."""
 
-    def __init__(self, message: str, *, reset: bool = False) -> None:
+    def __init__(self, message: str, *, reset: bool = False, timed_out: bool = False) -> None:
         super().__init__(0, "Unreachable", message)
         self.reset = reset
         """The connection broke after it stood, so the server may have been fine: a read may be tried again."""
+        self.timed_out = timed_out
+        """The request was sent, and no answer came in time."""
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
