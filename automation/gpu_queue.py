@@ -1,0 +1,158 @@
+"""The services that wait for a GPU, in the order in which they should get one.
+
+`watch` tells the queue of each service whose pod the scheduler could not place for want of an extended resource or a
+device claim; `observe` asks for a service's place. The order is by the pods' effective priority, then by the age of the
+service, as the scheduler's own queue has it; one queue for each resource.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from program.desired.facts import QueuePlace
+from program.desired.keys import ServiceKey
+
+TELL_EVERY_S = 1.0
+"""Services behind one that came or went are told of their new places together, at most this often."""
+DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
+"""The resource that pods with device claims wait for (dynamic resource allocation)."""
+
+_INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9][A-Za-z0-9./_-]*[A-Za-z0-9])")
+_UNALLOCATED = ("cannot allocate all claims", "resourceclaim", "ResourceClaim")
+
+
+class Waiting(NamedTuple):
+    """One service that waits."""
+
+    resource: str
+    priority: int
+    """The pods' effective priority: the value of their PriorityClass."""
+    created: str
+    """creationTimestamp of the custom resource."""
+
+
+def waited_resource(unschedulable: str, requests: Mapping[str, str], *, claims: bool = False) -> str:
+    """Name the resource that a pod waits for by the scheduler's message; empty when it is no GPU that is missing.
+
+    Any extended resource counts that the pod itself asks for: every vendor's, MIG profiles, custom names. `claims`
+    says that the pod has device claims.
+    """
+    for resource in _INSUFFICIENT.findall(unschedulable):
+        # Extended resources have a domain; cpu, memory, ephemeral-storage and pods have none.
+        if "/" in resource and resource in requests:
+            return str(resource)
+    if claims and any(words in unschedulable for words in _UNALLOCATED):
+        return DEVICE_CLAIMS
+    return ""
+
+
+class _Entry(NamedTuple):
+    behind: int
+    """Priority with its sign turned, so that the natural order of entries is that of the queue."""
+    created: str
+    namespace: str
+    name: str
+    key: ServiceKey
+
+
+class GpuQueue:
+    """Who waits for what. Thread-safe; a change costs a search in a sorted list, a place another one.
+
+    `on_moved` is told of the services whose place changed, through `later`, which calls a function after some seconds
+    (a timer by default) and not more often than every `TELL_EVERY_S`.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_moved: Callable[[ServiceKey], None] = lambda _: None,
+        later: Callable[[float, Callable[[], None]], None] | None = None,
+    ) -> None:
+        self._on_moved = on_moved
+        self._later = later or _start_timer
+        self._lock = threading.Lock()
+        self._members: dict[ServiceKey, Waiting] = {}
+        self._queues: dict[str, list[_Entry]] = {}
+        self._moved_from: dict[str, int] = {}
+        self._scheduled = False
+
+    def update(self, key: ServiceKey, waiting: Waiting | None) -> bool:
+        """Record that a service waits, or (None) no longer does. True when that is news."""
+        with self._lock:
+            before = self._members.get(key)
+            if before == waiting:
+                return False
+            if before is not None:
+                queue = self._queues[before.resource]
+                at = bisect_left(queue, _entry(key, before))
+                del queue[at]
+                del self._members[key]
+                self._note(before.resource, at)
+                if not queue:
+                    del self._queues[before.resource]
+            if waiting is not None:
+                self._members[key] = waiting
+                queue = self._queues.setdefault(waiting.resource, [])
+                entry = _entry(key, waiting)
+                insort(queue, entry)
+                self._note(waiting.resource, bisect_left(queue, entry) + 1)
+            start = not self._scheduled and bool(self._moved_from)
+            self._scheduled = self._scheduled or start
+        if start:
+            self._later(TELL_EVERY_S, self.tell)
+        return True
+
+    def place(self, key: ServiceKey) -> QueuePlace | None:
+        """Where a service stands; None when it waits for no GPU."""
+        with self._lock:
+            waiting = self._members.get(key)
+            if waiting is None:
+                return None
+            queue = self._queues[waiting.resource]
+            at = bisect_left(queue, _entry(key, waiting))
+            ahead = queue[at - 1] if at else None
+            return QueuePlace(
+                position=at + 1, length=len(queue), ahead=f"{ahead.namespace}/{ahead.name}" if ahead else ""
+            )
+
+    def waiting(self) -> dict[ServiceKey, Waiting]:
+        """Everyone who waits, in no order."""
+        with self._lock:
+            return dict(self._members)
+
+    def depths(self) -> dict[str, int]:
+        """How many wait in each namespace, for metrics."""
+        counted: dict[str, int] = {}
+        with self._lock:
+            for key in self._members:
+                counted[key.namespace] = counted.get(key.namespace, 0) + 1
+        return counted
+
+    def tell(self) -> None:
+        """Report all who moved since the last time. Called by the timer."""
+        with self._lock:
+            self._scheduled = False
+            moved = [entry.key for name, at in self._moved_from.items() for entry in self._queues.get(name, ())[at:]]
+            self._moved_from.clear()
+        for key in moved:
+            self._on_moved(key)
+
+    def _note(self, resource: str, at: int) -> None:
+        """Remember the first index from which places changed; those before it kept theirs."""
+        if at < len(self._queues[resource]):
+            self._moved_from[resource] = min(at, self._moved_from.get(resource, at))
+
+
+def _entry(key: ServiceKey, waiting: Waiting) -> _Entry:
+    return _Entry(-waiting.priority, waiting.created, key.namespace, key.name, key)
+
+
+def _start_timer(delay_s: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(delay_s, call)
+    timer.daemon = True
+    timer.name = "gpu-queue"
+    timer.start()

@@ -1,0 +1,106 @@
+"""Who lost a place on a node to whom, and by what right: both sides of the scheduler's preemption. Pure but for a book.
+
+The scheduler marks a pod that must go (condition DisruptionTarget, reason PreemptionByScheduler) and names the node for
+the pod that takes its place (`status.nominatedNodeName`), in either order. `watch` hands both to the book; the pair
+is explained on both services for as long as the one that lost still lacks a replica.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+
+LOST = "Preempted"
+TOOK = "PreemptedOthers"
+
+
+class Victim(NamedTuple):
+    """A pod that the scheduler took off its node."""
+
+    key: ServiceKey
+    pod: str
+    node: str
+    priority: int
+
+
+class Nominee(NamedTuple):
+    """A pod that the scheduler makes, or made, room for."""
+
+    key: ServiceKey
+    pod: str
+    node: str
+    priority: int
+
+
+def explain(key: ServiceKey, victims: Iterable[Victim], nominees: Iterable[Nominee]) -> tuple[Problem, ...]:
+    """Say of one service what it lost to whom and what it took from whom."""
+    takers = sorted(nominees)
+    found: dict[tuple[str, str], None] = {}
+    for victim in sorted(victims):
+        by = [n for n in takers if n.node == victim.node and n.priority > victim.priority and n.key != victim.key]
+        taker = max(by, key=lambda n: n.priority) if by else None
+        if victim.key == key:
+            if taker is None:
+                to = f"a pod of higher priority (its own is {victim.priority})"
+            else:
+                to = f"{_name(taker.key)} (priority {taker.priority} over {victim.priority})"
+            found[(LOST, f"gave its place on node {victim.node} to {to}")] = None
+        elif taker is not None and taker.key == key:
+            text = f"took the place of {_name(victim.key)} on node {victim.node}"
+            found[(TOOK, f"{text} (priority {taker.priority} over {victim.priority})")] = None
+    return tuple(Problem(reason=reason, message=message) for reason, message in found)
+
+
+def _name(key: ServiceKey) -> str:
+    return f"{key.namespace}/{key.name}"
+
+
+class PreemptionBook:
+    """The preemptions that still matter. Thread-safe; each method returns the services whose explanation changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._victims: set[Victim] = set()
+        self._nominees: set[Nominee] = set()
+
+    def lost(self, victim: Victim) -> frozenset[ServiceKey]:
+        """A pod was preempted."""
+        with self._lock:
+            if victim in self._victims:
+                return frozenset()
+            self._victims.add(victim)
+            return frozenset({victim.key, *(n.key for n in self._nominees if n.node == victim.node)})
+
+    def took(self, nominee: Nominee) -> frozenset[ServiceKey]:
+        """Room was made for a pod on a node."""
+        with self._lock:
+            if nominee in self._nominees:
+                return frozenset()
+            self._nominees.add(nominee)
+            return frozenset({nominee.key, *(v.key for v in self._victims if v.node == nominee.node)})
+
+    def settled(self, key: ServiceKey, pod: str) -> None:
+        """A pod for which room was made is gone: it takes nobody's place any more."""
+        with self._lock:
+            self._nominees = {n for n in self._nominees if (n.key, n.pod) != (key, pod)}
+
+    def restored(self, key: ServiceKey) -> frozenset[ServiceKey]:
+        """A service has all its replicas again, or is gone: what it lost is no longer missing."""
+        with self._lock:
+            nodes = {v.node for v in self._victims if v.key == key}
+            if not nodes:
+                return frozenset()
+            self._victims = {v for v in self._victims if v.key != key}
+            return frozenset({key, *(n.key for n in self._nominees if n.node in nodes)})
+
+    def explain(self, key: ServiceKey) -> tuple[Problem, ...]:
+        """What is to be said of a service now."""
+        with self._lock:
+            if not self._victims:
+                return ()
+            victims, nominees = frozenset(self._victims), frozenset(self._nominees)
+        return explain(key, victims, nominees)

@@ -1,0 +1,190 @@
+"""The rule of GPUQuotas: may a service take what it claims? Pure; `quota_book` keeps who holds what.
+
+What is admitted stays admitted: a quota that is made or lowered later stops growth, and evicts nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from program.desired.facts import Problem
+from program.desired.service import DesiredService
+from program.dialects.llmkube.service_status import PRIORITIES
+from program.dialects.quantities import bytes_of
+
+Object = dict[str, Any]
+
+REASON = "QuotaExceeded"
+
+
+@dataclass(frozen=True)
+class QuotaClaim:
+    """The most that a service can take, all replicas together."""
+
+    gpus: int = 0
+    gpu_memory_bytes: int = 0
+    memory_bytes: int = 0
+    """Memory that the pods request."""
+    priority: int = 0
+    created: str = ""
+    """The custom resource's creationTimestamp; of two that wait with equal priority the older comes first."""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.gpus or self.gpu_memory_bytes or self.memory_bytes)
+
+    def fits_in(self, other: QuotaClaim) -> bool:
+        """Whether this asks for no more of anything than `other`."""
+        return (
+            self.gpus <= other.gpus
+            and self.gpu_memory_bytes <= other.gpu_memory_bytes
+            and self.memory_bytes <= other.memory_bytes
+        )
+
+
+NOTHING = QuotaClaim()
+
+
+def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaClaim:
+    """Say what a service can take at most: an autoscaler's maximum counts; suspended or on a host it takes nothing."""
+    if desired.suspended or desired.host_placement is not None:
+        replicas = 0
+    elif desired.autoscaling is not None:
+        replicas = desired.autoscaling.max_replicas
+    else:
+        replicas = desired.replicas
+    memory_bytes = bytes_of(desired.pod.memory_request, field="spec.resources.memory") or 0
+    return QuotaClaim(
+        gpus=(desired.gpu.count if desired.gpu else 0) * replicas,
+        gpu_memory_bytes=(desired.gpu_memory_bytes or 0) * replicas,
+        memory_bytes=memory_bytes * replicas,
+        priority=priority,
+        created=created,
+    )
+
+
+class QuotaName(NamedTuple):
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One GPUQuota. None as a limit means that it limits nothing there."""
+
+    name: QuotaName
+    namespace_ref: str = ""
+    selector: Object | None = None
+    """A label selector on namespaces, as the API has it; used when there is no `namespace_ref`."""
+    gpus: int | None = None
+    gpu_memory_bytes: int | None = None
+    memory_bytes: int | None = None
+    min_priority: str = ""
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether services of a namespace count against this quota."""
+        if self.namespace_ref:
+            return namespace == self.namespace_ref
+        return self.selector is not None and selects(self.selector, labels)
+
+
+@dataclass(frozen=True)
+class QuotaUsage:
+    """What a quota's services hold, and how often it said no."""
+
+    gpus: int = 0
+    gpu_memory_bytes: int = 0
+    memory_bytes: int = 0
+    denials: int = 0
+    last_denial: str = ""
+    """RFC 3339; empty when it never denied."""
+
+
+def quota_of(cr: Object) -> Quota:
+    """Read a GPUQuota. What the schema would refuse, but older CRDs let in, counts as absent."""
+    spec = cr.get("spec") or {}
+    metadata = cr["metadata"]
+    return Quota(
+        name=QuotaName(metadata["namespace"], metadata["name"]),
+        namespace_ref=str(spec.get("namespaceRef") or ""),
+        selector=spec.get("selector") if isinstance(spec.get("selector"), dict) else None,
+        gpus=_limit(spec.get("gpuCount"), zero_is_none=False),
+        gpu_memory_bytes=_limit(spec.get("vramBytes"), zero_is_none=True),
+        memory_bytes=_limit(spec.get("memoryBytes"), zero_is_none=True),
+        min_priority=str(spec.get("minPriority") or ""),
+    )
+
+
+def _limit(value: object, *, zero_is_none: bool) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    return None if zero_is_none and value == 0 else value
+
+
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    """Apply a Kubernetes label selector. An empty one selects everything; an unknown operator nothing."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for expression in selector.get("matchExpressions") or ():
+        key, values = expression.get("key"), expression.get("values") or ()
+        met = {
+            "In": labels.get(key) in values,
+            "NotIn": labels.get(key) not in values,
+            "Exists": key in labels,
+            "DoesNotExist": key not in labels,
+        }.get(expression.get("operator"), False)
+        if not met:
+            return False
+    return True
+
+
+def admit(
+    quotas: Iterable[Quota], usages: Mapping[QuotaName, QuotaUsage], claim: QuotaClaim, held: QuotaClaim = NOTHING
+) -> Problem | None:
+    """Decide whether a service may take `claim`; None when it may.
+
+    `usages` are what the others hold, without this service; `held` is what this one was admitted with. Where it asks
+    for no more than that, a quota has no say any more.
+    """
+    denial = first_denial(quotas, usages, claim, held)
+    return denial[1] if denial is not None else None
+
+
+def first_denial(
+    quotas: Iterable[Quota], usages: Mapping[QuotaName, QuotaUsage], claim: QuotaClaim, held: QuotaClaim
+) -> tuple[QuotaName, Problem] | None:
+    """As `admit`, with the quota that denies."""
+    for quota in quotas:
+        if why := _denial(quota, usages.get(quota.name, QuotaUsage()), claim, held):
+            message = f"GPUQuota {quota.name.namespace}/{quota.name.name}: {why}"
+            return quota.name, Problem(reason=REASON, message=message)
+    return None
+
+
+def _denial(quota: Quota, used: QuotaUsage, claim: QuotaClaim, held: QuotaClaim) -> str:
+    least = PRIORITIES.get(quota.min_priority)
+    if least is not None and claim.gpus > held.gpus and claim.priority < least:
+        return (
+            f"admits priority {quota.min_priority} ({least}) and above, and this service has {claim.priority}; "
+            "raise spec.priority or ask for another quota"
+        )
+    for what, limit, taken, asked, had in (
+        ("GPUs", quota.gpus, used.gpus, claim.gpus, held.gpus),
+        (
+            "bytes of GPU memory",
+            quota.gpu_memory_bytes,
+            used.gpu_memory_bytes,
+            claim.gpu_memory_bytes,
+            held.gpu_memory_bytes,
+        ),
+        ("bytes of memory", quota.memory_bytes, used.memory_bytes, claim.memory_bytes, held.memory_bytes),
+    ):
+        if limit is not None and asked > had and taken + asked > limit:
+            having = f" (it has {had})" if had else ""
+            return (
+                f"{asked} {what} asked{having}, {taken} of {limit} used by others; "
+                "ask for less, free some, or raise the quota"
+            )
+    return ""

@@ -1,0 +1,189 @@
+"""Who was admitted with what under the GPUQuotas, and who waits. `quota` has the rule.
+
+The controller asks before it hands a service to the engine; `watch` tells of quotas and namespaces; `quota_controller`
+writes the sums into status. There is no webhook, and no list is read for a decision.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from automation.quota import NOTHING, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, first_denial
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+
+
+@dataclass
+class _Waiting:
+    claim: QuotaClaim
+    quota: QuotaName
+
+
+@dataclass
+class _Tally:
+    denials: int = 0
+    last_denial: str = ""
+
+
+@dataclass
+class QuotaBook:
+    """One lock, and one reservation for each service, made in the moment of the decision: of two services that ask at
+    the same time only one can get the last GPU. Thread-safe; nothing is called back with the lock held.
+
+    What becomes free is reserved at once for those who wait and fit, by priority and then age; `on_admitted` is told
+    of them so that their next pass finds the reservation. One that is too big for what is free does not hold up a
+    smaller one behind it.
+    """
+
+    on_admitted: Callable[[ServiceKey], None] = lambda _: None
+    on_changed: Callable[[], None] = lambda: None
+    """Called after usage or denials changed."""
+    now: Callable[[], str] = lambda: ""
+    """The time for `lastDenial`, RFC 3339."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _quotas: dict[QuotaName, Quota] = field(default_factory=dict)
+    _labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _held: dict[ServiceKey, QuotaClaim] = field(default_factory=dict)
+    _adopted: set[ServiceKey] = field(default_factory=set)
+    _totals: dict[str, QuotaClaim] = field(default_factory=dict)
+    _waiting: dict[ServiceKey, _Waiting] = field(default_factory=dict)
+    _tallies: dict[QuotaName, _Tally] = field(default_factory=dict)
+
+    def decide(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
+        """Reserve `claim` for a service, or say which quota leaves no room; what it held before, it keeps then."""
+        with self._lock:
+            held = self._held.get(key, NOTHING)
+            if key in self._adopted:
+                self._adopted.discard(key)
+                # What it runs with was admitted once; how much GPU memory that is, only the custom resource tells.
+                if claim.gpus <= held.gpus:
+                    held = replace(held, gpu_memory_bytes=max(held.gpu_memory_bytes, claim.gpu_memory_bytes))
+            quotas = self._quotas_of(key.namespace)
+            denial = first_denial(quotas, self._used(quotas, but=key), claim, held) if quotas else None
+            before = self._waiting.pop(key, None)
+            admitted: list[ServiceKey] = []
+            if denial is None:
+                changed = self._hold(key, claim)
+                if not held.fits_in(claim):
+                    admitted = self._admit_waiting()
+            else:
+                name = denial[0]
+                changed = before is None or before.claim != claim or before.quota != name
+                if changed:
+                    tally = self._tallies.setdefault(name, _Tally())
+                    tally.denials += 1
+                    tally.last_denial = self.now()
+                self._waiting[key] = _Waiting(claim, name)
+        self._tell(admitted, changed=changed)
+        return denial[1] if denial is not None else None
+
+    def hold(self, key: ServiceKey, claim: QuotaClaim) -> None:
+        """Count a service as admitted with what runs of it, whatever the quotas say. For the start of the loop."""
+        with self._lock:
+            changed = self._hold(key, claim)
+            self._adopted.add(key)
+        self._tell((), changed=changed)
+
+    def release(self, key: ServiceKey) -> None:
+        """Forget a service that is gone."""
+        with self._lock:
+            waited = self._waiting.pop(key, None)
+            self._adopted.discard(key)
+            changed = self._hold(key, NOTHING)
+            admitted = self._admit_waiting() if changed else []
+        self._tell(admitted, changed=changed or waited is not None)
+
+    def set_quota(self, name: QuotaName, quota: Quota | None) -> None:
+        """A quota was made, edited or (None) deleted."""
+        with self._lock:
+            if quota is None:
+                self._quotas.pop(name, None)
+                self._tallies.pop(name, None)
+            else:
+                self._quotas[name] = quota
+            admitted = self._admit_waiting()
+        self._tell(admitted, changed=True)
+
+    def set_namespace(self, namespace: str, labels: Mapping[str, str] | None) -> None:
+        """A namespace has these labels; None when it is gone."""
+        with self._lock:
+            if self._labels.get(namespace) == labels:
+                return
+            if labels is None:
+                self._labels.pop(namespace, None)
+            else:
+                self._labels[namespace] = dict(labels)
+            admitted = self._admit_waiting()
+            changed = bool(self._quotas)
+        self._tell(admitted, changed=changed)
+
+    def resume(self, name: QuotaName, *, denials: int, last_denial: str) -> None:
+        """Go on counting where the status of a quota ended before a restart."""
+        with self._lock:
+            tally = self._tallies.setdefault(name, _Tally())
+            if denials > tally.denials:
+                tally.denials, tally.last_denial = denials, last_denial
+
+    def usages(self) -> dict[QuotaName, QuotaUsage]:
+        """What each quota's services hold now."""
+        with self._lock:
+            used = self._used(tuple(self._quotas.values()), but=None)
+            return {
+                name: replace(usage, denials=tally.denials, last_denial=tally.last_denial)
+                for name, usage in used.items()
+                for tally in (self._tallies.get(name, _Tally()),)
+            }
+
+    def _quotas_of(self, namespace: str) -> tuple[Quota, ...]:
+        labels = self._labels.get(namespace, {})
+        return tuple(q for _, q in sorted(self._quotas.items()) if q.selects(namespace, labels))
+
+    def _used(self, quotas: tuple[Quota, ...], *, but: ServiceKey | None) -> dict[QuotaName, QuotaUsage]:
+        own = self._held.get(but, NOTHING) if but is not None else NOTHING
+        result = {}
+        for quota in quotas:
+            selected = [t for ns, t in self._totals.items() if quota.selects(ns, self._labels.get(ns, {}))]
+            result[quota.name] = QuotaUsage(
+                gpus=sum(t.gpus for t in selected) - own.gpus,
+                gpu_memory_bytes=sum(t.gpu_memory_bytes for t in selected) - own.gpu_memory_bytes,
+                memory_bytes=sum(t.memory_bytes for t in selected) - own.memory_bytes,
+            )
+        return result
+
+    def _hold(self, key: ServiceKey, claim: QuotaClaim) -> bool:
+        before = self._held.get(key, NOTHING)
+        if claim.is_nothing:
+            self._held.pop(key, None)
+        else:
+            self._held[key] = claim
+        total = self._totals.get(key.namespace, NOTHING)
+        self._totals[key.namespace] = QuotaClaim(
+            gpus=total.gpus + claim.gpus - before.gpus,
+            gpu_memory_bytes=total.gpu_memory_bytes + claim.gpu_memory_bytes - before.gpu_memory_bytes,
+            memory_bytes=total.memory_bytes + claim.memory_bytes - before.memory_bytes,
+        )
+        if self._totals[key.namespace].is_nothing:
+            del self._totals[key.namespace]
+        return not (before.fits_in(claim) and claim.fits_in(before))
+
+    def _admit_waiting(self) -> list[ServiceKey]:
+        admitted = []
+        order = sorted(
+            self._waiting.items(), key=lambda item: (-item[1].claim.priority, item[1].claim.created, item[0])
+        )
+        for key, waiting in order:
+            quotas = self._quotas_of(key.namespace)
+            held = self._held.get(key, NOTHING)
+            if admit(quotas, self._used(quotas, but=key), waiting.claim, held) is None:
+                self._hold(key, waiting.claim)
+                del self._waiting[key]
+                admitted.append(key)
+        return admitted
+
+    def _tell(self, admitted: Iterable[ServiceKey], *, changed: bool) -> None:
+        for key in admitted:
+            self.on_admitted(key)
+        if changed:
+            self.on_changed()
