@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from automation.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
 
@@ -106,6 +107,7 @@ def pod(obj: Object) -> Object:
         "unschedulable": scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         "problems": problems,
         "requests": requests,
+        "engine": engine_of(obj),
     }
 
 

@@ -22,6 +22,8 @@ ANNOTATION_TEMPLATE_HASH = "llmkube.ai/desired-template-hash"
 ANNOTATION_APPLIED_HASH = "herdsman.dev/applied-hash"
 """On the last object of a service to be made: the hash of all that was rendered. Unchanged means no engine run."""
 ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+CONDITION_COMPLETED = "herdsman.dev/completed"
+"""Condition of a pod: its engine has answered one real request since it started. A readiness gate may name it."""
 
 CACHE_CLAIM = "llmkube-model-cache"
 

@@ -1,0 +1,69 @@
+"""One start of the engine in a pod: what the checks of a replica are about, read off a Pod. Pure.
+
+A container that restarts is another start with the same pod; its proof of before says nothing. Called by `trim`, so that
+the loop remembers of a pod no more than this.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from components import naming
+
+Object = dict[str, Any]
+
+HTTP_PORT = "http"
+"""Name of the engine's port, by which its container is told from those that others put into the pod."""
+
+
+class EngineStart(NamedTuple):
+    """One start of one engine."""
+
+    namespace: str
+    pod: str
+    uid: str
+    run: str
+    """The container's id: another one after each restart."""
+    port: int
+    container: str
+
+
+def engine_of(pod: Object) -> Object:
+    """Keep of a Pod what `start_of` and the checks need; for the informer's transform.
+
+    `run` is empty while the kubelet has not said that all containers are ready (health, no more).
+    """
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    containers = spec.get("containers") or ()
+    engine = next((c for c in containers if _http_port(c)), containers[0] if containers else {})
+    state = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
+    healthy = (conditions.get("ContainersReady") or {}).get("status") == "True"
+    completed = conditions.get(naming.CONDITION_COMPLETED) or {}
+    kept: Object = {"container": engine.get("name", ""), "port": _http_port(engine)}
+    if healthy:
+        kept["run"] = state.get("containerID") or f"restart-{state.get('restartCount', 0)}"
+    if completed:
+        # The message names the start that it is about.
+        kept["completed"] = (completed.get("status") == "True", completed.get("reason", ""), completed.get("message"))
+    if any(gate.get("conditionType") == naming.CONDITION_COMPLETED for gate in spec.get("readinessGates") or ()):
+        kept["gate"] = True
+    kept["restarts"] = state.get("restartCount", 0)
+    kept["created"] = pod["metadata"].get("creationTimestamp", "")
+    kept["template"] = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
+    return kept
+
+
+def start_of(pod: Object) -> EngineStart | None:
+    """Name the start of a remembered pod's engine; None while it is not healthy, or where it cannot be asked."""
+    engine, metadata = pod.get("engine") or {}, pod["metadata"]
+    if not engine.get("run") or not engine.get("port") or metadata["deleting"]:
+        return None
+    return EngineStart(
+        metadata["namespace"], metadata["name"], metadata["uid"], engine["run"], engine["port"], engine["container"]
+    )
+
+
+def _http_port(container: Object) -> int:
+    ports = (p for p in container.get("ports") or () if p.get("name") == HTTP_PORT)
+    return int(next((p["containerPort"] for p in ports), 0))

@@ -1,0 +1,61 @@
+"""What is remembered of a pod's engine, and which start of it a check is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from automation import trim
+from automation.engine_start import EngineStart, start_of
+from components import naming
+
+Json = dict[str, Any]
+
+
+def pod(*, healthy: bool = True, conditions: list[Json] | None = None, **metadata: Any) -> Json:
+    engine = {"name": "llama-server", "ports": [{"name": "http", "containerPort": 9000}]}
+    mesh = {"name": "istio-proxy", "ports": [{"name": "http-envoy-prom", "containerPort": 15090}]}
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "ns",
+            "uid": "u1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"pod-template-hash": "abc"},
+            **metadata,
+        },
+        "spec": {"containers": [mesh, engine], "readinessGates": [{"conditionType": naming.CONDITION_COMPLETED}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "ContainersReady", "status": str(healthy)}, *(conditions or [])],
+            "containerStatuses": [
+                {"name": "istio-proxy", "containerID": "containerd://other", "restartCount": 0, "state": {}},
+                {"name": "llama-server", "containerID": "containerd://c2", "restartCount": 2, "state": {}},
+            ],
+        },
+    }
+
+
+def test_a_healthy_engine_is_named_by_its_container_and_port_also_behind_a_mesh() -> None:
+    assert start_of(trim.pod(pod())) == EngineStart("ns", "p", "u1", "containerd://c2", 9000, "llama-server")
+
+
+def test_an_engine_is_asked_before_its_pod_is_ready_since_the_gate_waits_for_the_answer() -> None:
+    kept = trim.pod(pod())
+    assert not kept["ready"] and kept["engine"]["gate"]
+    assert start_of(kept) is not None
+
+
+def test_nothing_is_asked_of_a_pod_that_is_not_healthy_or_goes_away() -> None:
+    assert start_of(trim.pod(pod(healthy=False))) is None
+    assert start_of(trim.pod(pod(deletionTimestamp="2026-01-01T00:00:01Z"))) is None
+
+
+def test_what_was_found_out_before_is_read_from_the_pod() -> None:
+    told = {
+        "type": naming.CONDITION_COMPLETED,
+        "status": "True",
+        "reason": "Answered",
+        "message": "containerd://c2",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    assert trim.pod(pod(conditions=[told]))["engine"]["completed"] == (True, "Answered", "containerd://c2")
