@@ -31,7 +31,7 @@ demo: setup ## Start a cluster, the loop and an agent; ask the example model; le
 demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down
 
-test: setup ## Run all tests (unit, contract, apiserver, engine, hosts, conformance, examples)
+test: setup ## Run all tests (unit, contract, apiserver, engine, loop, hosts, node, conformance, examples)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-unit: $(STAMP) ## Run the tests that need no tools

@@ -42,6 +42,7 @@ class LoopProcess:
     kubeconfig: Path
     directory: Path
     arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _logs: int = field(default=0)
 
@@ -69,7 +70,7 @@ class LoopProcess:
             *more,
         ]
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ})
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
         if ready:
             eventually(self._is_ready, what="a loop with filled caches", timeout_s=30)
         return self

@@ -56,9 +56,9 @@ class Request:
 
 
 class FileServer:
-    """Serve `files` by path on loopback; `requests` records what was asked. Use as a context manager."""
+    """Serve `files` by path, on loopback unless told else; `requests` records what was asked. A context manager."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> None:
         self.files: dict[str, File] = {}
         self.requests: list[Request] = []
         self.lock = threading.Lock()
@@ -81,7 +81,7 @@ class FileServer:
             def handle_error(self, request: object, client_address: object) -> None:
                 pass  # clients that hang up are what these tests are about
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server((address, 0), Handler)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._scheme = "https" if tls else "http"

@@ -23,12 +23,12 @@ _CURL_USER = ("curl_user", 100, 101)
 def pause() -> Image:
     """What holds a pod's namespaces: it waits, ends when told to, and reaps."""
     script = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"
-    return Image(PAUSE_IMAGE, _shell(), entrypoint=("/bin/sh", "-c", script))
+    return Image(PAUSE_IMAGE, shell(), entrypoint=("/bin/sh", "-c", script))
 
 
 def downloader() -> Image:
     """A shell, curl and certificates, run by the user that the usual curl image has."""
-    files = {**_shell(), **_curl(), **accounts([_CURL_USER])}
+    files = {**shell(), **_curl(), **accounts([_CURL_USER])}
     name, uid, gid = _CURL_USER
     del name
     return Image(DOWNLOADER_IMAGE, files, user=f"{uid}:{gid}", folders={"tmp": 0o1777})
@@ -36,11 +36,11 @@ def downloader() -> Image:
 
 def llama_server(program: Path) -> Image:
     """The engine, beside a shell and curl, as the image of llama.cpp has them."""
-    files = {**_shell(), **_curl(), **accounts([]), **with_libraries(program, at="app/llama-server")}
+    files = {**shell(), **_curl(), **accounts([]), **with_libraries(program, at="app/llama-server")}
     return Image(LLAMA_SERVER_IMAGE, files, entrypoint=("/app/llama-server",), folders={"tmp": 0o1777})
 
 
-def _shell() -> dict[str, Entry]:
+def shell() -> dict[str, Entry]:
     """A static busybox under the names of all that it can do.
 
     Raises:

@@ -1,0 +1,91 @@
+"""A cluster with a real node for the whole layer, and a loop on it that makes pods of the images that the node has.
+
+All tests of the layer are in one module: test processes that share the work by module then start one node, not two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeapi.client import KubeClient
+from program.dialects.llmkube.service_status import PRIORITIES
+from tests.support import node as real
+from tests.support.controlplane import Api
+from tests.support.loop import LoopProcess, grant_loop_rights, install_crds
+from tests.support.model_server import FileServer
+from tools.localcluster import LocalCluster
+from tools.node import image_set
+from tools.node.node import Node
+
+
+@pytest.fixture(scope="session")
+def node_cluster(llama_server: Path) -> Iterator[tuple[LocalCluster, Node]]:
+    """The cluster and its node, with the images that services use."""
+    with real.running() as (cluster, node):
+        node.load([image_set.downloader(), image_set.llama_server(llama_server), real.liar()])
+        yield cluster, node
+
+
+@pytest.fixture(scope="session")
+def node(node_cluster: tuple[LocalCluster, Node]) -> Node:
+    return node_cluster[1]
+
+
+@pytest.fixture(scope="session")
+def node_api(node_cluster: tuple[LocalCluster, Node]) -> Api:
+    """Plain HTTPS to the cluster, for logs and what else the client does not speak."""
+    return Api(node_cluster[0])
+
+
+@pytest.fixture(scope="session")
+def client(node_cluster: tuple[LocalCluster, Node]) -> Iterator[KubeClient]:
+    """The administrator, on a cluster with the CRDs and the priority classes."""
+    administrator = KubeClient.from_kubeconfig(str(node_cluster[0].kubeconfig))
+    install_crds(administrator)
+    real.install_priority_classes(administrator, PRIORITIES)
+    yield administrator
+    administrator.close()
+
+
+@pytest.fixture
+def namespace(node_api: Api) -> Iterator[str]:
+    """A namespace for one test, deleted after it."""
+    with node_api.namespace() as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def files(node: Node) -> Iterator[FileServer]:
+    """Serves models to pods and to the loop."""
+    with FileServer(address=node.network.gateway) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def loop(
+    node_cluster: tuple[LocalCluster, Node],
+    client: KubeClient,
+    pulumi_cli: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LoopProcess]:
+    """One loop over all namespaces, with just the rights of docs/install/rbac.yaml."""
+    cluster, node = node_cluster
+    folder = tmp_path_factory.mktemp("loop")
+    kubeconfig = grant_loop_rights(client, cluster, folder / "kubeconfig")
+    running = LoopProcess(
+        kubeconfig,
+        folder,
+        (f"--allowed-remote-hosts={node.network.link}",),
+        {
+            "HERDSMAN_INIT_CONTAINER_IMAGE": image_set.DOWNLOADER_IMAGE,
+            "HERDSMAN_MODEL_CACHE_SIZE": "1Gi",
+        },
+    )
+    try:
+        yield running.start()
+    finally:
+        if running.poll() is None:
+            running.stop()

@@ -1,0 +1,203 @@
+"""A cluster with a real node for tests, the images it has, and what tests do with pods: ask, look, kill.
+
+A node gets a control plane of its own, so that the pods of other layers stay where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support import controlplane
+from tests.support.loop import eventually
+from tools.localcluster import LocalCluster
+from tools.node import image_set, requirements
+from tools.node.images import Image, Text
+from tools.node.node import Node
+
+Json = dict[str, Any]
+
+LIAR_IMAGE = "herdsman.test/liar:1"
+# Says that it is well as long as it runs, and answers completions until it is told to hang.
+_LIAR = """\
+#!/bin/sh
+read -r method path version
+length=0
+while read -r line && [ "$line" != "$(printf '\\r')" ]; do
+    case $line in [Cc]ontent-[Ll]ength:*) length=$(echo "${line#*:}" | tr -dc 0-9) ;; esac
+done
+[ "$length" = 0 ] || head -c "$length" >/dev/null
+answer() { printf 'HTTP/1.1 200 OK\\r\\nContent-Length: %s\\r\\nConnection: close\\r\\n\\r\\n%s' "${#1}" "$1"; }
+case $path in
+    /health) answer ok ;;
+    *) while [ ! -e /tmp/honest ]; do sleep 0.2; done
+       answer '{"choices":[{"message":{"role":"assistant","content":"true"}}]}' ;;
+esac
+"""
+
+
+def why_not() -> str | None:
+    """Say what this machine lacks for a real node; None when it can run one."""
+    return requirements.missing(controlplane.new_directory())
+
+
+@contextlib.contextmanager
+def running() -> Iterator[tuple[LocalCluster, Node]]:
+    """Run a cluster with one real node while the block lasts; nothing of it stays."""
+    if lack := why_not():
+        pytest.skip(f"no real node can run here: {lack}")
+    for name in ("kubelet", "kube-proxy"):
+        controlplane.tool_or_skip(name)
+    with controlplane.running() as cluster:
+        node = Node(cluster)
+        try:
+            node.up()
+            yield cluster, node
+        finally:
+            node.down(purge=True)
+
+
+def liar() -> Image:
+    """A server whose health is always fine and whose completions hang, until there is a file /tmp/honest."""
+    shell = image_set.shell()
+    return Image(
+        LIAR_IMAGE,
+        {**shell, "app/answer": Text(_LIAR, mode=0o755)},
+        entrypoint=("/bin/sh", "-c", "exec nc -ll -p 8080 -e /app/answer"),
+        folders={"tmp": 0o1777},
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said; status 0 when it said nothing."""
+
+    status: int
+    body: str
+    error: str = ""
+
+    @property
+    def json(self) -> Json:
+        return dict(json.loads(self.body))
+
+
+def ask(address: str, port: int, path: str, body: Json | None = None, *, timeout_s: float = 30.0) -> Answer:
+    """Ask an HTTP server of the cluster, over a connection of its own."""
+    connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request("POST" if body else "GET", path, payload, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read().decode())
+    except (OSError, http.client.HTTPException) as error:
+        return Answer(0, "", f"{type(error).__name__}: {error}")
+    finally:
+        connection.close()
+
+
+def chat(address: str, port: int, *, tokens: int = 8, timeout_s: float = 30.0) -> Answer:
+    """Ask for a completion whose text depends on the weights alone."""
+    question = {"role": "user", "content": "Hello"}
+    body = {"messages": [question], "max_tokens": tokens, "temperature": 0, "seed": 1}
+    return ask(address, port, "/v1/chat/completions", body, timeout_s=timeout_s)
+
+
+def said(answer: Answer) -> str:
+    """The text of a completion."""
+    assert answer.status == 200, answer
+    return str(answer.json["choices"][0]["message"]["content"])
+
+
+def cluster_address(client: KubeClient, namespace: str, name: str = "svc") -> tuple[str, int]:
+    """The address and port of a Service, as pods use them."""
+    spec = client.get(kinds.SERVICES, namespace, name)["spec"]
+    return spec["clusterIP"], spec["ports"][0]["port"]
+
+
+def pods(client: KubeClient, namespace: str, selector: str | None = None) -> list[Json]:
+    found = client.list(kinds.PODS, namespace, label_selector=selector)
+    return list(found["items"])
+
+
+def container_states(pod: Json) -> str:
+    """How a pod's containers are, in one line, for messages."""
+    status = pod.get("status", {})
+    every = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return ", ".join(f"{entry['name']}: {json.dumps(entry.get('state'))}" for entry in every)
+
+
+def processes_of(pod: Json, program: str) -> list[psutil.Process]:
+    """The processes of a pod that run a program, found by the control group that they are in."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(OSError, psutil.Error):
+            groups = Path(f"/proc/{process.pid}/cgroup").read_text()
+            if f"pod{pod['metadata']['uid']}" in groups and process.info["name"] == program:
+                found.append(process)
+    return found
+
+
+def kill_program(pod: Json, program: str) -> None:
+    """End a program of a pod at once, as the kernel would."""
+    victims = processes_of(pod, program)
+    assert victims, f"no process {program} of pod {pod['metadata']['name']}"
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+
+
+def install_priority_classes(client: KubeClient, values: dict[str, int]) -> None:
+    """Make the classes that services name, as an installation does."""
+    for name, value in values.items():
+        body = {
+            "apiVersion": kinds.PRIORITY_CLASSES.api_version,
+            "kind": "PriorityClass",
+            "metadata": {"name": f"llmkube-{name}"},
+            "value": value,
+        }
+        client.apply(kinds.PRIORITY_CLASSES, None, body, field_manager="tests", force=True)
+
+
+def volume_for_claim(client: KubeClient, namespace: str, claim: str, folder: Path) -> None:
+    """Make a volume on the node that only this claim can have."""
+    volumes = client.mapping("v1", "PersistentVolume")
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{namespace}-{claim}"},
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(folder), "type": "DirectoryOrCreate"},
+            "claimRef": {"namespace": namespace, "name": claim},
+        },
+    }
+    client.create(volumes, None, body)
+
+
+def pod_ready(client: KubeClient, namespace: str, name: str, *, timeout_s: float = 45.0) -> Json:
+    """Wait until a pod is Ready; the failure says how its containers are."""
+    seen: list[Json] = []
+
+    def look() -> bool:
+        seen[:] = [client.get(kinds.PODS, namespace, name)]
+        conditions = seen[0].get("status", {}).get("conditions", ())
+        return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+    try:
+        eventually(look, what=f"pod {name} to be Ready", timeout_s=timeout_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {container_states(seen[0])}") from None
+    return seen[0]
