@@ -93,8 +93,9 @@ class LlamaCppRuntime:
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
         if desired.api_key:
             return None
+        # tokens_predicted_total moves only when a request ends: a long answer would look like one that hangs.
         return ProgressMetrics(
-            generated_tokens="llamacpp:tokens_predicted_total", running_requests="llamacpp:requests_processing"
+            generated_tokens="llamacpp:n_decode_total", running_requests="llamacpp:requests_processing"
         )
 
 
