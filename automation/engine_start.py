@@ -1,7 +1,7 @@
 """One start of the engine in a pod: what the checks of a replica are about, read off a Pod. Pure.
 
-A container that restarts is another start with the same pod; its proof of before says nothing. Called by `trim`, so that
-the loop remembers of a pod no more than this.
+A container that restarts is another start in the same pod, and its earlier proof says nothing. Called by `trim`: the
+loop remembers of a pod no more than this.
 """
 
 from __future__ import annotations
