@@ -101,10 +101,10 @@ class FileServer:
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    def url(self, path: str, *, host: str = "127.0.0.1") -> str:
-        return f"{self._scheme}://{host}:{self.port}{path}"
+    def url(self, path: str, *, host: str | None = None) -> str:
+        return f"{self._scheme}://{host or self._server.server_address[0]}:{self.port}{path}"
 
-    def serve(self, path: str, file: File, *, host: str = "127.0.0.1") -> str:
+    def serve(self, path: str, file: File, *, host: str | None = None) -> str:
         """Serve `file` under `path` from now on and return its URL."""
         self.files[path] = file
         return self.url(path, host=host)
