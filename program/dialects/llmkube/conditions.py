@@ -18,7 +18,10 @@ _LONGEST_MESSAGE = 32768
 
 
 class Type(StrEnum):
-    """The condition types of our objects: the ready protocol, then the peer's."""
+    """The condition types of our objects: the ready protocol, then the peer's and, last, our own.
+
+    A condition that has nothing to say is left out, rather than kept as it once was.
+    """
 
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -30,6 +33,20 @@ class Type(StrEnum):
     GPU_AVAILABLE = "GPUAvailable"
     SUSPENDED = "Suspended"
     VLLM_SPEC_VALID = "VLLMSpecValid"
+    SGLANG_SPEC_VALID = "SGLangSpecValid"
+    MODEL_TRANSFER_HEALTHY = "ModelTransferHealthy"
+    """False: the container that fetches the model fails, and the reason is the class of the failure."""
+    DRIVER_COMPATIBLE = "DriverCompatible"
+    """False: the node's GPU driver is too old for the engine's image."""
+    ROLLOUT_DEFERRED = "RolloutDeferred"
+    """True: a changed pod template is held back while replicas work. False: it was, for as long as allowed."""
+    GATEWAY_READY = "GatewayReady"
+    MEMORY_FITS = "MemoryFits"
+    """False: the estimate of what a replica needs is larger than what it asks for, or than any node has."""
+    AUTOSCALER_READY = "AutoscalerReady"
+    """False: the autoscaler says that it cannot scale."""
+    ROLLED_BACK = "RolledBack"
+    """True: the last pod template that served runs instead of the wanted one."""
 
 
 class Reason(StrEnum):
@@ -38,14 +55,62 @@ class Reason(StrEnum):
     SERVING = "Serving"
     STOPPED = "Stopped"
     """Zero replicas are wanted; nothing is wrong."""
+    SUSPENDED = "Suspended"
+    """`spec.suspend` is set; nothing is wrong."""
 
     APPLYING = "Applying"
     MODEL_NOT_READY = "ModelNotReady"
+    MODEL_DOWNLOADING = "ModelDownloading"
+    """A replica fetches its model."""
     REPLICAS_STARTING = "ReplicasStarting"
     REPLICAS_STOPPING = "ReplicasStopping"
+    ROLLOUT_DEFERRED = "RolloutDeferred"
+    """A changed pod template waits until no replica works on a request."""
+
     WAITING_FOR_GPU = "WaitingForGPU"
+    PREEMPTED = "Preempted"
+    """A service of higher priority took a replica's place."""
+    NO_NODE_FITS = "NoNodeFits"
+    """No node of the cluster could hold a replica, even an empty one: waiting alone does not help."""
     UNSCHEDULABLE = "Unschedulable"
+    UNBINDABLE_MODEL_CACHE = "UnbindableModelCache"
+    """The claim with the model cannot be mounted where the pod could run, or is not there."""
+    MEMORY_INSUFFICIENT = "MemoryInsufficient"
+    """The estimate says that a replica cannot fit; said before anything is downloaded."""
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    """A GPUQuota of the namespace leaves no room."""
+    PODS_REFUSED = "PodsRefused"
+    """The API server refuses the pods: a ResourceQuota, a missing PriorityClass, pod security."""
+
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    """The kernel killed a container for want of memory."""
+    DRIVER_TOO_OLD = "DriverTooOld"
+    CRASH_LOOPING = "CrashLooping"
+    """A container ends by itself, again and again."""
+    PROBES_FAILING = "ProbesFailing"
+    """The kubelet restarts the engine, or keeps requests from it, because its health does not answer."""
+    COMPLETION_FAILED = "CompletionFailed"
+    """A replica is healthy by its own account and does not answer a completion."""
     POD_FAILING = "PodFailing"
+    """A pod cannot run for a reason that has no name of its own here; the message has the kubelet's."""
+
+    MODEL_SOURCE_UNAUTHORIZED = "ModelSourceUnauthorized"
+    MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"
+    MODEL_SOURCE_UNTRUSTED = "ModelSourceUntrusted"
+    """The TLS certificate of the model's source is not trusted."""
+    MODEL_SOURCE_UNREACHABLE = "ModelSourceUnreachable"
+    MODEL_SOURCE_INVALID = "ModelSourceInvalid"
+    MODEL_TRANSFER_OUT_OF_SPACE = "ModelTransferOutOfSpace"
+    MODEL_CHECKSUM_MISMATCH = "ModelChecksumMismatch"
+    MODEL_CACHE_NOT_WRITABLE = "ModelCacheNotWritable"
+    MODEL_TRANSFER_FAILED = "ModelTransferFailed"
+    """The model cannot be fetched for a reason that is none of the above."""
+
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    """A rollout has made no progress for as long as its Deployment allows."""
+    ROLLED_BACK = "RolledBack"
+
     WAITING_FOR_HOST = "WaitingForHost"
     HOST_LOST = "HostLost"
     HOST_PROCESS_FAILING = "HostProcessFailing"
@@ -58,6 +123,24 @@ class Reason(StrEnum):
     SPEC_INVALID = "SpecInvalid"
     FOREIGN_OBJECT = "ForeignObject"
     """An object of the wanted name belongs to somebody else."""
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
+    """The namespace is being deleted; nothing more can be made in it."""
+
+
+MODEL_TRANSFER_REASONS = frozenset(
+    {
+        Reason.MODEL_SOURCE_UNAUTHORIZED,
+        Reason.MODEL_SOURCE_NOT_FOUND,
+        Reason.MODEL_SOURCE_UNTRUSTED,
+        Reason.MODEL_SOURCE_UNREACHABLE,
+        Reason.MODEL_SOURCE_INVALID,
+        Reason.MODEL_TRANSFER_OUT_OF_SPACE,
+        Reason.MODEL_CHECKSUM_MISMATCH,
+        Reason.MODEL_CACHE_NOT_WRITABLE,
+        Reason.MODEL_TRANSFER_FAILED,
+    }
+)
+"""Why a model cannot be fetched: the words that `components/model_download.sh` puts before its last line."""
 
 
 def timestamp(now: datetime) -> str:

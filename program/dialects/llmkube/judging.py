@@ -1,27 +1,31 @@
 """Decide an InferenceService's phase and whether it is ready, getting there or stuck. Pure; `service_status` asks.
 
 The phases and the order of the questions are LLMKube's. Where it counts against `spec.replicas` this counts against the
-live target, so that an autoscaler's choice is no half-ready service, and any vendor's GPU may be the one that is short.
+live target, so that an autoscaler's choice is no half-ready service. Why pods fail stands in `pod_causes`, why they are
+not scheduled in `scheduling`.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from program.desired.base import Desired, JsonObject
-from program.desired.facts import HostedFacts, PodFacts, Problem, ServiceFacts
+from program.desired.facts import HostedFacts, MemoryFacts, Problem, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
+from program.dialects.llmkube.pod_causes import Cause, gib, worst_cause
+from program.dialects.llmkube.scheduling import unscheduled
 from program.dialects.llmkube.service_schema import Phase
 
 STALE_HEARTBEAT_S = 180.0
 """A host that was silent for this long no longer counts as alive."""
 
-_INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9][A-Za-z0-9./_-]*[A-Za-z0-9])")
-PENDING_REASONS = frozenset({Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST})
+PENDING_REASONS = frozenset(
+    {Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST, Reason.QUOTA_EXCEEDED}
+)
 """Reasons of a problem that something outside will solve: the service is Pending, not Failed."""
 _FAILED_ON_HOST = frozenset({"Failed", "BackingOff", "Unhealthy"})
+_NO_ROOM_ON_HOST = "InsufficientMemory"
 
 
 class Judgement(Desired):
@@ -34,6 +38,8 @@ class Judgement(Desired):
     scheduling_status: str = ""
     scheduling_message: str = ""
     waiting_for: str = ""
+    cause: Cause | None = None
+    """Of the replicas that do not serve, also when others do."""
 
 
 def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
@@ -45,21 +51,45 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
         name = (cr.get("spec") or {}).get("modelRef", "")
         message = f"spec.modelRef: Model `{name}` not found in this namespace; create it or name another"
         return Judgement(phase="Failed", outcome="stalled", reason=Reason.MODEL_NOT_FOUND, message=message)
+    if is_suspended(cr, desired) and problem is None and facts.ready_replicas == 0:
+        return _suspended(facts)
+    if problem is None and facts.quota is not None:
+        problem = facts.quota.model_copy(update={"reason": Reason.QUOTA_EXCEEDED})
     if problem is not None and facts.ready_replicas == 0:
         pending = _reason(problem) in PENDING_REASONS
         return _of_problem(problem, "Pending" if pending else "Failed", "reconciling")
     if not facts.model_ready and facts.ready_replicas == 0:
         return _model_not_ready(cr, "Pending")
-    replicas = _of_replicas(desired, facts)
+    replicas = _suspended(facts) if is_suspended(cr, desired) else _of_replicas(desired, facts)
     if problem is not None:
         return _of_problem(problem, replicas.phase, "reconciling")
     if not facts.model_ready:
         return _model_not_ready(cr, replicas.phase)
-    if replicas.outcome in ("ready", "idle") and (facts.applying or not facts.objects_exist):
-        return replicas.model_copy(
-            update={"outcome": "reconciling", "reason": Reason.APPLYING, "message": "Applying the service's objects"}
-        )
+    if replicas.outcome in ("ready", "idle"):
+        return _not_yet_as_wanted(facts, replicas) or replicas
     return replicas
+
+
+def is_suspended(cr: JsonObject, desired: DesiredService | None) -> bool:
+    """Tell whether the user has suspended the service, parsed or not."""
+    return desired.suspended if desired is not None else (cr.get("spec") or {}).get("suspend") is True
+
+
+def memory_shortage(memory: MemoryFacts | None) -> tuple[str, str]:
+    """Say by which measure a replica cannot fit, as the reason and message of a condition; empty if it can."""
+    if memory is None:
+        return "", ""
+    need = f"a replica is estimated to need {gib(memory.total_bytes)}"
+    on_device = memory.total_bytes - memory.host_bytes
+    if memory.available_bytes is not None and memory.total_bytes > memory.available_bytes:
+        message = f"{need}, and no node can give a pod more than {gib(memory.available_bytes)}"
+        return "EstimateExceedsNodes", f"{message}; use a smaller model or context, or larger nodes"
+    if memory.asked_bytes is not None and on_device > memory.asked_bytes:
+        if memory.host_bytes:
+            need += f", {gib(on_device)} of it on the GPU"
+        message = f"{need}, and asks for {gib(memory.asked_bytes)}"
+        return "EstimateExceedsRequest", f"{message}; ask for more, or use a smaller model or context"
+    return "", ""
 
 
 def _reason(problem: Problem) -> Reason:
@@ -81,22 +111,71 @@ def _model_not_ready(cr: JsonObject, phase: Phase) -> Judgement:
     return Judgement(phase=phase, outcome="reconciling", reason=Reason.MODEL_NOT_READY, message=message)
 
 
+def _suspended(facts: ServiceFacts) -> Judgement:
+    running = max(facts.ready_replicas, len(facts.pods))
+    if running:
+        message = f"Suspended by spec.suspend; {running} replica{'s' if running > 1 else ''} still to stop"
+        return Judgement(phase="Suspended", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
+    message = "Suspended by spec.suspend; no replica runs"
+    return Judgement(phase="Suspended", outcome="idle", reason=Reason.SUSPENDED, message=message)
+
+
+def _not_yet_as_wanted(facts: ServiceFacts, replicas: Judgement) -> Judgement | None:
+    """All replicas are as many as wanted and serve, or none is wanted; yet they may not be what the spec asks for."""
+    rollout = facts.rollout
+    changed: dict[str, object] = {}
+    if rollout.rolled_back is not None:
+        message = f"{rollout.rolled_back.message}; the last template that served runs again until the spec changes"
+        changed = {"outcome": "stalled", "reason": Reason.ROLLED_BACK, "message": message}
+    elif rollout.failed is not None:
+        changed = {
+            "outcome": "reconciling",
+            "reason": Reason.PROGRESS_DEADLINE_EXCEEDED,
+            "message": f"{replicas.message}; the rollout fails: {rollout.failed.message}",
+        }
+    elif rollout.deferred is not None:
+        changed = {
+            "outcome": "reconciling",
+            "reason": Reason.ROLLOUT_DEFERRED,
+            "message": f"{replicas.message}; a change waits: {rollout.deferred.message}",
+        }
+    elif facts.applying or not facts.objects_exist:
+        changed = {"outcome": "reconciling", "reason": Reason.APPLYING, "message": "Applying the service's objects"}
+    return replicas.model_copy(update=changed) if changed else None
+
+
 def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
     target, ready = facts.desired_replicas, facts.ready_replicas
     counted = f"{ready} of {target} replicas ready"
     if ready == target > 0:
         if facts.replicas > target:
-            message = f"{counted}; {facts.replicas - target} of an older revision still run"
-            return Judgement(phase="Ready", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
+            return _with_surplus(facts, counted)
         return Judgement(phase="Ready", outcome="ready", reason=Reason.SERVING, message=counted)
     if ready > target:
         message = f"{ready} replicas ready, {target} wanted"
         return Judgement(phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
     if target == 0:
-        return Judgement(phase="Stopped", outcome="idle", reason=Reason.STOPPED, message="Zero replicas are wanted")
+        scaled = desired is not None and desired.autoscaling is not None
+        message = "The autoscaler wants no replica now" if scaled else "Zero replicas are wanted"
+        return Judgement(phase="Stopped", outcome="idle", reason=Reason.STOPPED, message=message)
     waiting = _on_host(facts.hosted, desired, counted) if facts.hosted else _in_pods(facts, desired, counted)
     # With some replicas ready the service serves, whatever the others wait for.
     return waiting.model_copy(update={"phase": "Progressing"}) if ready > 0 else waiting
+
+
+def _with_surplus(facts: ServiceFacts, counted: str) -> Judgement:
+    """As many as wanted are ready, and there are more: a rollout is under way, or it is stuck and says why."""
+    surplus = facts.replicas - facts.desired_replicas
+    cause = worst_cause(facts.pods, facts.memory)
+    if cause is not None:
+        reason, message = cause.reason, f"{counted}; the rollout is stuck: {cause.told}"
+    elif facts.rollout.failed is not None:
+        reason = Reason.PROGRESS_DEADLINE_EXCEEDED
+        message = f"{counted}; the rollout fails: {facts.rollout.failed.message}"
+    else:
+        reason = Reason.REPLICAS_STOPPING
+        message = f"{counted}; {surplus} of another revision still run{'s' if surplus == 1 else ''}"
+    return Judgement(phase="Ready", outcome="reconciling", reason=reason, message=message, cause=cause)
 
 
 def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) -> Judgement:
@@ -108,6 +187,10 @@ def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) 
     elif hosted.heartbeat_age_s is not None and hosted.heartbeat_age_s > STALE_HEARTBEAT_S:
         status, reason = "AgentHeartbeatStale", Reason.HOST_LOST
         message = f"Host `{hosted.host}` was last heard of more than {STALE_HEARTBEAT_S / 60:.0f} minutes ago"
+    elif hosted.reason == _NO_ROOM_ON_HOST:
+        # What the host says of itself stands; nobody writes over it with a wait for that very host.
+        status, reason = _NO_ROOM_ON_HOST, Reason.MEMORY_INSUFFICIENT
+        message = f"Host `{hosted.host}`: {hosted.message or 'too little memory is free'}"
     elif hosted.phase in _FAILED_ON_HOST:
         reason = Reason.HOST_PROCESS_FAILING
         message = f"Host `{hosted.host}`: {hosted.reason or hosted.phase}: {hosted.message}"
@@ -127,56 +210,50 @@ def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) 
 
 
 def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) -> Judgement:
-    pods = sorted(facts.pods, key=lambda pod: pod.name)
-    failing = next((pod for pod in pods if pod.waiting_reason), None)
-    if failing is not None:
-        message = f"{counted}; pod {failing.name}: container {failing.container}: {failing.waiting_reason}"
-        if failing.waiting_message:
-            message += f": {failing.waiting_message}"
-        return Judgement(phase="Creating", outcome="reconciling", reason=Reason.POD_FAILING, message=message)
-    unscheduled = next((pod for pod in pods if pod.unschedulable), None)
-    if unscheduled is not None:
-        return _unscheduled(unscheduled, desired, counted, queue_position=facts.queue.position if facts.queue else 0)
-    return Judgement(phase="Creating", outcome="reconciling", reason=Reason.REPLICAS_STARTING, message=counted)
-
-
-def _unscheduled(pod: PodFacts, desired: DesiredService | None, counted: str, *, queue_position: int) -> Judgement:
-    message = pod.unschedulable
-    gpu = _missing_gpu(pod, desired)
-    if gpu is not None:
-        resource, count = gpu
-        queued = f", number {queue_position} in the queue" if queue_position else ""
-        return Judgement(
-            phase="WaitingForGPU",
-            outcome="reconciling",
-            reason=Reason.WAITING_FOR_GPU,
-            message=f"{counted}; waiting for {resource}: {count}{queued}",
-            scheduling_status="InsufficientGPU",
-            scheduling_message=message,
-            waiting_for=f"{resource}: {count}",
+    """Replicas are missing: say why, the most telling first."""
+    if facts.replica_failure:
+        return _creating(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {facts.replica_failure}")
+    cause = worst_cause(facts.pods, facts.memory)
+    if cause is not None:
+        creating = _creating(cause.reason, f"{counted}; {cause.told}")
+        return creating.model_copy(update={"cause": cause, "outcome": "stalled" if cause.terminal else "reconciling"})
+    if facts.never_fits:
+        return _creating(
+            Reason.NO_NODE_FITS,
+            f"{counted}; no node could hold a replica: {facts.never_fits}",
+            status="NoNodeFits",
+            why=facts.never_fits,
         )
-    if "volume node affinity conflict" in message:
-        status = "UnbindableModelCache"
-    elif "Insufficient " in message:
-        status = "InsufficientResources"
-    else:
-        status = "Unschedulable"
+    place = unscheduled(facts, desired)
+    if place is not None:
+        return Judgement(
+            phase="WaitingForGPU" if place.waiting_for else "Creating",
+            outcome="reconciling",
+            reason=place.reason,
+            message=f"{counted}; {place.message}",
+            scheduling_status=place.status,
+            scheduling_message=place.scheduler_said,
+            waiting_for=place.waiting_for,
+        )
+    if facts.rollout.failed is not None:
+        return _creating(Reason.PROGRESS_DEADLINE_EXCEEDED, f"{counted}; {facts.rollout.failed.message}")
+    _, shortage = memory_shortage(facts.memory)
+    if shortage:
+        return _creating(Reason.MEMORY_INSUFFICIENT, f"{counted}; {shortage}")
+    fetching = sorted(pod.name for pod in facts.pods if pod.init and "download" in pod.container)
+    if fetching:
+        return _creating(Reason.MODEL_DOWNLOADING, f"{counted}; pod {fetching[0]} fetches the model")
+    unproved = facts.unproved_replicas
+    tested = f"; {unproved} healthy, not yet proved by a completion" if unproved else ""
+    return _creating(Reason.REPLICAS_STARTING, f"{counted}{tested}")
+
+
+def _creating(reason: Reason, message: str, *, status: str = "", why: str = "") -> Judgement:
     return Judgement(
         phase="Creating",
         outcome="reconciling",
-        reason=Reason.UNSCHEDULABLE,
-        message=f"{counted}; pod {pod.name} is not scheduled: {message}",
+        reason=reason,
+        message=message,
         scheduling_status=status,
-        scheduling_message=message,
+        scheduling_message=why,
     )
-
-
-def _missing_gpu(pod: PodFacts, desired: DesiredService | None) -> tuple[str, str] | None:
-    """Find the GPU resource that the scheduler misses and how many of it the pod really asks for."""
-    gpu = desired.gpu if desired is not None else None
-    own = gpu.resource_name if gpu is not None else ""
-    for resource in _INSUFFICIENT.findall(pod.unschedulable):
-        # Extended resources have a domain; cpu, memory, ephemeral-storage and pods have none.
-        if "/" in resource and (resource == own or resource in pod.requests):
-            return resource, pod.requests.get(resource) or str(gpu.count if gpu is not None else 1)
-    return None

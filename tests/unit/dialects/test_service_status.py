@@ -2,65 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePlace, ServiceFacts
-from program.desired.model import DesiredModel, ModelGpu
-from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
-from program.dialects.llmkube.parse import parse_service
+from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePlace
+from program.desired.model import ModelGpu
 from program.dialects.llmkube.service_status import service_status
-from program.dialects.llmkube.source import parse_source
-
-Json = dict[str, Any]
-NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-LATER = NOW + timedelta(minutes=1)
-
-
-def service(status: Json | None = None, *, generation: int = 1, annotations: Json | None = None, **spec: Any) -> Json:
-    metadata = {"name": "svc", "namespace": "ns", "generation": generation, "annotations": annotations or {}}
-    cr: Json = {
-        "apiVersion": "inference.llmkube.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": metadata,
-        "spec": {"modelRef": "base", **spec},
-    }
-    return cr if status is None else {**cr, "status": status}
-
-
-def parsed(cr: Json, **model: Any) -> DesiredService:
-    return parse_service(cr, DesiredModel(name="base", source=parse_source("https://example.com/m.gguf"), **model))
-
-
-def facts(ready: int = 0, desired: int = 1, **values: Any) -> ServiceFacts:
-    base: Json = {"replicas": desired, "model_ready": True, "objects_exist": True}
-    return ServiceFacts(desired_replicas=desired, ready_replicas=ready, **{**base, **values})
-
-
-def status_of(seen: ServiceFacts, cr: Json | None = None, *, now: datetime = NOW, **model: Any) -> Json:
-    cr = cr or service()
-    return service_status(cr, parsed(cr, **model), seen, now=now)
-
-
-def conditions(status: Json) -> dict[str, tuple[str, str]]:
-    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
-
-
-def message(status: Json, kind: str) -> str:
-    return str(next(c["message"] for c in status["conditions"] if c["type"] == kind))
-
-
-def protocol(status: Json) -> tuple[str, str, str, str]:
-    """Ready, Reconciling, Stalled, and the reason that all three share."""
-    found = conditions(status)
-    reasons = {found[kind][1] for kind in ("Ready", "Reconciling", "Stalled")}
-    assert len(reasons) == 1
-    [reason] = reasons
-    assert reason in set(Reason)
-    return found["Ready"][0], found["Reconciling"][0], found["Stalled"][0], reason
+from tests.support.statuses import LATER, NOW, Json, conditions, facts, message, protocol, service, status_of
 
 
 def test_a_service_with_all_replicas_ready_is_ready() -> None:
@@ -219,28 +168,28 @@ def test_a_place_in_the_queue_is_told_while_waiting_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "scheduling"),
+    ("told", "scheduling", "reason"),
     [
-        ("0/3 nodes are available: 3 Insufficient memory.", "InsufficientResources"),
-        ("0/3 nodes are available: 3 node(s) had volume node affinity conflict.", "UnbindableModelCache"),
-        ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity.", "Unschedulable"),
+        ("0/3 nodes are available: 3 Insufficient memory.", "InsufficientResources", "Unschedulable"),
+        (
+            "0/3 nodes are available: 3 node(s) had volume node affinity conflict.",
+            "UnbindableModelCache",
+            "UnbindableModelCache",
+        ),
+        (
+            "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+            "UnbindableModelCache",
+            "UnbindableModelCache",
+        ),
+        ('persistentvolumeclaim "llmkube-model-cache" not found', "UnbindableModelCache", "UnbindableModelCache"),
+        ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity.", "Unschedulable", "Unschedulable"),
     ],
 )
-def test_other_reasons_of_the_scheduler_are_told(told: str, scheduling: str) -> None:
+def test_other_reasons_of_the_scheduler_are_told(told: str, scheduling: str, reason: str) -> None:
     status = status_of(facts(pods=(PodFacts(name="svc-1", unschedulable=told),)))
     assert (status["phase"], status["schedulingStatus"]) == ("Creating", scheduling)
     assert told in message(status, "Ready")
-    assert protocol(status)[3] == "Unschedulable"
-
-
-def test_a_failing_container_is_named_with_its_cause() -> None:
-    pod = PodFacts(
-        name="svc-1", container="model-downloader", waiting_reason="CrashLoopBackOff", waiting_message="disk is full"
-    )
-    status = status_of(facts(pods=(pod,)))
-    assert protocol(status)[3] == "PodFailing"
-    for part in ("svc-1", "model-downloader", "CrashLoopBackOff", "disk is full"):
-        assert part in message(status, "Progressing")
+    assert protocol(status)[3] == reason
 
 
 @pytest.mark.parametrize(
@@ -336,7 +285,7 @@ def test_a_status_that_says_nothing_new_is_returned_as_it_is() -> None:
 def test_what_others_wrote_into_the_status_does_not_count_as_a_change() -> None:
     first = status_of(facts(ready=1))
     foreign = {"type": "MemoryPressure", "status": "False", "reason": "Ok", "message": ""}
-    shared = {**first, "acceleration": {"device": "CUDA"}, "conditions": [foreign, *reversed(first["conditions"])]}
+    shared = {**first, "spare": {"device": "CUDA"}, "conditions": [foreign, *reversed(first["conditions"])]}
     assert status_of(facts(ready=1), service(shared), now=LATER) is shared
     changed = status_of(facts(ready=0), service(shared), now=LATER)
     assert "MemoryPressure" not in conditions(changed)
