@@ -8,16 +8,36 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LAYERS = 2
-WIDTH = 64
-HEADS = 4
-KV_HEADS = 2
-FEED_FORWARD = 128
 VOCABULARY = 512
 CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The measures of a model. The defaults load in a second; others exist to check estimates of memory against."""
+
+    architecture: str = "llama"
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int | tuple[int, ...] = 2
+    """Of all layers, or layer by layer."""
+    head_width: int | None = None
+    """Numbers in a head's key and value; None means width / heads."""
+    feed_forward: int = 128
+    vocabulary: int = VOCABULARY
+    context: int = CONTEXT
+    experts: int = 0
+    """Experts of each layer; 0 means a dense model."""
+    sliding_window: int | None = None
+
+    def kv_heads_of(self, layer: int) -> int:
+        return self.kv_heads if isinstance(self.kv_heads, int) else self.kv_heads[layer]
+
 
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 """Token types of the GGUF specification."""
@@ -28,7 +48,7 @@ _CHAT_TEMPLATE = (
 )
 
 
-def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1) -> Path:
+def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Shape = Shape()) -> Path:
     """Write the model to `path` and return it; a reader never sees half of it. The folder must exist.
 
     Another `seed` gives a file of the same shape with other weights.
@@ -38,20 +58,29 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1) -> Path:
     import numpy
 
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    writer = gguf.GGUFWriter(str(draft), "llama")
+    head = shape.head_width or shape.width // shape.heads
+    writer = gguf.GGUFWriter(str(draft), shape.architecture)
     writer.add_name(name)
     writer.add_license("Apache-2.0")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FEED_FORWARD)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.feed_forward)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads if isinstance(shape.kv_heads, int) else list(shape.kv_heads))
+    if shape.head_width:
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(2)
+    if shape.sliding_window:
+        writer.add_sliding_window(shape.sliding_window)
+    writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(VOCABULARY)
-    tokens, scores, types = _vocabulary()
+    writer.add_vocab_size(shape.vocabulary)
+    tokens, scores, types = _vocabulary(shape.vocabulary)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores(scores)
@@ -66,24 +95,37 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1) -> Path:
     def weights(*shape: int) -> Any:
         return (random.standard_normal(shape) * 0.08).astype(numpy.float32)
 
-    def ones() -> Any:
-        return numpy.ones(WIDTH, dtype=numpy.float32)
+    def ones(size: int = shape.width) -> Any:
+        return numpy.ones(size, dtype=numpy.float32)
 
-    head = WIDTH // HEADS
-    writer.add_tensor("token_embd.weight", weights(VOCABULARY, WIDTH))
+    width, hidden = shape.width, shape.feed_forward
+    writer.add_tensor("token_embd.weight", weights(shape.vocabulary, width))
     writer.add_tensor("output_norm.weight", ones())
-    writer.add_tensor("output.weight", weights(VOCABULARY, WIDTH))
-    for layer in range(LAYERS):
-        block = f"blk.{layer}"
+    writer.add_tensor("output.weight", weights(shape.vocabulary, width))
+    for layer in range(shape.layers):
+        block, kv_width = f"blk.{layer}", shape.kv_heads_of(layer) * head
         writer.add_tensor(f"{block}.attn_norm.weight", ones())
-        writer.add_tensor(f"{block}.attn_q.weight", weights(WIDTH, WIDTH))
-        writer.add_tensor(f"{block}.attn_k.weight", weights(KV_HEADS * head, WIDTH))
-        writer.add_tensor(f"{block}.attn_v.weight", weights(KV_HEADS * head, WIDTH))
-        writer.add_tensor(f"{block}.attn_output.weight", weights(WIDTH, WIDTH))
+        if kv_width:
+            writer.add_tensor(f"{block}.attn_q.weight", weights(shape.heads * head, width))
+            writer.add_tensor(f"{block}.attn_k.weight", weights(kv_width, width))
+            writer.add_tensor(f"{block}.attn_v.weight", weights(kv_width, width))
+            writer.add_tensor(f"{block}.attn_output.weight", weights(width, shape.heads * head))
         writer.add_tensor(f"{block}.ffn_norm.weight", ones())
-        writer.add_tensor(f"{block}.ffn_gate.weight", weights(FEED_FORWARD, WIDTH))
-        writer.add_tensor(f"{block}.ffn_up.weight", weights(FEED_FORWARD, WIDTH))
-        writer.add_tensor(f"{block}.ffn_down.weight", weights(WIDTH, FEED_FORWARD))
+        if shape.architecture.startswith("gemma"):
+            writer.add_tensor(f"{block}.post_attention_norm.weight", ones())
+            writer.add_tensor(f"{block}.post_ffw_norm.weight", ones())
+        if shape.architecture == "gemma3":
+            writer.add_tensor(f"{block}.attn_q_norm.weight", ones(head))
+            writer.add_tensor(f"{block}.attn_k_norm.weight", ones(head))
+        if shape.experts:
+            writer.add_tensor(f"{block}.ffn_gate_inp.weight", weights(shape.experts, width))
+            writer.add_tensor(f"{block}.ffn_gate_exps.weight", weights(shape.experts, hidden, width))
+            writer.add_tensor(f"{block}.ffn_up_exps.weight", weights(shape.experts, hidden, width))
+            writer.add_tensor(f"{block}.ffn_down_exps.weight", weights(shape.experts, width, hidden))
+        else:
+            writer.add_tensor(f"{block}.ffn_gate.weight", weights(hidden, width))
+            writer.add_tensor(f"{block}.ffn_up.weight", weights(hidden, width))
+            writer.add_tensor(f"{block}.ffn_down.weight", weights(width, hidden))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -92,7 +134,7 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1) -> Path:
     return path
 
 
-def _vocabulary() -> tuple[list[str], list[float], list[int]]:
+def _vocabulary(size: int) -> tuple[list[str], list[float], list[int]]:
     """Three control tokens, one for each byte, and syllables, so that most of what it says can be read."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * 256]
@@ -100,9 +142,9 @@ def _vocabulary() -> tuple[list[str], list[float], list[int]]:
     syllables = [f"{space}{c}{v}" for space in ("", "\u2581") for c in consonants for v in vowels]
     letters = ["\u2581", *"abcdefghijklmnopqrstuvwxyz.,!?"]
     words = [*letters, *syllables]
-    tokens += words + [f"<extra_{number}>" for number in range(VOCABULARY - len(tokens) - len(words))]
-    types += [_NORMAL] * (VOCABULARY - len(types))
-    scores = [0.0] * 259 + [-float(number) for number in range(1, VOCABULARY - 258)]
+    tokens += words + [f"<extra_{number}>" for number in range(size - len(tokens) - len(words))]
+    types += [_NORMAL] * (size - len(types))
+    scores = [0.0] * 259 + [-float(number) for number in range(1, size - 258)]
     return tokens, scores, types
 
 

@@ -2,11 +2,12 @@
 
 Called by `agent.server.remote` (over ranges of a remote file) and `automation.model_probe` (over local files). Pure:
 bytes come from a `Reader`. The format is that of the GGUF specification, versions 2 and 3, little-endian. Every length
-and count is hostile until checked: nothing is kept but a dozen short values, and the bytes read are bounded.
+and count is hostile until checked: nothing is kept but two dozen short values, and the bytes read are bounded.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from dataclasses import dataclass
@@ -35,17 +36,24 @@ class Limits:
     string_bytes: int = 10 << 20
     array_items: int = 10_000_000
     array_depth: int = 4
+    arrays: int = 1 << 18
+    """Arrays in all, those in other arrays included."""
     keys: int = 65_536
-    tensors: int = 1 << 20
+    tensors: int = 1 << 18
+    tensor_dimensions: int = 8
+    layers: int = 1024
+    """Numbers of an array that are kept one by one."""
     number: int = 1 << 40
     kept_characters: int = 256
     """Names and licences are cut at this length; they end up in a status and in a file's name."""
 
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_BOOLEAN = 7
 _INTEGERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
 _STRING, _ARRAY = 8, 9
 _CHUNK = 1 << 20
+_AHEAD = 1 << 15
 
 # llama.cpp's llama_ftype; numbers without a name were removed there.
 _QUANTIZATIONS = {
@@ -66,25 +74,50 @@ _ARCHITECTURE_NUMBERS = frozenset(
         "context_length",
         "embedding_length",
         "block_count",
+        "feed_forward_length",
+        "expert_count",
+        "vocab_size",
         "attention.head_count",
         "attention.head_count_kv",
         "attention.key_length",
         "attention.value_length",
+        "attention.key_length_mla",
+        "attention.sliding_window",
     }
 )
+_KV_HEADS = "attention.head_count_kv"
+_WINDOW_PATTERN = "attention.sliding_window_pattern"
 _ALWAYS_THERE = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _ARCHITECTURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKENIZER = "tokenizer."
+_TOKENS = "tokenizer.ggml.tokens"
+_EXPERTS = re.compile(rb"\.ffn_(up|down|gate|gate_up)_(ch)?exps\b")
+"""The tensors that llama.cpp's `--cpu-moe` keeps in RAM."""
+
+# Numbers and bytes of a block of each of ggml's tensor types.
+_BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 10: (256, 84),
+    11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74),
+    18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2),
+    26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
+    40: (64, 36), 41: (128, 18),
+}  # fmt: skip
 
 
 def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
-    """Read the facts that a header states.
+    """Read the facts that a header states: the metadata, and what all tensors take together.
 
-    Stops early, before the tokenizer's long lists, once everything that Herdsman uses has been seen. Raises
-    GgufInvalid for anything that is not a little-endian GGUF 2 or 3, or that exceeds `limits`; raises NeedMoreBytes
-    when the reader ends first.
+    Raises GgufInvalid for anything that is not a little-endian GGUF 2 or 3, or that exceeds `limits`; raises
+    NeedMoreBytes when the reader ends first. Once all that the tokenizer does not tell is known, an end is no error:
+    the facts are those that came.
     """
-    return _Header(reader, limits).read()
+    header = Header(reader, limits)
+    try:
+        header.read()
+    except NeedMoreBytes:
+        if not header.tells_enough:
+            raise
+    return header.facts()
 
 
 def quantization_name(file_type: int) -> str:
@@ -106,15 +139,42 @@ def normalised_license(text: str) -> str:
     return text
 
 
-class _Header:
-    def __init__(self, reader: Reader, limits: Limits) -> None:
+class Header:
+    """A header while it is read. `facts` may be asked for as soon as `tells_enough`, also when `read` ended early."""
+
+    def __init__(self, reader: Reader, limits: Limits = Limits()) -> None:
         self._reader = reader
         self._limits = limits
-        self._at = 0
+        self._buffer = b""
+        self._next = 0
+        """Where the next byte lies in the buffer…"""
+        self._passed = 0
+        """…and how many bytes of the file lie before the buffer."""
+        self._version = 0
+        self._tensors = 0
+        self._arrays = 0
+        self._metadata_read = False
+        self._tokenizer_seen = False
         self._texts: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
+        self._lists: dict[str, tuple[int, ...]] = {}
+        self._weights_bytes: int | None = None
+        self._expert_bytes = 0
 
-    def read(self) -> GgufFacts:
+    @property
+    def tells_enough(self) -> bool:
+        """Whether all of the metadata that Herdsman cannot do without was there."""
+        # Writers put every other key before the tokenizer; only quantizing moves file_type behind it.
+        architecture = self._texts.get("general.architecture", "")
+        return self._metadata_read or (
+            self._tokenizer_seen
+            and "general.name" in self._texts
+            and _FILE_TYPE in self._numbers
+            and all(f"{architecture}.{name}" in self._numbers for name in _ALWAYS_THERE)
+        )
+
+    def read(self) -> None:
+        """Read to the end of the header. Raises GgufInvalid, NeedMoreBytes, and whatever the reader raises."""
         magic = self._take(4)
         if magic != MAGIC:
             raise GgufInvalid(f"not a GGUF file: it begins with {magic!r}")
@@ -124,49 +184,60 @@ class _Header:
         if version not in (2, 3):
             newer = 3 < version < 256
             raise GgufInvalid(f"GGUF version {version} is not served; versions 2 and 3 are", conclusive=not newer)
-        tensors = self._count("tensors", self._limits.tensors)
+        self._version = version
+        self._tensors = self._count("tensors", self._limits.tensors)
         keys = self._count("metadata keys", self._limits.keys)
         for _ in range(keys):
             key = self._text(self._limits.key_bytes, "a key")
-            if key.startswith(_TOKENIZER) and self._complete():
-                break
+            self._tokenizer_seen = self._tokenizer_seen or key.startswith(_TOKENIZER)
             (value_type,) = struct.unpack("<I", self._take(4))
             self._value(key, value_type)
-        return self._facts(version, tensors)
+        self._check_architecture()
+        self._metadata_read = True
+        self._weights_bytes = self._tensor_bytes()
 
-    def _facts(self, version: int, tensors: int) -> GgufFacts:
-        architecture = self._texts.get("general.architecture", "")
-        if architecture and not _ARCHITECTURE_NAME.fullmatch(architecture):
-            raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is no name")
+    def facts(self) -> GgufFacts:
+        """Give what was read so far. Raises GgufInvalid where the architecture has no sensible name."""
+        architecture = self._check_architecture()
         file_type = self._numbers.get(_FILE_TYPE)
 
         def number(name: str) -> int | None:
             return self._numbers.get(f"{architecture}.{name}")
 
+        pattern = self._lists.get(f"{architecture}.{_WINDOW_PATTERN}", ())
+        # With latent attention the cache keeps one compressed vector for key and value together.
+        latent = number("attention.key_length_mla") is not None
         return GgufFacts(
             architecture=architecture,
             name=self._texts.get("general.name", ""),
             quantization="" if file_type is None else quantization_name(file_type),
             license=normalised_license(self._texts.get("general.license", "")),
-            file_version=version,
+            file_version=self._version,
             context_length=number("context_length"),
             embedding_size=number("embedding_length"),
             layer_count=number("block_count"),
             head_count=number("attention.head_count"),
-            head_count_kv=number("attention.head_count_kv"),
+            head_count_kv=number(_KV_HEADS),
+            head_counts_kv=self._lists.get(f"{architecture}.{_KV_HEADS}", ()),
+            sliding_window=number("attention.sliding_window") or None,
+            sliding_window_layers=sum(map(bool, pattern)) if pattern else None,
+            vocabulary_size=number("vocab_size") or self._numbers.get(_TOKENS),
+            feed_forward_length=number("feed_forward_length"),
+            expert_count=number("expert_count") or None,
+            weights_bytes=self._weights_bytes,
+            expert_bytes=(self._expert_bytes or None) if self._weights_bytes else None,
             key_length=number("attention.key_length"),
-            value_length=number("attention.value_length"),
-            tensor_count=tensors,
+            value_length=0 if latent else number("attention.value_length"),
+            tensor_count=self._tensors,
         )
 
-    def _complete(self) -> bool:
-        # Writers put every other key before the tokenizer; only quantizing moves file_type behind it.
+    def _check_architecture(self) -> str:
         architecture = self._texts.get("general.architecture", "")
-        return (
-            "general.name" in self._texts
-            and _FILE_TYPE in self._numbers
-            and all(f"{architecture}.{name}" in self._numbers for name in _ALWAYS_THERE)
-        )
+        if architecture and not _ARCHITECTURE_NAME.fullmatch(architecture):
+            raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is no name")
+        return architecture
+
+    # --- metadata -------------------------------------------------------------------------------------------------
 
     def _value(self, key: str, value_type: int) -> None:
         """Read one value; keep it if it is one of ours and of a sensible type, else pass over it."""
@@ -175,7 +246,8 @@ class _Header:
         elif value_type in _INTEGERS and self._is_number(key):
             self._numbers[key] = self._integer(key, value_type)
         elif value_type == _ARRAY:
-            self._array(key if self._is_number(key) else "", depth=1)
+            wanted = self._is_number(key) or key == _TOKENS or key.partition(".")[2] == _WINDOW_PATTERN
+            self._array(key if wanted else "", depth=1)
         else:
             self._pass_over(value_type)
 
@@ -194,23 +266,36 @@ class _Header:
         return int(number)
 
     def _array(self, key: str, *, depth: int) -> None:
-        """Pass over an array; if `key` is given and the items are integers, keep the largest under it."""
+        """Pass over an array. If `key` is given keep of integers the largest, and all where they differ."""
         item_type, items = struct.unpack("<IQ", self._take(12))
+        self._arrays += 1
         if items > self._limits.array_items:
             raise GgufInvalid(f"an array claims {items} items")
+        if self._arrays > self._limits.arrays:
+            raise GgufInvalid(f"the header has more than {self._limits.arrays} arrays")
         if item_type in _SIZES:
-            if key and item_type in _INTEGERS and 0 < items <= self._limits.keys:
-                self._numbers[key] = max(self._integer(key, item_type) for _ in range(items))
+            if key and item_type == _BOOLEAN and 0 < items <= self._limits.layers:
+                self._keep_list(key, tuple(self._take(items)))
+            elif key and item_type in _INTEGERS and 0 < items <= self._limits.layers:
+                self._keep_list(key, tuple(self._integer(key, item_type) for _ in range(items)))
             else:
                 self._skip(items * _SIZES[item_type])
         elif item_type == _STRING:
-            for _ in range(items):
-                self._skip(self._length(self._limits.string_bytes, "a string"))
+            if key == _TOKENS:
+                self._numbers[_TOKENS] = items
+            self._skip_strings(items)
         elif item_type == _ARRAY and depth < self._limits.array_depth:
             for _ in range(items):
                 self._array("", depth=depth + 1)
         else:
             raise GgufInvalid(f"an array holds values of type {item_type} at depth {depth}")
+
+    def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
+        pattern = key.partition(".")[2] == _WINDOW_PATTERN
+        if pattern or len(set(numbers)) > 1:
+            self._lists[key] = numbers
+        if not pattern:
+            self._numbers[key] = max(numbers)
 
     def _pass_over(self, value_type: int) -> None:
         if value_type == _STRING:
@@ -219,6 +304,32 @@ class _Header:
             self._skip(_SIZES[value_type])
         else:
             raise GgufInvalid(f"a value is of type {value_type}, which does not exist")
+
+    # --- tensors --------------------------------------------------------------------------------------------------
+
+    def _tensor_bytes(self) -> int | None:
+        """Add up all tensors; None where one is of a type that is not known here."""
+        total, known = 0, True
+        for _ in range(self._tensors):
+            name = self._take(self._length(self._limits.key_bytes, "a tensor's name"))
+            (dimensions,) = struct.unpack("<I", self._take(4))
+            if not 0 < dimensions <= self._limits.tensor_dimensions:
+                raise GgufInvalid(f"a tensor claims {dimensions} dimensions")
+            *shape, kind, _offset = struct.unpack(f"<{dimensions}QIQ", self._take(8 * dimensions + 12))
+            numbers = math.prod(shape)
+            if numbers > self._limits.number:
+                raise GgufInvalid(f"a tensor claims {numbers} numbers")
+            block = _BLOCKS.get(kind)
+            if block is None:
+                known = False
+                continue
+            size = -(-numbers // block[0]) * block[1]
+            total += size
+            if _EXPERTS.search(name):
+                self._expert_bytes += size
+        return total if known else None
+
+    # --- bytes ----------------------------------------------------------------------------------------------------
 
     def _count(self, what: str, most: int) -> int:
         (count,) = struct.unpack("<Q", self._take(8))
@@ -235,21 +346,50 @@ class _Header:
     def _text(self, most: int, what: str) -> str:
         return self._take(self._length(most, what)).decode("utf-8", "replace")
 
+    def _skip_strings(self, items: int) -> None:
+        """Pass over the strings of a list, hundreds of thousands in a tokenizer: in one loop, without a copy of any."""
+        unpack = struct.Struct("<Q").unpack_from
+        while items:
+            buffer, at, end = self._buffer, self._next, len(self._buffer)
+            while items and at + 8 <= end:
+                following = at + 8 + unpack(buffer, at)[0]
+                if following > end:
+                    break
+                at = following
+                items -= 1
+            self._next = at
+            self._check_bound(0)
+            if items:
+                # The next one goes on past what is there.
+                self._skip(self._length(self._limits.string_bytes, "a string"))
+                items -= 1
+
     def _skip(self, size: int) -> None:
         self._check_bound(size)
         while size:
             step = min(size, _CHUNK)
-            self._take(step)
+            self._fill(step)
+            self._next += step
             size -= step
 
     def _take(self, size: int) -> bytes:
         self._check_bound(size)
-        data = self._reader.read(size)
-        if len(data) < size:
-            raise NeedMoreBytes(self._at + size)
-        self._at += size
+        self._fill(size)
+        data = self._buffer[self._next : self._next + size]
+        self._next += size
         return data
 
+    def _fill(self, size: int) -> None:
+        """Have the next `size` bytes in the buffer, and some more, since most reads are of eight bytes."""
+        missing = size - (len(self._buffer) - self._next)
+        if missing <= 0:
+            return
+        rest = self._buffer[self._next :]
+        self._passed += self._next
+        self._buffer, self._next = rest + self._reader.read(max(missing, _AHEAD)), 0
+        if len(self._buffer) < size:
+            raise NeedMoreBytes(self._passed + size)
+
     def _check_bound(self, size: int) -> None:
-        if self._at + size > self._limits.header_bytes:
+        if self._passed + self._next + size > self._limits.header_bytes:
             raise GgufInvalid(f"the header is longer than {self._limits.header_bytes} bytes")

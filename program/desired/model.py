@@ -130,6 +130,8 @@ class GgufFacts(Desired):
     """Key and value heads layer by layer, only where layers differ (0: a layer without attention)."""
     sliding_window: int | None = None
     """Tokens that a layer with sliding-window attention looks back; None where every layer sees the whole context."""
+    sliding_window_layers: int | None = None
+    """Layers that look back only so far; None where the header leaves it to the architecture."""
     vocabulary_size: int | None = None
     feed_forward_length: int | None = None
     expert_count: int | None = None
@@ -140,6 +142,7 @@ class GgufFacts(Desired):
     key_length: int | None = None
     """Numbers in one head's key; None means embedding_size / head_count."""
     value_length: int | None = None
+    """Numbers in one head's value; 0 where the cache keeps none beside the key (multi-head latent attention)."""
     tensor_count: int = 0
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import tempfile
 import time
+import tracemalloc
 from pathlib import Path
 
 import gguf
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from agent.server.errors import GgufInvalid, NeedMoreBytes
 from agent.server.gguf_header import Limits, normalised_license, quantization_name, read_header
+from tools.tiny_model import Shape, write_tiny_model
 
 FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"
 
@@ -38,6 +41,14 @@ def number(key: str, value: int) -> bytes:
 
 def array(key: str, item_type: int, count: int, items: bytes) -> bytes:
     return text(key) + struct.pack("<IIQ", 9, item_type, count) + items
+
+
+def tiny_header() -> bytes:
+    """The header of a file that llama-server loads, tokenizer and tensor list included."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_tiny_model(Path(folder) / "tiny.gguf", shape=Shape(kv_heads=(2, 1)))
+        start = int(gguf.GGUFReader(path).data_offset)
+        return path.read_bytes()[:start]
 
 
 def parse(data: bytes, **limits: int) -> object:
@@ -66,7 +77,7 @@ def test_a_file_of_the_reference_writer_is_read(tmp_path: Path) -> None:
     writer.close()
     with path.open("rb") as file:
         facts = read_header(file)
-    assert facts.model_dump() == {
+    assert facts.model_dump(exclude_defaults=True) == {
         "architecture": "llama",
         "name": "Tiny Llama: β",
         "quantization": "Q5_K_M",
@@ -77,10 +88,50 @@ def test_a_file_of_the_reference_writer_is_read(tmp_path: Path) -> None:
         "layer_count": 32,
         "head_count": 32,
         "head_count_kv": 8,
+        "head_counts_kv": (8,) * 31 + (4,),
+        "vocabulary_size": 3,
+        "weights_bytes": 0,
         "key_length": 128,
         "value_length": 64,
-        "tensor_count": 0,
     }
+
+
+def test_what_the_tensors_take_is_what_the_reference_writer_writes(tmp_path: Path) -> None:
+    path = write_tiny_model(
+        tmp_path / "moe.gguf", shape=Shape(layers=4, kv_heads=(2, 0, 1, 2), experts=4, sliding_window=128)
+    )
+    with path.open("rb") as file:
+        facts = read_header(file)
+    tensors = gguf.GGUFReader(path).tensors
+    assert facts.tensor_count == len(tensors)
+    assert facts.weights_bytes == sum(int(tensor.n_bytes) for tensor in tensors)
+    assert facts.expert_bytes == sum(int(tensor.n_bytes) for tensor in tensors if "_exps" in tensor.name)
+    assert (facts.expert_count, facts.sliding_window, facts.head_counts_kv) == (4, 128, (2, 0, 1, 2))
+    assert (facts.vocabulary_size, facts.head_count_kv) == (512, 2)
+
+
+def test_every_type_of_a_tensor_takes_what_the_reference_says() -> None:
+    for kind, (block, size) in gguf.GGML_QUANT_SIZES.items():
+        tensor = text("t") + struct.pack("<IQQIQ", 2, block * 3, 7, kind.value, 0)
+        assert read_header(io.BytesIO(header() + tensor)).weights_bytes == 21 * size, kind.name
+    unknown = text("t") + struct.pack("<IQIQ", 1, 32, 250, 0)
+    assert read_header(io.BytesIO(header() + unknown)).weights_bytes is None
+
+
+def test_latent_attention_keeps_no_values() -> None:
+    mla = (number(f"deepseek2.attention.{key}", 8) for key in ("key_length", "value_length", "key_length_mla"))
+    facts = read_header(io.BytesIO(header(string("general.architecture", "deepseek2"), *mla)))
+    assert (facts.key_length, facts.value_length) == (8, 0)
+
+
+def test_the_layers_that_look_back_a_window_are_counted() -> None:
+    pattern = array("gemma.attention.sliding_window_pattern", 7, 6, bytes([1, 1, 1, 1, 1, 0]))
+    facts = read_header(
+        io.BytesIO(
+            header(string("general.architecture", "gemma"), number("gemma.attention.sliding_window", 99), pattern)
+        )
+    )
+    assert (facts.sliding_window, facts.sliding_window_layers) == (99, 5)
 
 
 def test_the_recorded_fixtures_are_read_as_the_peer_read_them() -> None:
@@ -177,6 +228,10 @@ def test_names_lose_what_no_status_can_carry() -> None:
         (header(array("k", 9, 1, struct.pack("<IQ", 9, 1) * 40)), "depth"),
         (header(text("k") + struct.pack("<I", 77)), "type 77"),
         (header(array("k", 13, 1, b"")), "type 13"),
+        (header(array("tokenizer.ggml.tokens", 8, 3, struct.pack("<Q", 1 << 63) * 3)), "a string claims"),
+        (header() + struct.pack("<Q", 1 << 50), "a tensor's name claims"),
+        (header() + text("t") + struct.pack("<I", 1 << 31), "dimensions"),
+        (header() + text("t") + struct.pack("<IQQIQ", 2, 1 << 40, 1 << 40, 0, 0), "numbers"),
         (header(text("llama.block_count") + struct.pack("<Iq", 11, -5)), "is -5"),
         (header(string("general.architecture", "ll ama")), "no name"),
     ],
@@ -201,12 +256,36 @@ def test_a_header_longer_than_the_limit_is_refused_before_it_is_read() -> None:
     assert parse(data)
 
 
-def test_many_nested_arrays_end_in_time() -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        header(array("k", 9, 200_000, struct.pack("<IQ", 9, 0) * 200_000)),
+        header(array("k", 8, 2_000_000, bytes(16_000_000))),
+        header(array("k", 0, 9_000_000, bytes(9_000_000))),
+        header(*(array(f"k{n}", 5, 1024, bytes(4096)) for n in range(2000))),
+        header(tensors=200_000) + (text("") + struct.pack("<IQIQ", 1, 1, 0, 0)) * 200_000,
+        header(string("k", bytes(9_000_000))),
+    ],
+    ids=["nested", "strings", "numbers", "lists", "tensors", "one string"],
+)
+def test_large_headers_take_bounded_time_and_memory(data: bytes) -> None:
+    began = time.process_time()
+    read_header(io.BytesIO(data))
+    assert time.process_time() - began < 5
+    # Tracing allocations makes each of them many times as slow, so a part of the header has to do.
+    reader = io.BytesIO(data[: 1 << 20])
+    tracemalloc.start()
+    with contextlib.suppress(NeedMoreBytes):
+        read_header(reader)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+def test_a_header_of_more_arrays_than_any_model_has_is_refused() -> None:
     inner = struct.pack("<IQ", 9, 0)
-    data = header(array("k", 9, 200_000, inner * 200_000))
-    began = time.monotonic()
-    parse(data)
-    assert time.monotonic() - began < 5
+    with pytest.raises(GgufInvalid, match="arrays"):
+        parse(header(array("k", 9, 400_000, inner * 400_000)))
 
 
 @pytest.mark.parametrize("length", range(0, 544, 7))
@@ -229,13 +308,46 @@ def test_random_bytes_never_do_anything_but_the_two_errors(data: bytes) -> None:
             read_header(io.BytesIO(candidate))
 
 
-@settings(max_examples=300, deadline=None)
-@given(at=st.integers(4, 543), value=st.integers(0, 255), wide=st.booleans())
-def test_a_flipped_byte_never_does_anything_but_the_two_errors(at: int, value: int, wide: bool) -> None:
-    data = bytearray((FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes())
-    data[at : at + (8 if wide else 1)] = bytes([value]) * (8 if wide else 1)
+REAL = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
+TINY = tiny_header()
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_a_damaged_header_never_does_anything_but_the_two_errors(data: st.DataObject) -> None:
+    """Real headers, with bytes flipped, lengths replaced by huge ones, pieces doubled, moved or cut off."""
+    damaged = bytearray(data.draw(st.sampled_from([REAL, TINY])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        match data.draw(st.sampled_from(["flip", "length", "type", "cut", "repeat", "drop"])):
+            case "flip":
+                damaged[at] = data.draw(st.integers(0, 255))
+            case "length":
+                huge = data.draw(st.sampled_from([0, 1, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]))
+                damaged[at : at + 8] = struct.pack("<Q", huge)
+            case "type":
+                damaged[at : at + 4] = struct.pack("<I", data.draw(st.sampled_from([8, 9, 12, 13, 0xFFFFFFFF])))
+            case "cut":
+                del damaged[max(at, 1) :]
+            case "repeat":
+                damaged[at:at] = damaged[at : at + 64]
+            case "drop":
+                del damaged[at : at + 9]
+        if not damaged:
+            return
+    reader = io.BytesIO(bytes(damaged))
+    tracemalloc.start()
+    began = time.process_time()
     try:
-        facts = read_header(io.BytesIO(bytes(data)))
+        facts = read_header(reader)
     except (GgufInvalid, NeedMoreBytes):
-        return
-    assert len(facts.name) <= 256
+        facts = None
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert time.process_time() - began < 2
+    assert peak < 2 << 20
+    if facts is not None:
+        assert len(facts.name) <= 256
+        assert len(facts.head_counts_kv) <= 1024
+        assert (facts.weights_bytes or 0) < 1 << 62
