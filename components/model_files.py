@@ -6,11 +6,10 @@ Paths, volume and container names are LLMKube's, so that its caches are used wit
 
 from __future__ import annotations
 
-import functools
-import importlib.resources
 from dataclasses import dataclass
 
 from components import naming
+from components.download_script import download_script as download_script
 from components.options import RenderOptions
 from program.desired.base import JsonObject
 from program.desired.model import SourceKind
@@ -156,11 +155,3 @@ def _inherited_identity(desired: DesiredService) -> JsonObject:
         # The image names its user; the kubelet can prove only a number to be somebody else than root.
         identity["runAsUser"] = _CURL_UID
     return identity
-
-
-@functools.cache
-def download_script() -> str:
-    """Return the downloader's shell script without its comments: it is stored once with each Deployment."""
-    text = importlib.resources.files("components").joinpath("model_download.sh").read_text(encoding="utf-8")
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("#")) + "\n"

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 
 from components import naming
+from components.download_script import script_by_version
 from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
 
@@ -62,6 +63,9 @@ class RenderedService:
 
 
 def fingerprint_of(value: object) -> str:
-    """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form.
+
+    Of the downloader's script the version counts and not the text (`components.download_script`).
+    """
+    text = script_by_version(json.dumps(value, sort_keys=True, separators=(",", ":")))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

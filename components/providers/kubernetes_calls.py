@@ -24,6 +24,7 @@ from components.providers.kubernetes_diff import MISSING, Path, covers, expand, 
 from components.providers.kubernetes_errors import Code, Refused, immutable_fields, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import Drift, applied_fields, drift, owner_of, owns
+from components.providers.kubernetes_templates import keeping_script, same_template
 from components.providers.kubernetes_waiting import Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import KubeClient
@@ -103,9 +104,9 @@ class KubernetesCalls:
         ignored = [parse_path(text) for text in ignore_changes]
         yields_replicas = objects.gives_up_replicas(old_inputs, obj)
         try:
-            if ignored or yields_replicas:
+            if ignored or yields_replicas or same_template(obj, old_inputs):
                 live = self._client.get(kind, identity.namespace, identity.name)
-                obj = _leaving(obj, live, ignored)
+                obj = keeping_script(_leaving(obj, live, ignored), live)
                 if yields_replicas:
                     obj = self._handed_over(call, kind, obj, live)
             return self._apply(call, kind, objects.with_metadata(obj, uid=uid), force=True)
@@ -160,6 +161,8 @@ class KubernetesCalls:
                 "It was left as it is. Delete it, choose another name, or set the annotation "
                 f'{objects.ADOPT_ANNOTATION}: "true" to take it over.',
             )
+        if owner.ours:
+            obj = keeping_script(obj, live)
         if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):
             obj = self._handed_over(call, kind, obj, live)
         try:
@@ -190,7 +193,8 @@ class KubernetesCalls:
         owns it already, which is what we want.
         """
         replicas = value_at(live, _REPLICAS)
-        if replicas is MISSING or not owns(live, self._manager, _REPLICAS):
+        # No autoscaler of Kubernetes' scales up from nothing; where we stopped the pods, the default of one lets it.
+        if not replicas or replicas is MISSING or not owns(live, self._manager, _REPLICAS):
             return obj
         if call.preview:
             return with_value(obj, _REPLICAS, replicas)  # type: ignore[no-any-return]  # a dict in, a dict out

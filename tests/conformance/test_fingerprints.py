@@ -1,6 +1,6 @@
 """An upgrade of Herdsman restarts nothing: what the vectors ask for has the same fingerprint as in the release before.
 
-`fingerprints.json` was recorded from that release. An equal fingerprint means that no engine runs, so no pod is touched.
+`fingerprints.json` was recorded from that release. With an equal fingerprint no engine runs, so no pod is touched.
 Whoever has to change one on purpose says in the change log whose pods start anew, and records it here.
 """
 
