@@ -53,6 +53,11 @@ def _field(default: Any, description: str, name: str | None, rules: Json) -> Any
     return Field(default, description=description or None, alias=name, json_schema_extra=extra or None, **rules)
 
 
+def rule(expression: str, message: str, *, field: str = "") -> Json:
+    """Write a CEL rule of `x-kubernetes-validations`; `field` is where an error is shown, such as `.minReplicas`."""
+    return {"rule": expression, "message": message, **({"fieldPath": field} if field else {})}
+
+
 _KEPT = (
     "description",
     "type",

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from program.dialects import host_process
 from program.dialects.crd_schema import Json, structural_schema
-from program.dialects.llmkube import model_schema, service_schema
+from program.dialects.llmkube import gpu_quota_schema, model_schema, service_schema
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ _AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 
 def crd_documents() -> list[Json]:
-    """Give all CRDs as documents ready to apply: Model, InferenceService, HostProcess."""
+    """Give all CRDs as documents ready to apply: Model, InferenceService, GPUQuota, HostProcess."""
     return [
         _crd(
             group="inference.llmkube.dev",
@@ -75,6 +75,22 @@ def crd_documents() -> list[Json]:
                 Column("Queue", ".status.queuePosition", "integer", wide=True),
                 Column("Priority", ".spec.priority", wide=True),
                 Column("Endpoint", ".status.endpoint"),
+                _AGE,
+            ),
+        ),
+        _crd(
+            group="inference.llmkube.dev",
+            kind="GPUQuota",
+            plural="gpuquotas",
+            short_name="gq",
+            description="GPUs and memory that the services of some namespaces may take together.",
+            spec=structural_schema(gpu_quota_schema.GpuQuotaSpec),
+            status=structural_schema(gpu_quota_schema.GpuQuotaStatus),
+            columns=(
+                Column("GPU Count", ".spec.gpuCount", "integer"),
+                Column("Used GPUs", ".status.usedGPUCount", "integer"),
+                Column("Used Memory", ".status.usedMemory", wide=True),
+                Column("Denials", ".status.admissionDenials", "integer", wide=True),
                 _AGE,
             ),
         ),

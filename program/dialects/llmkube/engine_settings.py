@@ -9,17 +9,20 @@ from program.desired.engines import (
     EngineSettings,
     Generic,
     LlamaCpp,
+    LlamaCppRouter,
     PersonaPlex,
     RopeScaling,
     SecretKey,
+    Sglang,
     Speculative,
     Tgi,
     Vllm,
 )
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.model import DesiredModel, Gpu, SourceKind
+from program.dialects.llmkube.engine_schema import PersonaPlexSpec, TgiSpec, VllmSpec
 from program.dialects.llmkube.pod_schema import KeySelector
-from program.dialects.llmkube.service_schema import PersonaPlexSpec, ServiceSpec, TgiSpec, VllmSpec
+from program.dialects.llmkube.service_schema import ServiceSpec
 
 
 def engine_settings(
@@ -37,6 +40,10 @@ def engine_settings(
             return _personaplex(spec.persona_plex_config or PersonaPlexSpec())
         case "generic":
             return Generic(args=tuple(spec.args))
+        case "llamacpp-router":
+            return LlamaCppRouter(extra_args=tuple(spec.extra_args))
+        case "sglang":
+            return Sglang(extra_args=tuple(spec.extra_args))
 
 
 def _llamacpp(spec: ServiceSpec) -> LlamaCpp:

@@ -1,4 +1,4 @@
-"""The pieces of a Pod that an InferenceService carries through: environment, probes, security contexts, tolerations.
+"""The pieces of a Pod that an InferenceService carries through: environment, probes, security, placement, volumes.
 
 Shapes and names are those of Kubernetes' core/v1. They exist so that the API server refuses what no pod could have;
 the values themselves travel unread into the pod template. Used by `service_schema`.
@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from program.dialects.crd_schema import CrdModel, Int64, optional, required
 
 _ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
-_QUANTITY = (
+QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
@@ -48,7 +48,7 @@ class FileKeySelector(CrdModel):
 class ResourceFieldSelector(CrdModel):
     model_config = _ATOMIC
     container_name: str | None = optional("Container whose resource is read.")
-    divisor: int | str | None = optional("Unit of the value; 1 when absent.", pattern=_QUANTITY)
+    divisor: int | str | None = optional("Unit of the value; 1 when absent.", pattern=QUANTITY)
     resource: str = required("A request or limit, for example `requests.memory`.")
 
 
@@ -179,3 +179,47 @@ class SecurityContext(CrdModel):
     se_linux_options: SeLinuxOptions | None = optional("SELinux context of the container.")
     seccomp_profile: SeccompProfile | None = optional("Seccomp profile of the container.")
     windows_options: WindowsOptions | None = optional("Settings for Windows nodes.")
+
+
+class LabelSelectorRequirement(CrdModel):
+    key: str = required("Key of the label.")
+    operator: str = required("In, NotIn, Exists or DoesNotExist.")
+    values: list[str] = optional("Values for In and NotIn.", [], x_kubernetes_list_type="atomic")
+
+
+class LabelSelector(CrdModel):
+    model_config = _ATOMIC
+    match_expressions: list[LabelSelectorRequirement] = optional(
+        "Requirements that all must hold.", [], x_kubernetes_list_type="atomic"
+    )
+    match_labels: dict[str, str] = optional("Labels that all must be there.", {})
+
+
+class TopologySpreadConstraint(CrdModel):
+    label_selector: LabelSelector | None = optional("Pods that are counted.")
+    match_label_keys: list[str] = optional(
+        "Labels of the pod itself that choose more closely.", [], x_kubernetes_list_type="atomic"
+    )
+    max_skew: int = required("Most by which two places may differ.")
+    min_domains: int | None = optional("Fewest places to spread over.")
+    node_affinity_policy: str | None = optional("Honor (the default) or Ignore the pod's node affinity.")
+    node_taints_policy: str | None = optional("Honor or Ignore (the default) the nodes' taints.")
+    topology_key: str = required("Label of nodes whose values are the places.")
+    when_unsatisfiable: str = required("DoNotSchedule or ScheduleAnyway.")
+
+
+class Volume(CrdModel):
+    """One volume. Of its many kinds only the name is read; the API server checks the rest with the pod."""
+
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+    name: str = required("Name of the volume.")
+
+
+class VolumeMount(CrdModel):
+    mount_path: str = required("Where it is mounted.")
+    mount_propagation: str | None = optional("None (the default), HostToContainer or Bidirectional.")
+    name: str = required("Name of the volume.")
+    read_only: bool | None = optional("Mount it read-only.")
+    recursive_read_only: str | None = optional("Disabled, IfPossible or Enabled.")
+    sub_path: str | None = optional("Path within the volume.")
+    sub_path_expr: str | None = optional("The same, with `$(NAME)` expanded.")

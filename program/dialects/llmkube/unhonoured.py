@@ -12,7 +12,8 @@ from program.desired.base import JsonObject
 from program.desired.facts import Problem
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
-from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec, SpeculativeSpec, VllmSpec
+from program.dialects.llmkube.engine_schema import SpeculativeSpec, VllmSpec
+from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.reading import read, unknown_fields, without_nulls
 
 _LLAMACPP = frozenset({"llamacpp"})
@@ -63,8 +64,6 @@ _POD_ONLY = (
     "skip_model_init",
     "tolerations",
 )
-# What newer LLMKube CRDs default to; it asks for nothing beyond what is done anyway.
-_HARMLESS = {"spec.suspend": False, "spec.bindAddress": "::", "spec.mode": "chat"}
 
 
 def unhonoured(cr: JsonObject, desired: DesiredService) -> tuple[Problem, ...]:
@@ -165,7 +164,5 @@ def _of_model(desired: DesiredService) -> Iterator[Problem]:
 
 
 def _unknown(spec: ServiceSpec) -> Iterator[Problem]:
-    for path, value in unknown_fields(spec, field="spec"):
-        if path in _HARMLESS and value == _HARMLESS[path]:
-            continue
+    for path, _ in unknown_fields(spec, field="spec"):
         yield _problem(path, "is not known to this version", "UnknownField")
