@@ -1,0 +1,195 @@
+"""One real completion for each start of an engine: health says that a server listens, only an answer that it serves.
+
+Called by `replicas`, whose workers never wait: the requests go through the API server's pod proxy, in the threads of
+`background`. Failures are asked again with back-off; what counts as proof is decided here, purely, from the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import structlog
+
+from automation.background import Background
+from automation.backoff import backoff_s
+from automation.engine_start import EngineStart
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, Unreachable
+from kubeapi.exchange import Exchange
+from kubeapi.pods import PathRefused, ask_pod
+from program.runtimes.base import CompletionRequest
+
+log = structlog.get_logger(__name__)
+
+FAILED_BASE_S = 5.0
+FAILED_CAP_S = 60.0
+UNKNOWN_BASE_S = 15.0
+UNKNOWN_CAP_S = 600.0
+EVIDENCE_TIMEOUT_S = 5.0
+THREADS = 8
+_LONGEST_MESSAGE = 300
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known of one start of an engine."""
+
+    state: Literal["proved", "failed", "unknown"]
+    """proved: it answered with a token, an embedding or a rank. failed: it took the request and did not. unknown: it
+    cannot be asked, which is no reason to keep requests from it."""
+    message: str = ""
+    tries: int = 1
+    """Answers of this state in a row."""
+    final: bool = False
+    """Asking again would tell nothing new."""
+
+    @property
+    def serves(self) -> bool:
+        return self.state != "failed"
+
+
+class CompletionCheck:
+    """Asks each start once, and again only while it fails. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._dice = dice
+        self._answers: Background[EngineStart, Proof] = Background(
+            "completion", again_s=self._again_s, threads=THREADS, clock=clock
+        )
+
+    def latest(
+        self, start: EngineStart, request: CompletionRequest | None, *, changed: Callable[[], None]
+    ) -> Proof | None:
+        """Say what is known of a start; None while the first answer is awaited. Never blocks."""
+        if request is None:
+            return Proof("unknown", "its engine has no request that Herdsman could make without its key", final=True)
+        return self._answers.latest(
+            start, lambda before: self._counted(before, self.prove(start, request)), who="", changed=changed
+        )
+
+    def prove(self, start: EngineStart, request: CompletionRequest) -> Proof:
+        """Make the request now and judge the answer."""
+        try:
+            answer = self._ask(start, "POST", request.path, request.body, self._timeout_s)
+        except Unreachable as error:
+            if error.timed_out and self._reachable(start):
+                return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
+            return Proof("unknown", f"it could not be asked: {error}"[:_LONGEST_MESSAGE])
+        except (ApiError, PathRefused) as error:
+            # Without the right to pods/proxy every start is unknown, and each costs one refused request.
+            final = isinstance(error, (Forbidden, PathRefused))
+            return Proof("unknown", f"it could not be asked: {error}"[:_LONGEST_MESSAGE], final=final)
+        return judge(request, answer)
+
+    def due_in_s(self, start: EngineStart) -> float:
+        """Seconds until the next try; infinity when there is none to come."""
+        return self._answers.due_in_s(start)
+
+    def forget(self, start: EngineStart) -> None:
+        """Let go of a start that is gone."""
+        self._answers.forget(start)
+
+    def idle(self) -> bool:
+        return self._answers.idle()
+
+    def close(self) -> None:
+        self._answers.close()
+
+    def _ask(self, start: EngineStart, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
+        return ask_pod(
+            self._client, start.namespace, start.pod, start.port, method, path, body=body, timeout_s=timeout_s
+        )
+
+    def _reachable(self, start: EngineStart) -> bool:
+        """Tell an engine that hangs from a way to it that does: any answer of its own shows that requests arrive."""
+        try:
+            self._ask(start, "GET", "/", None, EVIDENCE_TIMEOUT_S)
+        except (ApiError, PathRefused):
+            return False
+        return True
+
+    def _counted(self, before: Proof | None, proof: Proof) -> Proof:
+        if proof.state != "proved":
+            log.info("An engine did not answer a completion", state=proof.state, why=proof.message)
+        again = before is not None and before.state == proof.state
+        return replace(proof, tries=before.tries + 1) if before is not None and again else proof
+
+    def _again_s(self, proof: Proof) -> float:
+        if proof.final or proof.state == "proved":
+            return math.inf
+        failed = proof.state == "failed"
+        base_s, cap_s = (FAILED_BASE_S, FAILED_CAP_S) if failed else (UNKNOWN_BASE_S, UNKNOWN_CAP_S)
+        return backoff_s(proof.tries, base_s=base_s, cap_s=cap_s, jitter=self._dice())
+
+
+def judge(request: CompletionRequest, answer: Exchange) -> Proof:
+    """Decide what an engine's own answer proves. Pure."""
+    told = f"POST {request.path}: {answer.status}"
+    if answer.status in (401, 403):
+        return Proof("unknown", f"{told}: it wants a key, which Herdsman does not read; it was reached", final=True)
+    if answer.status == 429:
+        return Proof("unknown", f"{told}: it has too many requests to take one more")
+    if answer.status == 501 or 300 <= answer.status < 500:
+        return Proof("unknown", f"{told}: it does not take this request: {_text(answer.body)}", final=True)
+    if answer.status >= 500:
+        return Proof("failed", f"{told}: {_text(answer.body)}")
+    if not answer.whole:
+        return Proof("unknown", f"{told}: more than could be read", final=True)
+    try:
+        body = json.loads(answer.body)
+    except ValueError:
+        return Proof("failed", f"{told}: no JSON: {_text(answer.body)}")
+    if isinstance(body, dict) and (_generated(body) or _embedded(body) or _ranked(body)):
+        return Proof("proved")
+    return Proof("failed", f"{told}: no content: {_text(answer.body)}")
+
+
+def _generated(body: dict[str, Any]) -> bool:
+    """Whether a token was made. Its text may be empty: the end of the text is a token, half a character is one."""
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return False
+    usage = body.get("usage")
+    if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
+        return bool(usage["completion_tokens"] > 0)
+    message = choices[0].get("message")
+    message = message if isinstance(message, dict) else {}
+    return any((message.get("content"), message.get("reasoning_content"), choices[0].get("text")))
+
+
+def _embedded(body: dict[str, Any]) -> bool:
+    """Whether there is a vector of numbers: a broken computation gives none, or nulls for its NaNs."""
+    data = body.get("data")
+    vector = data[0].get("embedding") if isinstance(data, list) and data and isinstance(data[0], dict) else None
+    if vector and isinstance(vector, list) and isinstance(vector[0], list):
+        vector = vector[0]
+    return bool(vector) and isinstance(vector, list) and all(_finite(value) for value in vector)
+
+
+def _ranked(body: dict[str, Any]) -> bool:
+    results = body.get("results")
+    first = results[0] if isinstance(results, list) and results else None
+    return isinstance(first, dict) and any(_finite(first.get(name)) for name in ("relevance_score", "score"))
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(body: bytes) -> str:
+    return " ".join(body.decode("utf-8", "replace").split())[:_LONGEST_MESSAGE]
