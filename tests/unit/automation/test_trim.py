@@ -28,42 +28,166 @@ def test_only_a_controlling_service_counts_as_owner() -> None:
 
 
 def test_a_ready_pod_keeps_no_reasons() -> None:
-    obj = {"metadata": meta(), "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    kept = trim.pod(obj)
+    ended = {"name": "llama-server", "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [ended]}
+    kept = trim.pod({"metadata": meta(), "spec": {"nodeName": "n1"}, "status": status})
     assert kept["ready"]
-    assert kept["problems"] == []
+    assert kept["problems"] == ()
+    assert kept["node"] == "n1"
     assert kept["metadata"]["labels"] == {naming.LABEL_SERVICE: "chat"}
+
+
+def crashing(container: dict[str, Any], *, init: bool = False) -> dict[str, Any]:
+    field, spec = ("initContainerStatuses", "initContainers") if init else ("containerStatuses", "containers")
+    declared = {"name": container["name"], "image": "registry/engine:1"}
+    return {"metadata": meta(), "spec": {spec: [declared]}, "status": {"phase": "Running", field: [container]}}
 
 
 def test_a_crashing_pod_keeps_the_last_words_of_its_container() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    last = {"terminated": {"message": "unknown argument: --fast"}}
-    container = {"name": "llama-server", "state": waiting, "lastState": last}
-    obj = {"metadata": meta(), "status": {"phase": "Running", "containerStatuses": [container]}}
-    (problem,) = trim.pod(obj)["problems"]
+    last = {"terminated": {"exitCode": 1, "reason": "Error", "message": "unknown argument: --fast"}}
+    container = {"name": "llama-server", "state": waiting, "lastState": last, "restartCount": 4}
+    (problem,) = trim.pod(crashing(container))["problems"]
     assert problem == {
         "container": "llama-server",
         "reason": "CrashLoopBackOff",
         "message": "unknown argument: --fast",
+        "init": False,
+        "image": "registry/engine:1",
+        "exit_code": 1,
+        "oom_killed": False,
+        "restarts": 4,
     }
+
+
+def test_of_long_last_words_the_end_is_kept() -> None:
+    last = {"terminated": {"exitCode": 1, "message": "x" * 5000 + "out of memory"}}
+    (problem,) = trim.pod(crashing({"name": "e", "state": {"running": {}}, "lastState": last}))["problems"]
+    assert problem["message"].endswith("out of memory")
+    assert len(problem["message"]) == trim.MESSAGE_LENGTH
+
+
+def test_an_engine_that_was_killed_for_memory_says_so_while_it_starts_again() -> None:
+    last = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    container = {"name": "llama-server", "state": {"running": {}}, "lastState": last, "restartCount": 1}
+    (problem,) = trim.pod(crashing(container))["problems"]
+    assert (problem["reason"], problem["oom_killed"], problem["exit_code"]) == ("", True, 137)
+
+
+def test_a_failing_download_is_told_from_a_failing_engine() -> None:
+    ended = {"terminated": {"reason": "Error", "exitCode": 22, "message": "404"}}
+    (problem,) = trim.pod(crashing({"name": "model-downloader", "state": ended}, init=True))["problems"]
+    assert (problem["init"], problem["message"]) == (True, "404")
+    running = {"name": "model-downloader", "state": {"running": {}}}
+    kept = trim.pod(crashing(running, init=True))
+    assert kept["init_running"] == "model-downloader"
+    assert kept["problems"] == ()
+
+
+def test_an_evicted_pod_says_why() -> None:
+    status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    (problem,) = trim.pod({"metadata": meta(), "status": status})["problems"]
+    assert problem == {"container": "", "reason": "Evicted", "message": "The node was low on resource: memory."}
 
 
 def test_a_pod_that_waits_for_a_gpu_keeps_what_it_asks_for() -> None:
     message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    resources = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2", "memory": "8Gi"}}
+    beside = {"requests": {"memory": "1Gi"}}
     obj = {
         "metadata": meta(),
-        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
-        "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]},
+        "spec": {
+            "containers": [{"name": "llama-server", "resources": resources}, {"name": "log", "resources": beside}],
+            "nodeSelector": {"gpu": "h100"},
+            "priority": 1000,
+        },
+        "status": {
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": message}],
+            "nominatedNodeName": "n7",
+        },
     }
     kept = trim.pod(obj)
     assert kept["unschedulable"] == message
     assert kept["requests"] == {"nvidia.com/gpu": "2"}
+    assert kept["needs"] == {"nvidia.com/gpu": "2", "memory": str(9 * 2**30)}
+    assert (kept["node_selector"], kept["priority"], kept["nominated_node"]) == ({"gpu": "h100"}, 1000, "n7")
+
+
+def test_a_preempted_pod_is_known_by_its_condition() -> None:
+    def status(reason: str) -> dict[str, Any]:
+        return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}
+
+    assert trim.pod({"metadata": meta(), "status": status("PreemptionByScheduler")})["preempted"]
+    assert not trim.pod({"metadata": meta(), "status": status("EvictionByEvictionAPI")})["preempted"]
+
+
+def hpa(version: str, condition: dict[str, str], **spec: Any) -> dict[str, Any]:
+    status = {"currentReplicas": int(version), "conditions": [condition]}
+    return {"metadata": meta(resourceVersion=version), "spec": spec, "status": status}
 
 
 def test_an_autoscalers_status_is_no_change() -> None:
-    before = {"metadata": meta(resourceVersion="1"), "spec": {"maxReplicas": 3}, "status": {"currentReplicas": 1}}
-    after = {"metadata": meta(resourceVersion="2"), "spec": {"maxReplicas": 3}, "status": {"currentReplicas": 2}}
-    assert trim.autoscaler(before) == trim.autoscaler(after)
+    well = {"type": "ScalingActive", "status": "True", "reason": "ValidMetricFound", "message": "3"}
+    assert trim.autoscaler(hpa("1", well, maxReplicas=3)) == trim.autoscaler(
+        hpa("2", {**well, "message": "4"}, maxReplicas=3)
+    )
+
+
+def test_an_autoscaler_that_cannot_scale_is_a_change_and_says_why() -> None:
+    well = {"type": "ScalingActive", "status": "True", "reason": "ValidMetricFound"}
+    ill = {**well, "status": "False", "reason": "FailedGetPodsMetric", "message": "no custom metrics API (try 1)"}
+    before, after = trim.autoscaler(hpa("1", well, maxReplicas=3)), trim.autoscaler(hpa("2", ill, maxReplicas=3))
+    assert before["problem"] == ""
+    assert after["problem"] == "FailedGetPodsMetric: no custom metrics API (try 1)"
+    assert before["metadata"]["resourceVersion"] != after["metadata"]["resourceVersion"]
+    again = trim.autoscaler(hpa("3", {**ill, "message": "no custom metrics API (try 2)"}, maxReplicas=3))
+    assert again["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
+    edited = trim.autoscaler(hpa("3", ill, maxReplicas=9))
+    assert edited["metadata"]["resourceVersion"] != after["metadata"]["resourceVersion"]
+    assert edited["max_replicas"] == 9
+
+
+def test_a_deployment_keeps_who_scaled_it_what_it_mounts_and_what_it_complains_of() -> None:
+    scaled = {"manager": "kubectl", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    pod_spec = {
+        "containers": [{"resources": {"limits": {"nvidia.com/gpu": 2}, "requests": {"memory": "1Gi"}}}],
+        "volumes": [{"persistentVolumeClaim": {"claimName": "weights"}}, {"emptyDir": {}}],
+    }
+    conditions = [
+        {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"},
+        {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"},
+    ]
+    obj = {
+        "metadata": meta(managedFields=[scaled], annotations={naming.ANNOTATION_TEMPLATE_HASH: "abc"}),
+        "spec": {"replicas": 3, "template": {"spec": pod_spec}},
+        "status": {"readyReplicas": 1, "conditions": conditions},
+    }
+    kept = trim.deployment(obj)
+    assert kept["spec"] == {
+        "replicas": 3,
+        "scaled_by": "kubectl",
+        "claims": ("weights",),
+        "requests": {"nvidia.com/gpu": "2", "memory": "1Gi"},
+    }
+    assert kept["replica_failure"] == "exceeded quota"
+    assert kept["progress_deadline_exceeded"]
+    assert kept["metadata"]["annotations"] == {naming.ANNOTATION_TEMPLATE_HASH: "abc"}
+    assert trim.deployment({"metadata": meta(managedFields=[{**scaled, "subresource": ""}])})["spec"]["scaled_by"] == ""
+
+
+def test_a_route_says_what_its_gateways_said() -> None:
+    def route(*conditions: dict[str, str]) -> dict[str, Any]:
+        parents = [{"conditions": list(conditions)}] if conditions else []
+        return trim.route({"metadata": meta(), "spec": {"hostnames": ["chat.example"]}, "status": {"parents": parents}})
+
+    accepted = {"type": "Accepted", "status": "True"}
+    missing = {"type": "ResolvedRefs", "status": "False", "reason": "BackendNotFound", "message": "no Service chat"}
+    assert route()["accepted"] is None
+    assert route(accepted)["accepted"] is True
+    assert (route(accepted, missing)["accepted"], route(accepted, missing)["message"]) == (
+        False,
+        "BackendNotFound: no Service chat",
+    )
 
 
 def test_a_claim_keeps_its_phase() -> None:
