@@ -31,7 +31,7 @@ class EngineStart(NamedTuple):
 def engine_of(pod: Object) -> Object:
     """Keep of a Pod what `start_of` and the checks need; for the informer's transform.
 
-    `run` is empty while the kubelet has not said that all containers are ready (health, no more).
+    `healthy` is what the kubelet says of all containers; `run` names the start, also of one that is not healthy.
     """
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
@@ -41,27 +41,35 @@ def engine_of(pod: Object) -> Object:
     healthy = (conditions.get("ContainersReady") or {}).get("status") == "True"
     completed = conditions.get(naming.CONDITION_COMPLETED) or {}
     kept: Object = {"container": engine.get("name", ""), "port": _http_port(engine)}
-    if healthy:
+    if healthy or state.get("containerID"):
         kept["run"] = state.get("containerID") or f"restart-{state.get('restartCount', 0)}"
+    if healthy:
+        kept["healthy"] = True
     if completed:
         # The message names the start that it is about.
         kept["completed"] = (completed.get("status") == "True", completed.get("reason", ""), completed.get("message"))
     if any(gate.get("conditionType") == naming.CONDITION_COMPLETED for gate in spec.get("readinessGates") or ()):
         kept["gate"] = True
-    kept["restarts"] = state.get("restartCount", 0)
+    if state.get("restartCount"):
+        kept["restarts"] = state["restartCount"]
     kept["created"] = pod["metadata"].get("creationTimestamp", "")
     kept["template"] = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
     return kept
 
 
 def start_of(pod: Object) -> EngineStart | None:
-    """Name the start of a remembered pod's engine; None while it is not healthy, or where it cannot be asked."""
+    """Name the start of a remembered pod's engine; None while there is none, or where it cannot be asked."""
     engine, metadata = pod.get("engine") or {}, pod["metadata"]
     if not engine.get("run") or not engine.get("port") or metadata["deleting"]:
         return None
     return EngineStart(
         metadata["namespace"], metadata["name"], metadata["uid"], engine["run"], engine["port"], engine["container"]
     )
+
+
+def is_healthy(pod: Object) -> bool:
+    """Whether the kubelet calls all containers of a remembered pod ready."""
+    return bool((pod.get("engine") or {}).get("healthy")) and not pod["metadata"]["deleting"]
 
 
 def _http_port(container: Object) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from automation import trim
-from automation.engine_start import EngineStart, start_of
+from automation.engine_start import EngineStart, is_healthy, start_of
 from components import naming
 
 Json = dict[str, Any]
@@ -45,9 +45,14 @@ def test_an_engine_is_asked_before_its_pod_is_ready_since_the_gate_waits_for_the
     assert start_of(kept) is not None
 
 
-def test_nothing_is_asked_of_a_pod_that_is_not_healthy_or_goes_away() -> None:
-    assert start_of(trim.pod(pod(healthy=False))) is None
-    assert start_of(trim.pod(pod(deletionTimestamp="2026-01-01T00:00:01Z"))) is None
+def test_a_pod_that_goes_away_is_not_asked() -> None:
+    gone = trim.pod(pod(deletionTimestamp="2026-01-01T00:00:01Z"))
+    assert start_of(gone) is None and not is_healthy(gone)
+
+
+def test_health_is_what_the_kubelet_says() -> None:
+    assert is_healthy(trim.pod(pod()))
+    assert not is_healthy(trim.pod(pod(healthy=False)))
 
 
 def test_what_was_found_out_before_is_read_from_the_pod() -> None:
