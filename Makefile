@@ -47,8 +47,9 @@ check: $(STAMP) ## Lint, types, import rules, unit tests
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-crds: $(STAMP) ## Generate the CRDs in docs/crds again
+crds: $(STAMP) ## Generate the CRDs in docs/crds and the PriorityClasses in docs/install again
 	@$(BIN)/python -m program.dialects.crds docs/crds
+	@$(BIN)/python -m components.priority_classes docs/install/priority-classes.yaml
 
 clean: ## Remove the virtual environment and caches of the checkout (built tools stay)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info

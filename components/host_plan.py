@@ -17,12 +17,10 @@ from program.desired.base import JsonObject
 from program.desired.engines import Generic, LlamaCpp
 from program.desired.errors import SpecInvalid
 from program.desired.model import SourceKind
+from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
 from program.runtimes.base import mentions
 from program.runtimes.llamacpp import host_argv
-
-PRIORITY = {"critical": 1_000_000, "high": 100_000, "normal": 10_000, "low": 1_000, "batch": 100}
-"""Values of LLMKube's PriorityClasses."""
 
 _NO_CHAT = ("--embedding", "--embeddings", "--rerank", "--reranking")
 
@@ -70,7 +68,7 @@ def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
         completion_path=completion,
         service_name=naming.service_name(desired.key.name),
         service_port=service_port(desired),
-        priority=PRIORITY[desired.priority],
+        priority=PRIORITIES[desired.priority],
         eviction_protection=desired.eviction_protection,
         memory_budget_bytes=desired.model.memory_budget_bytes,
     )

@@ -22,6 +22,7 @@ import yaml
 from rich.console import Console
 from rich.panel import Panel
 
+from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KubeError, NotFound
@@ -59,7 +60,7 @@ class Demo:
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._step("Local cluster", self._start_cluster)
         client = KubeClient.from_kubeconfig(str(self.cluster.kubeconfig))
-        self._step("CRDs", lambda: install_crds(client))
+        self._step("CRDs and priority classes", lambda: install(client))
         self._step("A tiny model", self._make_model)
         self._step("The loop", lambda: self._start("loop", self._loop_arguments()))
         self._step("An agent on this machine", lambda: self._start("agent", self._agent_arguments()))
@@ -194,6 +195,13 @@ class Demo:
             f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
             "To stop it all:\n\n  make demo-down\n"
         )
+
+
+def install(client: KubeClient) -> str:
+    """Apply the PriorityClasses and the CRDs."""
+    for document in priority_classes():
+        client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="kubectl", force=True)
+    return install_crds(client)
 
 
 def install_crds(client: KubeClient) -> str:

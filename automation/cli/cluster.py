@@ -16,6 +16,10 @@ from typing import Annotated
 import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from components.priority_classes import priority_classes
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError
 from tools import build
 from tools.kindcluster import KindCluster, docker_runs
 from tools.localcluster import ClusterError, LocalCluster, default_directory
@@ -61,6 +65,7 @@ def up(
             cluster = LocalCluster(path)
             changed = bool(cluster.up())
             kubeconfig = cluster.kubeconfig
+        install_priority_classes(kubeconfig)
     if changed:
         typer.echo(f"The cluster is up after {time.monotonic() - started_at:.1f} s.")
     else:
@@ -127,6 +132,16 @@ def env(directory: Directory = None, output: Output = OutputFormat.TABLE) -> Non
             typer.echo(f"export {name}={shlex.quote(value)}")
 
 
+def install_priority_classes(kubeconfig: Path) -> None:
+    """Make the PriorityClasses that services name: without its class the API server refuses a pod."""
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    try:
+        for document in priority_classes():
+            client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="herdsman", force=True)
+    finally:
+        client.close()
+
+
 def _takes_kind(path: Path, provider: Provider) -> bool:
     """What a directory holds already decides before what the machine could do."""
     if provider is not Provider.AUTO:
@@ -150,6 +165,6 @@ def _complaints() -> Iterator[None]:
     except ToolMissing as missing:
         complain(f"`{missing.name}` {missing.why}", hint=missing.remedy)
         raise typer.Exit(1) from missing
-    except (ClusterError, build.BuildFailed, OSError) as error:
+    except (ClusterError, build.BuildFailed, ApiError, OSError) as error:
         complain(str(error))
         raise typer.Exit(1) from error

@@ -13,6 +13,7 @@ from program.desired.base import Desired, JsonObject
 from program.desired.engines import EngineSettings, SecretKey
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu
+from program.desired.priorities import Priority
 
 
 class Endpoint(Desired):
@@ -161,7 +162,7 @@ class DesiredService(Desired):
     gpu: Gpu | None = None
     pod: PodSettings = PodSettings()
     skip_model_init: bool = False
-    priority: Literal["critical", "high", "normal", "low", "batch"] = "normal"
+    priority: Priority = "normal"
     eviction_protection: bool = False
     host_placement: HostPlacement | None = None
     """None: the service runs in the cluster's pods."""

@@ -28,6 +28,7 @@ from program.desired.model import (
     ModelGpu,
     SourceKind,
 )
+from program.desired.priorities import class_name
 from program.desired.service import (
     Autoscaling,
     DesiredService,
@@ -261,7 +262,7 @@ def _pod(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> PodSetting
         startup_probe=probes.get("startup"),
         liveness_probe=probes.get("liveness"),
         readiness_probe=probes.get("readiness"),
-        priority_class_name=spec.priority_class_name or f"llmkube-{spec.priority}",
+        priority_class_name=spec.priority_class_name or class_name(spec.priority),
         cpu_request=cpu,
         memory_request=host_memory or memory,
     )

@@ -13,13 +13,12 @@ from typing import Any
 from program.desired.base import JsonObject
 from program.desired.facts import MemoryFacts, ServiceFacts
 from program.desired.keys import service_dns_name
+from program.desired.priorities import PRIORITIES as PRIORITIES
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Condition, timestamp
 from program.dialects.llmkube.judging import Judgement, judge
 from program.dialects.llmkube.service_conditions import OURS, service_conditions
 
-PRIORITIES = {"critical": 1_000_000, "high": 100_000, "normal": 10_000, "low": 1_000, "batch": 100}
-"""Values of the PriorityClasses `llmkube-<priority>`."""
 DEFAULT_PORT = 8080
 
 _FIELDS = (

@@ -219,7 +219,7 @@ def test_the_script_without_its_comments_is_still_a_script() -> None:
     assert not any(line.startswith("#") for line in script.splitlines())
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
     # It is stored with every Deployment, and again with every revision of it.
-    assert len(script) < 7_000
+    assert len(script) < 16_384
 
 
 def test_a_node_file_is_mounted_for_the_downloader_alone() -> None:

@@ -1,0 +1,45 @@
+"""The PriorityClasses that services name, generated from the table of priorities.
+
+`herdsman cluster up` and the demo apply them; docs/install/priority-classes.yaml keeps a copy for everybody else, which
+a test compares and `make crds` writes (`python -m components.priority_classes docs/install/priority-classes.yaml`).
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import yaml
+
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.desired.priorities import NEVER_PREEMPTS, PRIORITIES, class_name
+
+
+def priority_classes() -> list[JsonObject]:
+    """Give the classes as documents ready to apply, the highest first; they are LLMKube's, whose classes stay valid."""
+    return [_document(priority, value) for priority, value in PRIORITIES.items()]
+
+
+def _document(priority: str, value: int) -> JsonObject:
+    waits = priority in NEVER_PREEMPTS
+    return {
+        "apiVersion": kinds.PRIORITY_CLASSES.api_version,
+        "kind": kinds.PRIORITY_CLASSES.kind,
+        "metadata": {"name": class_name(priority), "labels": {"app.kubernetes.io/part-of": "herdsman"}},
+        "value": value,
+        "globalDefault": False,
+        "preemptionPolicy": "Never" if waits else "PreemptLowerPriority",
+        "description": f"Inference services of priority `{priority}`"
+        + (", which wait for room and take nobody's place." if waits else "."),
+    }
+
+
+def as_yaml() -> str:
+    """Write all classes as one YAML file."""
+    texts = [yaml.safe_dump(document, sort_keys=False, width=120) for document in priority_classes()]
+    return "# Generated from program/desired/priorities.py by `make crds`.\n" + "---\n".join(texts)
+
+
+if __name__ == "__main__":
+    pathlib.Path(sys.argv[1]).write_text(as_yaml(), encoding="utf-8")
