@@ -1,0 +1,212 @@
+"""Finds replicas that take requests and make no token, while their health stays good.
+
+`replicas` says which engines to follow; a few threads read each one's metrics through the pod proxy, spread over time.
+Counters alone never condemn: a replica that shows no progress is asked for a completion, and only one that fails that
+too is called stalled. llama.cpp answers /metrics between two batches only, so no answer is no news for a good while.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from automation.completion_check import Proof
+from automation.engine_start import EngineStart
+from automation.queue import WorkQueue
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError
+from kubeapi.pods import ask_pod
+from program.runtimes.base import CompletionRequest, ProgressMetrics
+
+log = structlog.get_logger(__name__)
+
+THREADS = 4
+METRICS_TIMEOUT_S = 5.0
+BLIND_FACTOR = 5
+"""Metrics that do not answer are suspicious after so many times the time that a stall takes."""
+METRICS_PATH = "/metrics"
+
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at an engine's metrics; None where they did not answer, or do not say."""
+
+    running: float | None = None
+    tokens: float | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the readings so far amount to."""
+
+    tokens: float | None
+    since: float
+    """Time of the last sign of life: a token, nothing to do, or the first look."""
+    blind: bool = False
+    """The latest look saw nothing."""
+
+
+def advanced(before: Progress | None, reading: Reading, *, now: float) -> Progress:
+    """Fold one more reading in. Pure."""
+    if before is None:
+        return Progress(reading.tokens, now, blind=reading.running is None)
+    if reading.running is None:
+        return Progress(before.tokens, before.since, blind=True)
+    moved = reading.tokens is None or reading.tokens != before.tokens or before.tokens is None
+    if moved or reading.running <= 0:
+        return Progress(reading.tokens, now)
+    return Progress(reading.tokens, before.since)
+
+
+def suspicious(progress: Progress, *, stall_s: float, now: float) -> bool:
+    """Whether it is time to ask the engine itself. Pure."""
+    return now - progress.since >= stall_s * (BLIND_FACTOR if progress.blind else 1)
+
+
+def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
+    """Add up the samples of the two metrics in Prometheus' text."""
+    sums: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(text):
+        if name not in (metrics.running_requests, metrics.generated_tokens):
+            continue
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            sums[name] = sums.get(name, 0.0) + number
+    running, tokens = sums.get(metrics.running_requests), sums.get(metrics.generated_tokens)
+    return Reading(running, tokens) if running is not None and tokens is not None else Reading()
+
+
+@dataclass
+class _Followed:
+    metrics: ProgressMetrics
+    request: CompletionRequest
+    stalled: Callable[[str], None]
+    progress: Progress | None = None
+
+
+class StallWatch:
+    """Follows engines. Thread-safe; `close` ends its threads.
+
+    `prove` asks an engine for a completion now (`CompletionCheck.prove`). `every_s` is the time between two looks at
+    one engine, `stall_s` how long it may show no progress.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        prove: Callable[[EngineStart, CompletionRequest], Proof],
+        *,
+        every_s: float,
+        stall_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        dice: Callable[[], float] = random.random,
+        threads: int = THREADS,
+    ) -> None:
+        self._client = client
+        self._prove = prove
+        self._every_s = every_s
+        self._stall_s = stall_s
+        self._clock = clock
+        self._dice = dice
+        self._lock = threading.Lock()
+        self._followed: dict[EngineStart, _Followed] = {}
+        self._of: dict[Hashable, frozenset[EngineStart]] = {}
+        self._due: WorkQueue[EngineStart] = WorkQueue(clock=clock)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"stall-watch-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def follow(
+        self,
+        who: Hashable,
+        starts: frozenset[EngineStart],
+        metrics: ProgressMetrics | None,
+        request: CompletionRequest | None,
+        stalled: Callable[[EngineStart, str], None],
+    ) -> None:
+        """Follow just these engines of a service from now on; without metrics or a request, none.
+
+        `stalled` is called from a thread, with the engine and what is wrong with it; that one is followed no more.
+        """
+        if metrics is None or request is None:
+            new: dict[EngineStart, _Followed] = {}
+        else:
+            new = {start: _Followed(metrics, request, partial(stalled, start)) for start in starts}
+        with self._lock:
+            known = self._of.pop(who, frozenset())
+            for gone in known - new.keys():
+                self._followed.pop(gone, None)
+            new = {start: followed for start, followed in new.items() if start not in known}
+            self._followed.update(new)
+            if metrics is not None and request is not None and starts:
+                self._of[who] = starts
+        for start in new:
+            # All over the interval, so that services that came together are not looked at together.
+            self._due.add_after(start, self._every_s * self._dice())
+
+    def followed(self) -> int:
+        with self._lock:
+            return len(self._followed)
+
+    def close(self) -> None:
+        self._due.shutdown()
+
+    def _work(self) -> None:
+        while (start := self._due.get()) is not None:
+            try:
+                with self._lock:
+                    followed = self._followed.get(start)
+                if followed is not None:
+                    self._look(start, followed)
+            except Exception:
+                log.exception("A look at an engine's progress failed by a defect of Herdsman", pod=start.pod)
+            finally:
+                self._due.done(start)
+            with self._lock:
+                goes_on = start in self._followed
+            if goes_on:
+                self._due.add_after(start, self._every_s * (1.0 - 0.1 * self._dice()))
+
+    def _look(self, start: EngineStart, followed: _Followed) -> None:
+        reading = self._read(start, followed.metrics)
+        now = self._clock()
+        followed.progress = advanced(followed.progress, reading, now=now)
+        if not suspicious(followed.progress, stall_s=self._stall_s, now=now):
+            return
+        silent_s = now - followed.progress.since
+        log.info("An engine shows no progress", pod=start.pod, namespace=start.namespace, silent_s=round(silent_s))
+        proof = self._prove(start, followed.request)
+        followed.progress = None
+        if proof.serves:
+            return
+        with self._lock:
+            if self._followed.pop(start, None) is None:
+                return
+        seen = "its metrics did not answer" if reading.running is None else "no token came of the requests in work"
+        followed.stalled(f"{seen} for {silent_s:.0f} s, and it does not answer a completion: {proof.message}")
+
+    def _read(self, start: EngineStart, metrics: ProgressMetrics) -> Reading:
+        try:
+            answer = ask_pod(
+                self._client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
+            )
+        except ApiError:
+            return Reading()
+        if answer.status != 200 or not answer.whole:
+            return Reading()
+        return read_metrics(answer.body.decode("utf-8", "replace"), metrics)
