@@ -16,7 +16,8 @@ from program.dialects.llmkube.conditions import Reason
 DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
 """What a service waits for that asks for its GPUs by resource claims."""
 PREEMPTED = "Preempted"
-"""Reason of an entry in `ServiceFacts.preemption` that tells who took this service's place."""
+"""Reason of an entry in `ServiceFacts.preemption` that tells to whom this service lost a place; the others tell whose
+place it took."""
 
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9][A-Za-z0-9./_-]*[A-Za-z0-9])")
 _CLAIMS = re.compile(r"cannot allocate all claims|resourceclaim (?:not available|in use|must be reallocated)")
@@ -41,25 +42,34 @@ class Place(Desired):
 def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Place | None:
     """Say why pods are not scheduled; None when all are, or nothing is known of them."""
     pod = min((pod for pod in facts.pods if pod.unschedulable), key=lambda pod: pod.name, default=None)
-    taken = next((problem for problem in facts.preemption if problem.reason == PREEMPTED), None)
+    lost = "; ".join(problem.message for problem in facts.preemption if problem.reason == PREEMPTED)
     if pod is None:
-        lost = min((pod for pod in facts.pods if pod.preempted), key=lambda pod: pod.name, default=None)
-        if taken is None and lost is None:
-            return None
-        told = taken.message if taken is not None else f"pod {lost.name if lost else ''} was preempted"
-        return Place(reason=Reason.PREEMPTED, status="Preempted", message=told, scheduler_said=told)
+        return _between_preemption_and_return(facts, lost)
     gpu = _missing_gpu(pod, desired)
     if gpu is not None:
-        told = f"waiting for {gpu}{_in_queue(facts.queue)}"
+        told = [f"waiting for {gpu}{_in_queue(facts.queue)}"]
         if pod.nominated_node:
-            told += f"; the scheduler makes room on node {pod.nominated_node}"
-        reason = Reason.WAITING_FOR_GPU
-        if taken is not None:
-            told, reason = f"{taken.message}; {told}", Reason.PREEMPTED
+            told.append(f"the scheduler makes room on node {pod.nominated_node}")
+        told += [problem.message for problem in facts.preemption if problem.reason != PREEMPTED]
         return Place(
-            reason=reason, status="InsufficientGPU", message=told, scheduler_said=pod.unschedulable, waiting_for=gpu
+            reason=Reason.PREEMPTED if lost else Reason.WAITING_FOR_GPU,
+            status="InsufficientGPU",
+            message="; ".join([lost, *told] if lost else told),
+            scheduler_said=pod.unschedulable,
+            waiting_for=gpu,
         )
     return _not_for_want_of_gpus(pod, facts)
+
+
+def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> Place | None:
+    """A pod lost its place, and the one that is to replace it is not there yet, or was not looked at yet."""
+    if any(pod.node and not pod.preempted for pod in facts.pods):
+        return None
+    gone = min((pod.name for pod in facts.pods if pod.preempted), default="")
+    if not lost and not gone:
+        return None
+    told = lost or f"pod {gone} gave its place to one of higher priority"
+    return Place(reason=Reason.PREEMPTED, status="Preempted", message=told, scheduler_said=told)
 
 
 def _in_queue(queue: QueuePlace | None) -> str:

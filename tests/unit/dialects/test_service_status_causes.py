@@ -152,13 +152,24 @@ def test_what_no_node_could_ever_hold_is_not_in_the_queue() -> None:
 
 
 def test_who_lost_its_place_says_to_whom() -> None:
-    taken = Problem(reason="Preempted", message="prod/big (priority 100000) took the place of pod svc-0 on gpu-7")
+    taken = Problem(reason="Preempted", message="gave its place on node gpu-7 to prod/big (priority 100000 over 100)")
     waiting = status_of(facts(pods=(waits_for("nvidia.com/gpu"),), preemption=(taken,)), gpu=ONE_GPU)
     assert (waiting["phase"], protocol(waiting)[3]) == ("WaitingForGPU", "Preempted")
-    assert "prod/big (priority 100000) took the place" in message(waiting, "Ready")
+    assert "to prod/big (priority 100000 over 100); waiting for nvidia.com/gpu: 1" in message(waiting, "Ready")
     moment = status_of(facts(preemption=(taken,)))
     assert (moment["phase"], protocol(moment)[3]) == ("Creating", "Preempted")
+    unnamed = status_of(facts(pods=(PodFacts(name="svc-1", node="gpu-7", preempted=True),)))
+    assert protocol(unnamed)[3] == "Preempted"
+    starting = status_of(facts(pods=(PodFacts(name="svc-2", node="gpu-8"),), preemption=(taken,)))
+    assert protocol(starting)[3] == "ReplicasStarting"
     assert status_of(facts(ready=1, preemption=(taken,)))["phase"] == "Ready"
+
+
+def test_who_takes_a_place_says_whose() -> None:
+    took = Problem(reason="PreemptedOthers", message="took the place of dev/small on node gpu-7 (priority 100 over 10)")
+    status = status_of(facts(pods=(waits_for("nvidia.com/gpu"),), preemption=(took,)), gpu=ONE_GPU)
+    assert protocol(status)[3] == "WaitingForGPU"
+    assert "took the place of dev/small" in message(status, "Ready")
 
 
 # --- what holds a service back ----------------------------------------------------------------------------------------
