@@ -159,7 +159,14 @@ class StallWatch:
             # All over the interval, so that services that came together are not looked at together.
             self._due.add_after(start, self._every_s * self._dice())
 
+    def unfollow(self, who: Hashable) -> None:
+        """Follow no engine of a service any more."""
+        with self._lock:
+            for gone in self._of.pop(who, frozenset()):
+                self._followed.pop(gone, None)
+
     def followed(self) -> int:
+        """How many engines are followed."""
         with self._lock:
             return len(self._followed)
 

@@ -1,0 +1,124 @@
+"""Decides from proofs which replicas count, what is written on their pods, and which one to replace. Pure.
+
+`replicas` acts on it. A replica counts when it has answered a completion, or cannot be asked for one. Health alone,
+which an engine may claim while every request fails, does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from automation.completion_check import Proof
+from automation.engine_start import is_healthy
+from program.desired.facts import PodFacts, ServiceFacts
+
+Object = dict[str, Any]
+Proofs = Mapping[str, Proof | None]
+"""By pod, of all healthy ones; None while the first answer is awaited."""
+
+REPLACE_AFTER = 3
+"""Failed completions in a row, with back-off between them."""
+MOST_REPLACED = 5
+"""Replicas replaced in a row, of which none came to serve; then a person should look."""
+REPLACEMENT_S = 600.0
+"""How long a replacement is waited for before another replica of the service may be replaced."""
+
+_ANSWERED, _UNVERIFIED, _FAILED, _RESTARTED = "Answered", "Unverified", "CompletionFailed", "Restarted"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The replicas of one service that were replaced in a row."""
+
+    generation: int
+    """Of the custom resource: an edit starts a new count."""
+    count: int
+    pod: str
+    """The last of them."""
+    at: datetime
+
+
+def written_proof(pod: Object) -> Proof | None:
+    """Read what an earlier pass, or an earlier loop, wrote on the pod about this start of its engine."""
+    engine = pod.get("engine") or {}
+    status, reason, run = engine.get("completed") or (False, "", "")
+    if not status or run != engine.get("run"):
+        return None
+    return Proof("proved") if reason == _ANSWERED else Proof("unknown")
+
+
+def condition_for(pod: Object, proof: Proof | None, *, wanted: bool) -> tuple[bool, str, str] | None:
+    """Decide status, reason and message of the pod's condition; None when it is as it should be.
+
+    Without a gate only an answer is worth a write: it saves the next loop from asking.
+    """
+    engine = pod.get("engine") or {}
+    run, gate, written = engine.get("run", ""), bool(engine.get("gate")), engine.get("completed")
+    if not run or pod["metadata"]["deleting"] or (not wanted and not gate):
+        return None
+    if is_healthy(pod) and proof is not None:
+        reason = {"proved": _ANSWERED, "unknown": _UNVERIFIED, "failed": _FAILED}[proof.state]
+        wish = (proof.serves, reason, run)
+    elif written is not None and written[2] != run:
+        wish = (False, _RESTARTED, run)
+    else:
+        return None
+    stale = written is not None and written[0] and not wish[0]
+    worth = gate or wish[1] == _ANSWERED or stale
+    return wish if worth and wish != written else None
+
+
+def to_replace(pods: tuple[Object, ...], proofs: Proofs, *, before: Replaced | None, now: datetime) -> Object | None:
+    """Choose the replica to delete; None while there is none, or another is being replaced."""
+    if any(pod["metadata"]["deleting"] for pod in pods):
+        return None
+    failed = [pod for pod in pods if _has_failed(proofs.get(pod["metadata"]["name"]))]
+    if not failed:
+        return None
+    if before is not None and (now - before.at).total_seconds() < REPLACEMENT_S:
+        if any(pod["metadata"]["name"] == before.pod for pod in pods):
+            return None  # the caches have not seen yet that it is gone
+        if any(not is_healthy(pod) or proofs.get(pod["metadata"]["name"]) is None for pod in pods):
+            return None
+    return min(failed, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _has_failed(proof: Proof | None) -> bool:
+    return proof is not None and not proof.serves and proof.tries >= REPLACE_AFTER
+
+
+def all_serve(pods: tuple[Object, ...], proofs: Proofs) -> bool:
+    """Whether every pod of a service has answered."""
+    found = [proofs.get(pod["metadata"]["name"]) for pod in pods]
+    return bool(found) and all(proof is not None and proof.state == "proved" for proof in found)
+
+
+def counted(facts: ServiceFacts, pods: tuple[Object, ...], proofs: Proofs | None) -> ServiceFacts:
+    """Count only replicas that serve."""
+    if proofs is None or facts.hosted is not None:
+        return facts
+    serving = sum(proof is not None and proof.serves for proof in proofs.values())
+    ready = min(facts.ready_replicas, serving)
+    known = {pod.name: pod for pod in facts.pods}
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        if name not in proofs:
+            continue
+        proof = proofs[name]
+        about = known.get(name) or PodFacts(
+            name=name, uid=pod["metadata"]["uid"], phase=pod["phase"], ready=pod["ready"]
+        )
+        found: dict[str, Any] = {"proof": "", "proof_message": ""}
+        if proof is not None:
+            found = {"proof": proof.state, "proof_message": proof.message}
+        known[name] = about.model_copy(update=found)
+    return facts.model_copy(
+        update={
+            "ready_replicas": ready,
+            "unproved_replicas": max(len(proofs), facts.ready_replicas) - ready,
+            "pods": tuple(known[name] for name in sorted(known)),
+        }
+    )
