@@ -1,9 +1,9 @@
-"""The volume claim that keeps the weights of a whole namespace. Called by `components.render`."""
+"""The volume claim that keeps weights: of a whole namespace, or of one service. Called by `components.render`."""
 
 from __future__ import annotations
 
 from components import naming
-from components.object_metadata import adoption
+from components.object_metadata import adoption, owner_reference
 from components.options import RenderOptions
 from components.rendered import RenderedObject
 from program.desired.base import JsonObject
@@ -11,9 +11,13 @@ from program.desired.service import DesiredService
 
 
 def cache_claim(desired: DesiredService, options: RenderOptions) -> RenderedObject:
-    """Build the claim: the same for every service of a namespace, and owned by none, so that no delete takes it."""
+    """Build the claim.
+
+    That of a namespace is the same for all services and owned by none, so that no delete takes it; a service's own
+    goes with the service.
+    """
     metadata: JsonObject = {
-        "name": naming.CACHE_CLAIM,
+        "name": naming.cache_claim(desired.key.name, options.claim_mode),
         "namespace": desired.key.namespace,
         # LLMKube's labels, its managed-by too: a claim that it made stays byte for byte what it was.
         "labels": {
@@ -24,6 +28,8 @@ def cache_claim(desired: DesiredService, options: RenderOptions) -> RenderedObje
     }
     if notes := adoption(desired):
         metadata["annotations"] = notes
+    if options.claim_mode == "perService" and desired.owner is not None:
+        metadata["ownerReferences"] = [owner_reference(desired.owner)]
     spec: JsonObject = {
         "accessModes": [options.cache_access_mode],
         "resources": {"requests": {"storage": options.cache_size}},

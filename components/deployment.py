@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from components import naming
+from components.hardware import is_exclusive
 from components.object_metadata import object_metadata, selector_labels, workload_labels
 from components.options import RenderOptions
 from components.pod_template import pod_template
@@ -15,11 +16,14 @@ def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObjec
     """Build the Deployment. While the service autoscales, the number of replicas is left to the autoscaler."""
     template = pod_template(desired, options)
     spec: JsonObject = {"selector": {"matchLabels": selector_labels(desired)}, "template": template}
-    if desired.autoscaling is None:
+    if desired.suspended:
+        spec["replicas"] = 0
+    elif desired.autoscaling is None:
         spec["replicas"] = desired.replicas
-    if desired.gpu:
-        # A rolling update starts the new pod first, and it would wait for the GPUs that the old one holds.
-        spec["strategy"] = {"type": "Recreate"}
+    if strategy := _strategy(desired):
+        spec["strategy"] = strategy
+    if desired.revision_history_limit is not None:
+        spec["revisionHistoryLimit"] = desired.revision_history_limit
     metadata = object_metadata(
         desired,
         naming.deployment_name(desired.key.name),
@@ -28,3 +32,22 @@ def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObjec
     )
     manifest: JsonObject = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
     return RenderedObject("deployment", naming.TYPE_SERVICE, manifest)
+
+
+def count_or_share(text: str) -> int | str:
+    """Read `1` or `25%`, as budgets and strategies take it."""
+    return int(text) if text.isdigit() else text
+
+
+def _strategy(desired: DesiredService) -> JsonObject | None:
+    """Say how pods are replaced; None leaves it to Kubernetes, which starts a new pod before it ends an old one."""
+    away = desired.disruption.max_unavailable
+    exclusive = is_exclusive(desired.gpu)
+    if away:
+        rolling: JsonObject = {"maxUnavailable": count_or_share(away)}
+        if exclusive and away not in ("0", "0%"):
+            # An additional pod would wait for hardware that only the pods that go can give back.
+            rolling["maxSurge"] = 0
+        return {"type": "RollingUpdate", "rollingUpdate": rolling}
+    # The new pod would wait for the GPUs that the old one holds.
+    return {"type": "Recreate"} if exclusive else None

@@ -17,7 +17,7 @@ VERSION = 1
 @functools.cache
 def download_script() -> str:
     """Return the script without its comments: it is stored once with each Deployment."""
-    return _stripped("model_download.sh")
+    return script_without_comments("model_download.sh")
 
 
 def script_by_version(text: str) -> str:
@@ -28,11 +28,12 @@ def script_by_version(text: str) -> str:
 @functools.cache
 def _in_json() -> tuple[str, str]:
     # Deployments made before there was a version carry hashes over the text of that time: it stands for version 1.
-    stand_in = _stripped("model_download.v1.sh") if VERSION == 1 else f"herdsman downloader {VERSION}"
+    stand_in = script_without_comments("model_download.v1.sh") if VERSION == 1 else f"herdsman downloader {VERSION}"
     return json.dumps(download_script()), json.dumps(stand_in)
 
 
-def _stripped(file: str) -> str:
+def script_without_comments(file: str) -> str:
+    """Read a shell script of this package, less what only its readers need."""
     text = importlib.resources.files("components").joinpath(file).read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("#")) + "\n"

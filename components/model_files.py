@@ -1,28 +1,37 @@
 """How a pod gets its weights: where they lie, which volumes and mounts, which init containers put them there.
 
-Called by `components.pod_template`; `components.render` asks it whether the namespace's cache claim is needed.
-Paths, volume and container names are LLMKube's, so that its caches are used without a new download.
+Called by `components.pod_template`; `components.render` asks it whether the cache claim is needed. Paths, volume and
+container names are LLMKube's, so that its caches are used without a new download.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from components import naming
 from components.download_script import download_script as download_script
+from components.downloader import (
+    Place,
+    cache_prep,
+    downloader,
+    must_not_be_root,
+    place_alone,
+    place_in_cache,
+    source_mounts,
+)
 from components.options import RenderOptions
 from program.desired.base import JsonObject
-from program.desired.model import SourceKind
+from program.desired.engines import SecretKey, Sglang, Tgi, Vllm
+from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
+from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for
 
 CACHE_MOUNT = "/models"
 CLAIM_MOUNT = "/model-source"
-HOST_FILE = "/host-model/model.gguf"
-CA_MOUNT = "/custom-certs"
-
-# User and group that own the cache when no group is configured: curl_user of the curl image.
-_CURL_UID = 100
+DRAFT_MOUNT = "/draft"
+CACHE_VOLUME = "model-cache"
+OWN_VOLUME = "model-storage"
 
 
 @dataclass(frozen=True)
@@ -31,11 +40,14 @@ class ModelFiles:
 
     path: str
     """What the engine opens; empty when it finds its weights by itself."""
+    draft_path: str = ""
+    """The draft model's file, where the service has a draft Model that pods fetch or mount."""
     volumes: tuple[JsonObject, ...] = ()
     mounts: tuple[JsonObject, ...] = ()
     """Mounts of the engine's container."""
     init_containers: tuple[JsonObject, ...] = ()
     uses_cache_claim: bool = False
+    """A claim is mounted that Herdsman makes where it is missing."""
 
 
 def model_files(desired: DesiredService, options: RenderOptions) -> ModelFiles:
@@ -43,115 +55,125 @@ def model_files(desired: DesiredService, options: RenderOptions) -> ModelFiles:
     source = desired.model.source
     runtime = runtime_for(desired.engine)
     if source.kind is SourceKind.CLAIM and (runtime.needs_model_init or runtime.name == "tgi"):
-        return _on_claim(desired)
-    downloads = source.kind in (SourceKind.HTTP, SourceKind.FILE)
-    if not downloads or not runtime.needs_model_init or desired.skip_model_init:
-        return ModelFiles(path="")
-    return _in_cache(desired, options)
+        files = _on_claim(desired.model, "model-source", CLAIM_MOUNT)
+    elif runtime.needs_model_init and not desired.skip_model_init and needs_cache(source, desired.model.files):
+        files = _fetched(desired, options)
+    else:
+        files = ModelFiles(path="")
+    return files if desired.draft is None else _with_draft(files, desired, desired.draft, options)
 
 
-def _on_claim(desired: DesiredService) -> ModelFiles:
-    source = desired.model.source
-    volume = {"name": "model-source", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}
+def claim_name(desired: DesiredService, options: RenderOptions) -> str:
+    """Name the claim that pods would keep weights on: the user's, the service's own, or the namespace's."""
+    return desired.storage.claim_name or naming.cache_claim(desired.key.name, options.claim_mode)
+
+
+def _on_claim(model: DesiredModel, volume: str, mount: str) -> ModelFiles:
+    claim = {"claimName": model.source.claim, "readOnly": True}
     return ModelFiles(
-        path=f"{CLAIM_MOUNT}/{source.path.lstrip('/')}",
-        volumes=(volume,),
-        mounts=({"name": "model-source", "mountPath": CLAIM_MOUNT, "readOnly": True},),
+        path=f"{mount}/{model.source.path.lstrip('/')}",
+        volumes=({"name": volume, "persistentVolumeClaim": claim},),
+        mounts=({"name": volume, "mountPath": mount, "readOnly": True},),
     )
 
 
-def _in_cache(desired: DesiredService, options: RenderOptions) -> ModelFiles:
+def _fetched(desired: DesiredService, options: RenderOptions) -> ModelFiles:
     model = desired.model
-    if model.cache_key:
-        directory = f"{CACHE_MOUNT}/{model.cache_key}"
-        path = f"{directory}/{model.file_name}"
-        storage: JsonObject = {
-            "name": "model-cache",
-            "persistentVolumeClaim": {"claimName": naming.CACHE_CLAIM},
-        }
-    else:
-        directory = CACHE_MOUNT
-        path = f"{directory}/{desired.key.namespace}-{model.name}.gguf"
-        storage = {"name": "model-storage", "emptyDir": {}}
-    volumes: list[JsonObject] = [storage]
-    downloader_mounts: list[JsonObject] = [{"name": storage["name"], "mountPath": CACHE_MOUNT}]
-    if model.source.kind is SourceKind.FILE:
-        volumes.append({"name": "host-model", "hostPath": {"path": model.source.path, "type": "File"}})
-        downloader_mounts.append({"name": "host-model", "mountPath": HOST_FILE, "readOnly": True})
-    if options.ca_configmap:
-        volumes.append({"name": "custom-ca-cert", "configMap": {"name": options.ca_configmap}})
-        downloader_mounts.append({"name": "custom-ca-cert", "mountPath": CA_MOUNT, "readOnly": True})
-    init = [_downloader(desired, options, directory, path, downloader_mounts)]
-    if model.cache_key and not _must_not_be_root(desired):
-        init.insert(0, _cache_prep(desired, options))
+    storage = _storage(desired, model, options)
+    place = _place(desired, model, CACHE_MOUNT)
+    own_volumes, own_mounts = source_mounts(model, options, "host-model")
+    container = downloader(
+        model,
+        place,
+        options,
+        mounts=[{"name": storage["name"], "mountPath": CACHE_MOUNT}, *own_mounts],
+        pod_security=_security(desired),
+        hub_token=_hub_token(desired),
+    )
     return ModelFiles(
-        path=path,
-        volumes=tuple(volumes),
+        path=place.path,
+        volumes=(storage, *own_volumes),
         mounts=({"name": storage["name"], "mountPath": CACHE_MOUNT, "readOnly": True},),
-        init_containers=tuple(init),
-        uses_cache_claim=bool(model.cache_key),
+        init_containers=(*_prepared(desired, model, options, CACHE_VOLUME, CACHE_MOUNT, "model-cache-prep"), container),
+        uses_cache_claim=_is_cached(desired, model) and not desired.storage.claim_name,
     )
 
 
-def _must_not_be_root(desired: DesiredService) -> bool:
-    """Tell whether the kubelet would refuse a container of uid 0; the pod's fsGroup must then do for the cache."""
-    return (desired.pod.pod_security_context or {}).get("runAsNonRoot") is True
+def _with_draft(files: ModelFiles, desired: DesiredService, draft: DesiredModel, options: RenderOptions) -> ModelFiles:
+    """Add the draft model of speculative decoding: on the volume that is there already, else on one below /draft."""
+    if draft.source.kind is SourceKind.CLAIM:
+        return _with_draft_on_claim(files, draft)
+    if desired.skip_model_init or not needs_cache(draft.source, draft.files):
+        return files
+    storage = _storage(desired, draft, options)
+    shared = storage in files.volumes
+    mount, volume = (CACHE_MOUNT, str(storage["name"])) if shared else (DRAFT_MOUNT, "draft-0")
+    place = _place(desired, draft, mount)
+    own_volumes, own_mounts = source_mounts(draft, options, "draft-1")
+    container = downloader(
+        draft,
+        place,
+        options,
+        mounts=[{"name": volume, "mountPath": mount}, *own_mounts],
+        pod_security=_security(desired),
+        hub_token=_hub_token(desired),
+        name="draft-model-downloader",
+    )
+    added = [] if shared else [{**storage, "name": volume}]
+    prep = () if shared else _prepared(desired, draft, options, volume, mount, "draft-cache-prep")
+    return replace(
+        files,
+        draft_path=place.path,
+        volumes=(*files.volumes, *added, *(one for one in own_volumes if one not in files.volumes)),
+        mounts=files.mounts if shared else (*files.mounts, {"name": volume, "mountPath": mount, "readOnly": True}),
+        init_containers=(*files.init_containers, *prep, container),
+        uses_cache_claim=files.uses_cache_claim or (_is_cached(desired, draft) and not desired.storage.claim_name),
+    )
 
 
-def _cache_prep(desired: DesiredService, options: RenderOptions) -> JsonObject:
-    own = desired.pod.pod_security_context or {}
-    group = own.get("fsGroup", options.default_fs_group)
-    if group > 0:
-        script = f"chown 0:{group} {CACHE_MOUNT} && chmod g+rwX {CACHE_MOUNT}"
-    else:
-        script = f"chown {_CURL_UID}:{_CURL_UID} {CACHE_MOUNT} && chmod 770 {CACHE_MOUNT}"
-    return {
-        "name": "model-cache-prep",
-        "image": options.init_image,
-        "command": ["sh", "-c", script],
-        "volumeMounts": [{"name": "model-cache", "mountPath": CACHE_MOUNT}],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "FOWNER"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
+def _with_draft_on_claim(files: ModelFiles, draft: DesiredModel) -> ModelFiles:
+    here = _on_claim(draft, "model-source", CLAIM_MOUNT)
+    if here.volumes[0] in files.volumes:
+        return replace(files, draft_path=here.path)
+    beside = _on_claim(draft, "draft-0", DRAFT_MOUNT)
+    return replace(
+        files,
+        draft_path=beside.path,
+        volumes=(*files.volumes, *beside.volumes),
+        mounts=(*files.mounts, *beside.mounts),
+    )
 
 
-def _downloader(
-    desired: DesiredService, options: RenderOptions, directory: str, path: str, mounts: list[JsonObject]
-) -> JsonObject:
-    model = desired.model
-    env = [
-        {"name": "MODEL_SOURCE", "value": model.source.download_address},
-        {"name": "CACHE_DIR", "value": directory},
-        {"name": "MODEL_PATH", "value": path},
-    ]
-    if model.sha256:
-        env.append({"name": "MODEL_SHA256", "value": model.sha256.lower()})
-    return {
-        "name": "model-downloader",
-        "image": options.init_image,
-        "command": ["sh", "-c", download_script()],
-        "env": env,
-        "volumeMounts": mounts,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": False,
-            "capabilities": {"drop": ["ALL"]},
-            **_inherited_identity(desired),
-        },
-    }
+def _is_cached(desired: DesiredService, model: DesiredModel) -> bool:
+    return bool(model.cache_key) and desired.storage.persistence == "Cached"
 
 
-def _inherited_identity(desired: DesiredService) -> JsonObject:
-    pod = desired.pod.pod_security_context or {}
-    identity: JsonObject = {field: pod[field] for field in ("runAsUser", "runAsGroup") if field in pod}
-    if _must_not_be_root(desired) and "runAsUser" not in identity:
-        # The image names its user; the kubelet can prove only a number to be somebody else than root.
-        identity["runAsUser"] = _CURL_UID
-    return identity
+def _storage(desired: DesiredService, model: DesiredModel, options: RenderOptions) -> JsonObject:
+    if _is_cached(desired, model):
+        return {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": claim_name(desired, options)}}
+    limit = desired.pod.ephemeral_storage if desired.storage.persistence == "Ephemeral" else None
+    return {"name": OWN_VOLUME, "emptyDir": {"sizeLimit": limit} if limit else {}}
+
+
+def _place(desired: DesiredService, model: DesiredModel, root: str) -> Place:
+    if _is_cached(desired, model):
+        return place_in_cache(model, root)
+    return place_alone(model, root, desired.key.namespace)
+
+
+def _prepared(
+    desired: DesiredService, model: DesiredModel, options: RenderOptions, volume: str, mount: str, name: str
+) -> tuple[JsonObject, ...]:
+    security = _security(desired)
+    if not _is_cached(desired, model) or must_not_be_root(security):
+        return ()
+    group = security.get("fsGroup", options.default_fs_group)
+    return (cache_prep(options, group=group, volume=volume, mount=mount, name=name),)
+
+
+def _security(desired: DesiredService) -> JsonObject:
+    return desired.pod.pod_security_context or {}
+
+
+def _hub_token(desired: DesiredService) -> SecretKey | None:
+    return desired.engine.hf_token if isinstance(desired.engine, (Vllm, Sglang, Tgi)) else None

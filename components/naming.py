@@ -5,6 +5,8 @@ Called by the renderers, the components, the engine (targets by URN) and the loo
 
 from __future__ import annotations
 
+from typing import Literal
+
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
 from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ServiceKey, service_dns_name
@@ -26,6 +28,9 @@ CONDITION_COMPLETED = "herdsman.dev/completed"
 """Condition of a pod: its engine has answered one real request since it started. A readiness gate may name it."""
 
 CACHE_CLAIM = "llmkube-model-cache"
+"""The claim of a namespace's cache, which its services share."""
+CONDITION_COMPLETED = "herdsman.dev/completed"
+"""On a pod: it answered a completion since its engine started; the readiness gate of services that ask for it."""
 
 PULUMI_STACK_TYPE = "pulumi:pulumi:Stack"
 
@@ -33,6 +38,8 @@ TYPE_SERVICE = "herdsman:index:InferenceDeployment"
 TYPE_AUTOSCALER = "herdsman:index:Autoscaler"
 TYPE_CACHE = "herdsman:index:ModelCache"
 TYPE_HOST_PROCESS = "herdsman:index:HostedProcess"
+TYPE_EXPOSURE = "herdsman:index:Exposure"
+TYPE_MONITORING = "herdsman:index:Monitoring"
 
 
 def deployment_name(service: str) -> str:
@@ -46,6 +53,11 @@ def service_name(service: str) -> str:
 
 def autoscaler_name(service: str) -> str:
     return service
+
+
+def cache_claim(service: str, mode: Literal["shared", "perService"]) -> str:
+    """Name the claim that Herdsman makes for a service's weights."""
+    return CACHE_CLAIM if mode == "shared" else f"{service}-model-cache"
 
 
 def host_process_name(service: str) -> str:

@@ -32,7 +32,7 @@ def object_metadata(
     if notes:
         metadata["annotations"] = notes
     if desired.owner is not None:
-        metadata["ownerReferences"] = [_owner_reference(desired.owner)]
+        metadata["ownerReferences"] = [owner_reference(desired.owner)]
     return metadata
 
 
@@ -41,7 +41,8 @@ def adoption(desired: DesiredService) -> dict[str, str]:
     return {naming.ANNOTATION_ADOPT: "true"} if desired.adopt else {}
 
 
-def _owner_reference(owner: Owner) -> JsonObject:
+def owner_reference(owner: Owner) -> JsonObject:
+    """Name the custom resource that an object is deleted with."""
     return {
         "apiVersion": owner.api_version,
         "kind": owner.kind,

@@ -1,18 +1,18 @@
 """A service's pod: the engine's container, its weights, its hardware, and what the user said about pods.
 
-Called by `components.deployment`; asks `program.runtimes` for the engine's part and `components.model_files` for the
-weights.
+Called by `components.deployment`; asks `program.runtimes` for the engine's part, `components.model_files` for the
+weights, `components.hardware` for devices and `components.drain` for the end.
 """
 
 from __future__ import annotations
 
-from components import naming
+from components import hardware, naming
+from components.drain import grace_period_s, pre_stop
 from components.model_files import ModelFiles, model_files
 from components.object_metadata import workload_labels
 from components.options import RenderOptions
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.model import Gpu
 from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
 
@@ -33,46 +33,56 @@ def container_port(desired: DesiredService) -> int:
 def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
     """Build the pod template.
 
-    Raises SpecInvalid when the runtime has no image of its own and the user names none.
+    Raises SpecInvalid when the runtime has no image of its own and the user names none, for a time-shared GPU that the
+    operator has no nodes for, and for a volume of the user's in the place of one of ours.
     """
     pod = desired.pod
     files = model_files(desired, options)
     runtime = runtime_for(desired.engine)
+    metadata: JsonObject = {"labels": {**pod.labels, **workload_labels(desired)}}
+    if annotations := {**_disruption(desired), **pod.annotations}:
+        metadata["annotations"] = annotations
+    # What is empty says nothing, and is left out.
+    optional: JsonObject = {
+        "initContainers": list(files.init_containers),
+        "volumes": _volumes(desired, files),
+        "resourceClaims": list(desired.gpu.claims) if desired.gpu else [],
+        "tolerations": hardware.tolerations(desired),
+        "nodeSelector": hardware.node_selector(desired, options),
+        "affinity": pod.affinity,
+        "topologySpreadConstraints": list(pod.topology_spread),
+        "runtimeClassName": pod.runtime_class_name,
+        "imagePullSecrets": _last_of_each_name(pod.image_pull_secrets),
+        "readinessGates": [{"conditionType": naming.CONDITION_COMPLETED}] if desired.readiness_gate else [],
+        "terminationGracePeriodSeconds": grace_period_s(desired) if desired.rollout.wait_for_idle else None,
+    }
     spec: JsonObject = {
-        "containers": [_container(desired, runtime, files)],
+        "containers": [_container(desired, runtime, files, options)],
         "securityContext": _pod_security(desired, options),
         "priorityClassName": pod.priority_class_name,
+        **{field: value for field, value in optional.items() if value},
     }
-    if files.init_containers:
-        spec["initContainers"] = list(files.init_containers)
-    if files.volumes:
-        spec["volumes"] = list(files.volumes)
-    if tolerations := [*_gpu_tolerations(desired.gpu), *pod.tolerations]:
-        spec["tolerations"] = tolerations
-    if pod.node_selector:
-        spec["nodeSelector"] = pod.node_selector
-    if pod.runtime_class_name:
-        spec["runtimeClassName"] = pod.runtime_class_name
-    if pod.image_pull_secrets:
-        spec["imagePullSecrets"] = _last_of_each_name(pod.image_pull_secrets)
     if not runtime.service_links:
         spec["enableServiceLinks"] = False
-    return {
-        "metadata": {
-            "labels": {**pod.labels, **workload_labels(desired)},
-            "annotations": {naming.ANNOTATION_DO_NOT_DISRUPT: "true", **pod.annotations},
-        },
-        "spec": spec,
-    }
+    return {"metadata": metadata, "spec": spec}
 
 
-def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles) -> JsonObject:
+def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles, options: RenderOptions) -> JsonObject:
     pod = desired.pod
     port = container_port(desired)
     probes = runtime.probes(port)
-    container: JsonObject = {
+    host = desired.bind_address or BIND_ADDRESS
+    optional: JsonObject = {
+        "command": list(desired.command or runtime.command),
+        "args": runtime.argv(desired, model_path=files.path, port=port, host=host, draft_path=files.draft_path),
+        "env": _last_of_each_name((*runtime.env(desired), *pod.env)),
+        "volumeMounts": _mounts(desired, files),
+        "resources": hardware.resources(desired),
+        "lifecycle": {"preStop": pre_stop(desired, port)} if desired.rollout.wait_for_idle else {},
+    }
+    return {
         "name": runtime.container_name,
-        "image": _image(desired, runtime),
+        "image": _image(desired, runtime, options),
         "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
         "startupProbe": pod.startup_probe or probes.startup,
         "livenessProbe": pod.liveness_probe or probes.liveness,
@@ -81,25 +91,24 @@ def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles) -> 
         "securityContext": pod.security_context
         if pod.security_context is not None
         else {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        **{field: value for field, value in optional.items() if value},
     }
-    if command := desired.command or runtime.command:
-        container["command"] = list(command)
-    if argv := runtime.argv(desired, model_path=files.path, port=port, host=BIND_ADDRESS):
-        container["args"] = argv
-    if env := _last_of_each_name((*runtime.env(desired), *pod.env)):
-        container["env"] = env
-    if files.mounts:
-        container["volumeMounts"] = list(files.mounts)
-    if resources := _resources(desired):
-        container["resources"] = resources
-    return container
 
 
-def _image(desired: DesiredService, runtime: Runtime) -> str:
-    image = desired.image or runtime.default_image(desired)
+def _image(desired: DesiredService, runtime: Runtime, options: RenderOptions) -> str:
+    vendor = f"{runtime.name}-{desired.gpu.vendor}" if desired.gpu else runtime.name
+    configured = options.runtime_images.get(vendor) or options.runtime_images.get(runtime.name)
+    image = desired.image or configured or runtime.default_image(desired)
     if not image:
         raise SpecInvalid(field="spec.image", why=f"runtime `{runtime.name}` has no image of its own; name one")
     return image
+
+
+def _disruption(desired: DesiredService) -> dict[str, str]:
+    """Keep node autoscalers off new pods while they load their weights; the loop takes it off pods that serve."""
+    disruption = desired.disruption
+    protected = disruption.protect_startup or disruption.protect_always
+    return {naming.ANNOTATION_DO_NOT_DISRUPT: "true"} if protected else {}
 
 
 def _pod_security(desired: DesiredService, options: RenderOptions) -> JsonObject:
@@ -108,30 +117,31 @@ def _pod_security(desired: DesiredService, options: RenderOptions) -> JsonObject
     security: JsonObject = {"seccompProfile": {"type": "RuntimeDefault"}}
     if options.default_fs_group > 0:
         security["fsGroup"] = options.default_fs_group
+    if groups := hardware.supplemental_groups(desired, options):
+        security["supplementalGroups"] = groups
     return security
 
 
-def _resources(desired: DesiredService) -> JsonObject:
-    requests = {"cpu": desired.pod.cpu_request, "memory": desired.pod.memory_request}
-    resources: JsonObject = {}
-    if given := {name: quantity for name, quantity in requests.items() if quantity}:
-        resources["requests"] = given
-    if desired.gpu:
-        resources["limits"] = {desired.gpu.resource_name: str(desired.gpu.count)}
-    return resources
+def _volumes(desired: DesiredService, files: ModelFiles) -> list[JsonObject]:
+    taken = {volume["name"] for volume in files.volumes}
+    for index, volume in enumerate(desired.pod.extra_volumes):
+        if volume.get("name") in taken:
+            raise SpecInvalid(
+                field=f"spec.extraVolumes[{index}].name",
+                why=f"`{volume['name']}` is the name of a volume with weights; choose another",
+            )
+    return [*files.volumes, *desired.pod.extra_volumes]
 
 
-def _gpu_tolerations(gpu: Gpu | None) -> list[JsonObject]:
-    if gpu is None:
-        return []
-    return [
-        {
-            "key": gpu.toleration_key or gpu.resource_name,
-            "operator": "Equal",
-            "value": "present",
-            "effect": "NoSchedule",
-        }
-    ]
+def _mounts(desired: DesiredService, files: ModelFiles) -> list[JsonObject]:
+    taken = {mount["mountPath"] for mount in files.mounts}
+    for index, mount in enumerate(desired.pod.extra_volume_mounts):
+        if mount.get("mountPath") in taken:
+            raise SpecInvalid(
+                field=f"spec.extraVolumeMounts[{index}].mountPath",
+                why=f"`{mount['mountPath']}` is where the weights are mounted; choose another path",
+            )
+    return [*files.mounts, *desired.pod.extra_volume_mounts]
 
 
 def _last_of_each_name(entries: tuple[JsonObject, ...]) -> list[JsonObject]:

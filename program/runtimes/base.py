@@ -9,8 +9,12 @@ from typing import Literal, Protocol
 
 from program.desired.base import Desired, JsonObject
 from program.desired.engines import SecretKey
+from program.desired.model import DesiredModel, ModelFormat
 from program.desired.service import DesiredService
 
+RERANK_FLAGS = ("--reranking", "--rerank")
+EMBEDDING_FLAGS = ("--embedding", "--embeddings", "--is-embedding")
+"""Arguments of llama-server and SGLang by which a user turns chat off."""
 STARTUP_FAILURES = 180
 """Times 10 s: half an hour to load the weights before the kubelet gives up."""
 
@@ -46,7 +50,7 @@ class ProgressMetrics(Desired):
     """The metrics at GET /metrics that tell an engine that computes from one that hangs."""
 
     generated_tokens: str
-    """Counter of generated tokens, over all requests that ended or go on."""
+    """Counter that moves while tokens are generated."""
     running_requests: str
     """Gauge of requests in work."""
 
@@ -139,6 +143,33 @@ def _probes(handler: JsonObject) -> Probes:
         liveness={**handler, "periodSeconds": 15, "timeoutSeconds": 5, "failureThreshold": 3},
         readiness={**handler, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
     )
+
+
+def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank"]:
+    """Tell what the engine answers: without `spec.mode` the user's own arguments or the endpoint's path say it."""
+    if desired.mode != "chat":
+        return desired.mode
+    path, own = desired.endpoint.path.rstrip("/"), getattr(desired.engine, "extra_args", ())
+    if path.endswith(("/rerank", "/reranking")) or _any_of(own, RERANK_FLAGS):
+        return "rerank"
+    if path.endswith(("/embeddings", "/embedding")) or _any_of(own, EMBEDDING_FLAGS):
+        return "embedding"
+    return "chat"
+
+
+def _any_of(arguments: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    return any(mentions(arguments, flag) for flag in flags)
+
+
+def set_directory(model: DesiredModel, model_path: str) -> str:
+    """Return the directory of a set of files, where `model_path` is that directory or the set's first file."""
+    first = f"/{model.files[0]}" if model.files else ""
+    return model_path.removesuffix(first) if first else model_path.rpartition("/")[0]
+
+
+def weights_path(model: DesiredModel, model_path: str) -> str:
+    """Return what to open: a GGUF file, also as the first of a set, and of other formats' sets the directory."""
+    return set_directory(model, model_path) if model.files and model.format is not ModelFormat.GGUF else model_path
 
 
 def secret_env(name: str, secret: SecretKey | None) -> list[JsonObject]:

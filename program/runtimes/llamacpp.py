@@ -4,14 +4,12 @@ Both go through one builder. The order of flags is LLMKube's: a changed order wo
 user. Extra arguments come late, so that llama-server, which takes the last of a repeated flag, lets them win.
 """
 
-# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
-
 from __future__ import annotations
 
 from typing import Literal
 
 from program.desired.base import JsonObject
-from program.desired.engines import LlamaCpp, RopeScaling
+from program.desired.engines import LlamaCpp, RopeScaling, SpeculativeDecoding
 from program.desired.model import Gpu, GpuVendor, SourceKind
 from program.desired.service import DesiredService
 from program.runtimes.base import (
@@ -24,6 +22,8 @@ from program.runtimes.base import (
     option,
     positive,
     secret_env,
+    served_mode,
+    set_directory,
     small_completion,
     switch,
 )
@@ -41,6 +41,19 @@ ALL_LAYERS = 99
 HOST_CONTEXT_SIZE = 2048
 """Tokens. llama-server would take the model's own context, which can need more memory than a Mac has."""
 HOST_BATCH_SIZE = 2048
+
+Mode = Literal["chat", "embedding", "rerank"]
+
+_EMBEDDING = (("--embedding", "--embeddings"), ())
+# A cache of prompts is of no use where nothing is generated.
+_NO_CACHE = (("--cache-ram", "-cram"), ("0",))
+# Each flag with the other names it goes by, and its value.
+_MODE_FLAGS: dict[Mode, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
+    "chat": (),
+    "embedding": (_EMBEDDING, (("--pooling",), ("last",)), _NO_CACHE),
+    "rerank": ((("--reranking", "--rerank"), ()), _EMBEDDING, (("--pooling",), ("rank",)), _NO_CACHE),
+}
+_PROJECTOR = ("--mmproj", "-mm")
 
 Accelerator = Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"]
 
@@ -73,7 +86,13 @@ class LlamaCppRuntime:
             *["--port", str(port)],
             *([] if mentions(settings.extra_args, "--host") else ["--host", desired.bind_address or host]),
             *_gpu(desired.gpu),
-            *_engine(settings, flash=["--flash-attn", "on"] if flash else []),
+            *_engine(
+                settings,
+                flash=["--flash-attn", "on"] if flash else [],
+                draft=_draft(desired, model_path, draft_path),
+                projector=_projector(desired, model_path),
+                mode=desired.mode,
+            ),
         ]
 
     def env(self, desired: DesiredService) -> list[JsonObject]:
@@ -106,16 +125,6 @@ def llama_server_image(gpu: Gpu | None) -> str:
     return f"{IMAGE}:server-{gpu.backend}" if gpu.backend else IMAGE_BY_VENDOR[gpu.vendor]
 
 
-def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank"]:
-    """Tell what llama-server answers: the user's own arguments may turn chat off without `spec.mode`."""
-    extra = _settings(desired).extra_args
-    if desired.mode != "chat":
-        return desired.mode
-    if any(mentions(extra, flag) for flag in ("--reranking", "--rerank")):
-        return "rerank"
-    return "embedding" if any(mentions(extra, flag) for flag in ("--embedding", "--embeddings")) else "chat"
-
-
 def host_argv(
     desired: DesiredService, *, model_path: str, port: str, accelerator: Accelerator, host: str = "127.0.0.1"
 ) -> list[str]:
@@ -140,7 +149,8 @@ def host_argv(
         *["--port", port],
         *([] if mentions(extra, "--host") else ["--host", host]),
         *_gpu(gpu),
-        *_engine(sized, flash=flash, lock=lock),
+        # A host's plan carries one file: neither a draft model nor a projector.
+        *_engine(sized, flash=flash, lock=lock, mode=desired.mode),
     ]
 
 
@@ -159,9 +169,30 @@ def _settings(desired: DesiredService) -> LlamaCpp:
 
 def _model(desired: DesiredService, model_path: str) -> list[str]:
     source = desired.model.source
-    if source.kind is SourceKind.REPOSITORY:
+    if source.kind is SourceKind.REPOSITORY and not desired.model.files:
         return ["--hf-repo", source.repository]
     return ["--model", model_path]
+
+
+def _draft(desired: DesiredService, model_path: str, draft_path: str) -> list[str]:
+    """Name the draft weights: a Model of their own, one of the model's files, or a file in the image."""
+    speculative = _settings(desired).speculative
+    if speculative is None or not speculative.type.startswith("draft-"):
+        return []
+    draft = desired.draft
+    if draft is not None and draft.source.kind is SourceKind.REPOSITORY and not draft.files:
+        return ["--hf-repo-draft", draft.source.repository]
+    own = speculative.draft_path
+    if own and not own.startswith("/"):
+        own = f"{set_directory(desired.model, model_path)}/{own}"
+    return option("-md", own or draft_path)
+
+
+def _projector(desired: DesiredService, model_path: str) -> list[str]:
+    model = desired.model
+    if not model.mmproj or not model.files or any(mentions(_settings(desired).extra_args, f) for f in _PROJECTOR):
+        return []
+    return ["--mmproj", f"{set_directory(model, model_path)}/{model.mmproj}"]
 
 
 def _gpu(gpu: Gpu | None) -> list[str]:
@@ -177,7 +208,15 @@ def _gpu(gpu: Gpu | None) -> list[str]:
     return flags
 
 
-def _engine(settings: LlamaCpp, *, flash: list[str], lock: bool = False) -> list[str]:
+def _engine(
+    settings: LlamaCpp,
+    *,
+    flash: list[str],
+    lock: bool = False,
+    draft: list[str] | None = None,
+    projector: list[str] | None = None,
+    mode: Mode = "chat",
+) -> list[str]:
     extra = settings.extra_args
     flags = [
         *positive("--ctx-size", settings.context_size),
@@ -198,12 +237,15 @@ def _engine(settings: LlamaCpp, *, flash: list[str], lock: bool = False) -> list
         *positive("--batch-size", settings.batch_size),
         *positive("--ubatch-size", settings.ubatch_size),
         *switch("--no-warmup", settings.no_warmup),
+        *_speculative(settings.speculative, draft or []),
     ]
     if settings.reasoning_budget is not None:
         flags += ["--reasoning-budget", str(settings.reasoning_budget)]
         flags += option("--reasoning-budget-message", settings.reasoning_budget_message)
+    flags += projector or []
     for override in settings.metadata_overrides:
         flags += ["--override-kv", override]
+    flags += _of_mode(mode, extra)
     flags += extra
     return flags if mentions(extra, "--metrics") else [*flags, "--metrics"]
 
@@ -216,3 +258,24 @@ def _rope(rope: RopeScaling | None) -> list[str]:
         *option("--rope-scale", rope.factor),
         *positive("--yarn-orig-ctx", rope.original_context),
     ]
+
+
+def _speculative(speculative: SpeculativeDecoding | None, draft: list[str]) -> list[str]:
+    if speculative is None:
+        return []
+    p_min = speculative.p_min
+    return [
+        *["--spec-type", speculative.type],
+        *draft,
+        *positive("--spec-draft-n-max", speculative.n_draft_max),
+        *option("--spec-draft-p-min", None if p_min is None else f"{p_min:g}"),
+    ]
+
+
+def _of_mode(mode: Mode, extra: tuple[str, ...]) -> list[str]:
+    """Turn the server to embeddings or ranking, flag by flag, where the user's own arguments do not."""
+    flags: list[str] = []
+    for names, value in _MODE_FLAGS[mode]:
+        if not any(mentions(extra, name) for name in names):
+            flags += [names[0], *value]
+    return flags

@@ -14,11 +14,14 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
+    mentions,
     option,
     positive,
     secret_env,
+    served_mode,
     small_completion,
     switch,
+    weights_path,
 )
 
 IMAGE = "lmsysorg/sglang:v0.5.15.post1-cu129"
@@ -50,12 +53,14 @@ class SglangRuntime:
         settings = desired.engine
         assert isinstance(settings, Sglang), settings
         source = desired.model.source
-        repository = source.kind is SourceKind.REPOSITORY and not desired.model.files
+        files = weights_path(desired.model, model_path)
+        repository = source.kind is SourceKind.REPOSITORY and not (desired.model.files and files)
         gpus = desired.gpu.count if desired.gpu else 0
         shares = settings.tensor_parallel_size or settings.data_parallel_size or settings.expert_parallel_size
         return [
-            *["--model-path", source.repository if repository else model_path or source.address],
-            *["--port", str(port), "--enable-metrics", "--host", desired.bind_address or host],
+            *["--model-path", source.repository if repository else files or source.address],
+            *["--port", str(port), "--enable-metrics"],
+            *([] if mentions(settings.extra_args, "--host") else ["--host", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
             *option("--served-model-name", settings.served_model_name),
             *positive("--tp", settings.tensor_parallel_size),
@@ -79,7 +84,7 @@ class SglangRuntime:
             *switch("--trust-remote-code", settings.trust_remote_code),
             *switch("--skip-tokenizer-init", settings.skip_tokenizer_init),
             *(["--tp", str(gpus)] if gpus > 1 and not shares else []),
-            *switch("--is-embedding", desired.mode != "chat"),
+            *switch("--is-embedding", desired.mode == "embedding"),
             *settings.extra_args,
         ]
 
@@ -92,7 +97,7 @@ class SglangRuntime:
         return probes.model_copy(update={"liveness": http_probes("/health", port).liveness})
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        return small_completion(desired.mode)
+        return small_completion(served_mode(desired))
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
         return IdleProbe(path="/metrics", kind="gauge", gauge="sglang:num_running_reqs")

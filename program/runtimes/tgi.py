@@ -14,10 +14,12 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
+    mentions,
     option,
     positive,
     secret_env,
     small_completion,
+    weights_path,
 )
 
 
@@ -44,11 +46,14 @@ class TgiRuntime:
         settings = desired.engine
         assert isinstance(settings, Tgi), settings
         source = desired.model.source
-        repository = source.kind is SourceKind.REPOSITORY
+        files = weights_path(desired.model, model_path)
+        repository = source.kind is SourceKind.REPOSITORY and not (desired.model.files and files)
         gpus = desired.gpu.count if desired.gpu else 0
         return [
-            *["--model-id", source.repository if repository else model_path or source.address],
-            *["--port", str(port), "--hostname", desired.bind_address or host],
+            *["--model-id", source.repository if repository else files or source.address],
+            *["--port", str(port)],
+            # Given twice it would stop the launcher.
+            *([] if mentions(settings.extra_args, "--hostname") else ["--hostname", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
             *option("--quantize", settings.quantize),
             *positive("--max-input-length", settings.max_input_length),

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import json
+
 from program.desired.base import JsonObject
-from program.desired.engines import Vllm
+from program.desired.engines import Speculative, Vllm
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
 from program.runtimes.base import (
@@ -17,8 +19,10 @@ from program.runtimes.base import (
     option,
     positive,
     secret_env,
+    served_mode,
     small_completion,
     switch,
+    weights_path,
 )
 
 
@@ -46,12 +50,12 @@ class VllmRuntime:
         settings = desired.engine
         assert isinstance(settings, Vllm), settings
         source = desired.model.source
-        repository = source.kind is SourceKind.REPOSITORY
+        files = weights_path(desired.model, model_path)
+        repository = source.kind is SourceKind.REPOSITORY and not (desired.model.files and files)
         gpus = desired.gpu.count if desired.gpu else 0
         explicit = settings.tensor_parallel_size or 0
-        speculative = settings.speculative
         return [
-            source.repository if repository else model_path or source.address,
+            source.repository if repository else files or source.address,
             *["--port", str(port), "--host", desired.bind_address or host],
             *option("--revision", source.revision if repository else None),
             *(["--tensor-parallel-size", str(explicit)] if explicit > 1 else []),
@@ -63,8 +67,7 @@ class VllmRuntime:
             *switch("--enable-chunked-prefill", settings.enable_chunked_prefill),
             *positive("--max-num-batched-tokens", settings.max_num_batched_tokens),
             *option("--attention-backend", settings.attention_backend),
-            *option("--speculative-model", speculative.model if speculative else None),
-            *positive("--num-speculative-tokens", speculative.num_speculative_tokens if speculative else None),
+            *_speculative(settings.speculative),
             *switch("--enable-expert-parallel", settings.enable_expert_parallel),
             *(_gpu_memory(settings) if gpus else []),
             *(["--tensor-parallel-size", str(gpus)] if gpus > 1 and not explicit else []),
@@ -82,7 +85,7 @@ class VllmRuntime:
     # An API key guards the paths below /v1 only.
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        return None if desired.api_key else small_completion(desired.mode)
+        return None if desired.api_key else small_completion(served_mode(desired))
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
         return IdleProbe(path="/metrics", kind="gauge", gauge="vllm:num_requests_running")
@@ -91,6 +94,14 @@ class VllmRuntime:
         return ProgressMetrics(
             generated_tokens="vllm:generation_tokens_total", running_requests="vllm:num_requests_running"
         )
+
+
+def _speculative(wish: Speculative | None) -> list[str]:
+    """Write the one flag that vLLM has for it; older ones of their own (`--speculative-model`) stop it at the start."""
+    if wish is None:
+        return []
+    config = {"model": wish.model, "num_speculative_tokens": wish.num_speculative_tokens}
+    return ["--speculative-config", json.dumps({k: v for k, v in config.items() if v is not None})]
 
 
 def _gpu_memory(settings: Vllm) -> list[str]:

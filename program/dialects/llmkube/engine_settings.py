@@ -1,6 +1,7 @@
 """From an InferenceService's fields to the settings of its engine: one function per runtime. Pure; `parse` calls it.
 
-Raises SpecInvalid for values that the CRD lets through but no engine could start with.
+Raises SpecInvalid for values that the CRD lets through but no engine could start with. `sglang_settings` has SGLang's
+many, `speculative_settings` llama.cpp's speculative decoding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from program.desired.engines import (
     PersonaPlex,
     RopeScaling,
     SecretKey,
-    Sglang,
     Speculative,
     Tgi,
     Vllm,
@@ -21,32 +21,43 @@ from program.desired.engines import (
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.model import DesiredModel, Gpu, SourceKind
 from program.dialects.llmkube.engine_schema import PersonaPlexSpec, TgiSpec, VllmSpec
+from program.dialects.llmkube.parallelism import check_ranks
 from program.dialects.llmkube.pod_schema import KeySelector
 from program.dialects.llmkube.service_schema import ServiceSpec
+from program.dialects.llmkube.sglang_settings import sglang_settings
+from program.dialects.llmkube.speculative_settings import speculative_settings
 
 
 def engine_settings(
-    spec: ServiceSpec, *, model: DesiredModel, gpu: Gpu | None, draft: DesiredModel | None
+    spec: ServiceSpec,
+    *,
+    model: DesiredModel,
+    gpu: Gpu | None,
+    draft: DesiredModel | None,
+    idle_path: str = "",
 ) -> EngineSettings:
-    """Choose and fill the settings of `spec.runtime`."""
+    """Choose and fill the settings of `spec.runtime`. `idle_path` is where a generic server tells that it is idle."""
     match spec.runtime:
         case "llamacpp":
-            return _llamacpp(spec)
+            return _llamacpp(spec, model=model)
+        case "llamacpp-router":
+            return LlamaCppRouter(extra_args=tuple(spec.extra_args))
         case "vllm":
             return _vllm(spec, model=model, gpu=gpu, draft=draft)
+        case "sglang":
+            token = spec.sglang_config.hf_token_secret_ref if spec.sglang_config else None
+            return sglang_settings(
+                spec, model=model, gpu=gpu, hf_token=secret_key(token, "spec.sglangConfig.hfTokenSecretRef")
+            )
         case "tgi":
             return _tgi(spec)
         case "personaplex":
             return _personaplex(spec.persona_plex_config or PersonaPlexSpec())
         case "generic":
-            return Generic(args=tuple(spec.args))
-        case "llamacpp-router":
-            return LlamaCppRouter(extra_args=tuple(spec.extra_args))
-        case "sglang":
-            return Sglang(extra_args=tuple(spec.extra_args))
+            return Generic(args=tuple(spec.args), idle_path=idle_path)
 
 
-def _llamacpp(spec: ServiceSpec) -> LlamaCpp:
+def _llamacpp(spec: ServiceSpec, *, model: DesiredModel) -> LlamaCpp:
     rope = spec.rope_scaling
     return LlamaCpp(
         context_size=spec.context_size,
@@ -66,6 +77,7 @@ def _llamacpp(spec: ServiceSpec) -> LlamaCpp:
         ubatch_size=spec.u_batch_size,
         reasoning_budget=spec.reasoning_budget,
         reasoning_budget_message=spec.reasoning_budget_message,
+        speculative=speculative_settings(spec.speculative_decoding, model=model),
         extra_args=tuple(spec.extra_args),
     )
 
@@ -75,13 +87,7 @@ def _vllm(spec: ServiceSpec, *, model: DesiredModel, gpu: Gpu | None, draft: Des
     at = "spec.vllmConfig"
     _at_least_one(config.tensor_parallel_size, f"{at}.tensorParallelSize")
     _at_least_one(config.max_model_len, f"{at}.maxModelLen")
-    gpus = gpu.count if gpu else 0
-    if config.tensor_parallel_size is not None and config.tensor_parallel_size > max(gpus, 1):
-        raise SpecInvalid(
-            field=f"{at}.tensorParallelSize",
-            why=f"{config.tensor_parallel_size} ranks need as many GPUs, and a replica has {gpus}; set "
-            "spec.resources.gpu or the Model's spec.hardware.gpu.count",
-        )
+    check_ranks(config.tensor_parallel_size or 1, gpu, field=f"{at}.tensorParallelSize")
     return Vllm(
         tensor_parallel_size=config.tensor_parallel_size,
         max_model_len=config.max_model_len,
@@ -98,7 +104,7 @@ def _vllm(spec: ServiceSpec, *, model: DesiredModel, gpu: Gpu | None, draft: Des
         cpu_offload_gb=config.cpu_offload_gb,
         gpu_memory_utilization=config.gpu_memory_utilization,
         max_num_seqs=spec.parallel_slots,
-        hf_token=_secret(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
+        hf_token=secret_key(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
         extra_args=tuple(spec.extra_args),
     )
 
@@ -108,9 +114,9 @@ def _speculative(config: VllmSpec, *, model: DesiredModel, draft: DesiredModel |
     if wanted is None or not wanted.enabled or not wanted.model:
         return None
     field = "spec.vllmConfig.speculative.model"
-    if draft is None and wanted.model == model.name:
+    if wanted.model == model.name:
         draft = model
-    if draft is None:
+    if draft is None or draft.name != wanted.model:
         raise NotYet(reason="DependencyMissing", field=field, why=f"draft Model `{wanted.model}` does not exist")
     if draft.source.kind is not SourceKind.REPOSITORY:
         raise SpecInvalid(
@@ -131,7 +137,7 @@ def _tgi(spec: ServiceSpec) -> Tgi:
         max_input_length=config.max_input_length,
         max_total_tokens=config.max_total_tokens,
         dtype=config.dtype,
-        hf_token=_secret(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
+        hf_token=secret_key(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
         extra_args=tuple(spec.extra_args),
     )
 
@@ -140,7 +146,7 @@ def _personaplex(config: PersonaPlexSpec) -> PersonaPlex:
     return PersonaPlex(
         quantize_4bit=config.quantize_4bit,
         cpu_offload=config.cpu_offload,
-        hf_token=_secret(config.hf_token_secret_ref, "spec.personaPlexConfig.hfTokenSecretRef"),
+        hf_token=secret_key(config.hf_token_secret_ref, "spec.personaPlexConfig.hfTokenSecretRef"),
     )
 
 
@@ -149,7 +155,8 @@ def _at_least_one(value: int | None, field: str) -> None:
         raise SpecInvalid(field=field, why=f"must be at least 1, is {value}; leave it out for the engine's own choice")
 
 
-def _secret(reference: KeySelector | None, field: str) -> SecretKey | None:
+def secret_key(reference: KeySelector | None, field: str) -> SecretKey | None:
+    """Read a reference to a Secret's key. Raises SpecInvalid when one of its parts is empty."""
     if reference is None:
         return None
     if not reference.name or not reference.key:

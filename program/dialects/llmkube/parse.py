@@ -5,8 +5,6 @@ The controller, the static fleet and `herdsman render` call this; everything pas
 
 from __future__ import annotations
 
-import re
-from math import gcd
 from typing import Any
 
 from program.desired.base import JsonObject
@@ -20,35 +18,22 @@ from program.desired.keys import (
     is_label_value,
     service_dns_name,
 )
-from program.desired.model import (
-    DesiredModel,
-    Gpu,
-    GpuVendor,
-    ModelFormat,
-    ModelGpu,
-    SourceKind,
-)
-from program.desired.priorities import class_name
-from program.desired.service import (
-    Autoscaling,
-    DesiredService,
-    Endpoint,
-    HostPlacement,
-    PodSettings,
-    ScalingMetric,
-)
+from program.desired.model import DesiredModel, ModelFormat, SourceKind
+from program.desired.service import DesiredService, Endpoint, HostPlacement
+from program.dialects.llmkube import parse_policies
 from program.dialects.llmkube.engine_settings import engine_settings
-from program.dialects.llmkube.service_schema import AutoscalingSpec, ResourcesSpec, ServiceSpec
+from program.dialects.llmkube.parse_annotations import Annotated, exposure, read_annotations
+from program.dialects.llmkube.parse_gpu import gpu_memory_of, gpu_of
+from program.dialects.llmkube.parse_pod import pod_settings
+from program.dialects.llmkube.service_schema import ServiceSpec
+from program.dialects.llmkube.speculative_settings import draft_of
 from program.dialects.llmkube.unhonoured import unhonoured as unhonoured
-from program.dialects.quantities import check_quantity
 from program.dialects.reading import read, without_nulls
+from program.runtimes import runtime_for
 
 DIALECT = "llmkube"
 HOST_RUNTIMES = ("llamacpp", "generic")
 """Runtimes that an agent can run as a process."""
-
-_SPLIT_MODES = {"layer": "layer", "tensor": "row", "row": "row", "pipeline": "layer", "none": "none"}
-_LAYERS = re.compile(r"(\d{1,5})-(\d{1,5})", re.ASCII)
 
 
 def parse_service(
@@ -61,40 +46,87 @@ def parse_service(
     """Parse an InferenceService with its Model resolved.
 
     `placed_host` is the host chosen for a service that runs as a process; an annotation overrules it. `draft` is the
-    Model that vllmConfig.speculative.model names. Raises SpecInvalid with the path of the field that makes no sense,
-    NotYet while a draft model that is asked for does not exist.
+    Model that `draft_reference` names. Raises SpecInvalid with the path of the field that makes no sense, NotYet while
+    a draft model that is asked for does not exist.
     """
     metadata = cr["metadata"]
     raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
     spec = read(ServiceSpec, raw, field="spec")
     _check_names(str(metadata["name"]), spec.model_ref)
     annotations = metadata.get("annotations") or {}
+    annotated = read_annotations(annotations)
     pinned = annotations.get(ANNOTATION_HOST) or None
     on_host = pinned is not None or model.accelerator == "metal"
     if on_host:
         _check_host(spec, model, pinned)
     elif spec.runtime in ("generic", "personaplex") and not spec.image:
         raise SpecInvalid(field="spec.image", why=f"runtime {spec.runtime} has no image of its own; name one")
-    gpu = _gpu(spec.resources, model)
-    return DesiredService(
+    gpu = gpu_of(spec.resources, model)
+    desired = DesiredService(
         key=ServiceKey(DIALECT, str(metadata.get("namespace") or "default"), str(metadata["name"])),
         owner=_owner(cr),
         generation=int(metadata.get("generation") or 0),
         model=model,
-        engine=engine_settings(spec, model=model, gpu=gpu, draft=draft),
+        engine=engine_settings(spec, model=model, gpu=gpu, draft=draft, idle_path=annotated.idle_path),
         image=spec.image or None,
         command=tuple(spec.command),
         replicas=min(spec.replicas, 1) if on_host else spec.replicas,
-        autoscaling=None if on_host or spec.autoscaling is None else _autoscaling(spec.autoscaling),
         endpoint=_endpoint(spec),
         container_port=spec.container_port,
         gpu=gpu,
-        pod=_pod(spec, raw, on_host=on_host),
+        pod=pod_settings(spec, raw, on_host=on_host),
         skip_model_init=bool(spec.skip_model_init),
         priority=spec.priority,
         eviction_protection=bool(spec.eviction_protection),
         host_placement=HostPlacement(host=pinned or placed_host) if on_host else None,
+        mode=spec.mode or "chat",
+        suspended=spec.suspend,
+        draft=draft_of(spec, model=model, draft=draft),
+        bind_address=_bind_address(spec),
+        gpu_memory_bytes=gpu_memory_of(spec.resources, model, gpu),
+        completion_check=annotated.completion_check,
         adopt=annotations.get(ANNOTATION_ADOPT) == "true",
+    )
+    # Checked for hosts too, so that a service may move there and back without a surprise.
+    of_pods = _of_pods(desired, spec, annotated)
+    return desired if on_host else of_pods
+
+
+def draft_reference(cr: JsonObject) -> str:
+    """Name the draft Model that a service decodes speculatively with, in its own namespace; empty when there is none.
+
+    Reads the object as it is written, also when it is not valid.
+    """
+    spec = cr.get("spec")
+    by_vllm = isinstance(spec, dict) and spec.get("runtime") == "vllm"
+    steps = ("vllmConfig", "speculative", "model") if by_vllm else ("speculativeDecoding", "draftModelRef")
+    at: Any = spec
+    for step in steps:
+        at = at.get(step) if isinstance(at, dict) else None
+    return at if isinstance(at, str) else ""
+
+
+def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -> DesiredService:
+    """Add what only a service in the cluster's pods can have."""
+    scaling = spec.autoscaling
+    runtime = runtime_for(desired.engine)
+    # An engine that takes no key would answer everybody, and a policy that says otherwise would be a lie.
+    kept = desired.model_copy(update={"api_key": annotated.api_key if runtime.api_key_env else None})
+    return kept.model_copy(
+        update={
+            "autoscaling": scaling and parse_policies.autoscaling(scaling, query=annotated.scale_query),
+            "expose": exposure(annotated, spec.endpoint, model_ref=spec.model_ref),
+            "network": annotated.network,
+            "disruption": parse_policies.disruption(spec.disruption, annotated),
+            "rollout": parse_policies.rollout(spec.rollout_policy, annotated),
+            "storage": parse_policies.storage(spec.model_cache),
+            "slo": parse_policies.objective(spec.slo),
+            "revision_history_limit": spec.revision_history_limit,
+            "max_pod_lifetime_s": spec.max_pod_lifetime_seconds,
+            "pod_lifetime_idle_timeout_s": parse_policies.pod_lifetime_idle_timeout(spec),
+            # A gate that nothing can open would keep all requests away.
+            "readiness_gate": annotated.readiness_gate and runtime.completion(kept) is not None,
+        }
     )
 
 
@@ -153,116 +185,18 @@ def _check_host(spec: ServiceSpec, model: DesiredModel, pinned: str | None) -> N
         )
 
 
-def _gpu(resources: ResourcesSpec | None, model: DesiredModel) -> Gpu | None:
-    """Resolve the GPUs of one replica: the Model's count, else the service's, else one where the Model says enabled."""
-    wish = model.gpu or ModelGpu(vendor=GpuVendor.AMD if model.accelerator == "rocm" else GpuVendor.NVIDIA)
-    asked = resources.gpu if resources else None
-    if model.accelerator == "metal":
-        count = 1
-    elif wish.count and wish.enabled is not False:
-        count = wish.count
-    elif asked is not None:
-        count = asked
-    else:
-        count = 1 if wish.enabled else 0
-    if count == 0:
-        return None
-    return Gpu(
-        count=count,
-        vendor=wish.vendor,
-        layers=wish.layers,
-        split_mode=_SPLIT_MODES[wish.strategy],
-        tensor_split=_tensor_split(wish, count=count, model_name=model.name),
-    )
-
-
-def _tensor_split(wish: ModelGpu, *, count: int, model_name: str) -> tuple[int, ...]:
-    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor."""
-    if not wish.layer_split or count == 1 or wish.strategy == "none":
-        return ()
-    field = f"Model/{model_name} spec.hardware.gpu.sharding.layerSplit"
-    if len(wish.layer_split) != count:
-        raise SpecInvalid(field=field, why=f"has {len(wish.layer_split)} ranges for {count} GPUs; name one for each")
-    sizes, end = [], -1
-    for index, text in enumerate(wish.layer_split):
-        match = _LAYERS.fullmatch(text)
-        first, last = (int(match[1]), int(match[2])) if match else (0, -1)
-        if last < first:
-            raise SpecInvalid(field=f"{field}[{index}]", why=f"`{text[:64]}` is not a range of layers such as `0-19`")
-        if first <= end:
-            raise SpecInvalid(field=f"{field}[{index}]", why=f"`{text}` begins before the range in front of it ends")
-        sizes.append(last - first + 1)
-        end = last
-    shared = gcd(*sizes)
-    return tuple(size // shared for size in sizes)
-
-
-def _autoscaling(spec: AutoscalingSpec) -> Autoscaling:
-    at = "spec.autoscaling"
-    if spec.min_replicas > spec.max_replicas:
-        raise SpecInvalid(
-            field=f"{at}.minReplicas", why=f"{spec.min_replicas} is more than maxReplicas {spec.max_replicas}"
-        )
-    metrics = []
-    for index, metric in enumerate(spec.metrics):
-        path = f"{at}.metrics[{index}]"
-        if metric.type == "Pods":
-            if metric.target_average_value is None:
-                raise SpecInvalid(field=f"{path}.targetAverageValue", why="is needed for a metric of type Pods")
-            check_quantity(metric.target_average_value, field=f"{path}.targetAverageValue", unit="cpu")
-        else:
-            if metric.name not in ("cpu", "memory"):
-                raise SpecInvalid(
-                    field=f"{path}.name", why=f"`{metric.name[:64]}` is not a resource; use cpu or memory"
-                )
-            if metric.target_average_utilization is None or metric.target_average_utilization < 1:
-                raise SpecInvalid(
-                    field=f"{path}.targetAverageUtilization", why="must be at least 1 for a metric of type Resource"
-                )
-        metrics.append(
-            ScalingMetric(
-                type=metric.type,
-                name=metric.name,
-                target_average_value=metric.target_average_value,
-                target_average_utilization=metric.target_average_utilization,
-            )
-        )
-    return Autoscaling(min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, metrics=tuple(metrics))
-
-
 def _endpoint(spec: ServiceSpec) -> Endpoint:
     wish = spec.endpoint
     if wish is None:
         return Endpoint()
     path = wish.path if wish.path.startswith("/") else f"/{wish.path}"
-    return Endpoint(port=wish.port, path=path, type=wish.type)
-
-
-def _pod(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> PodSettings:
-    resources = spec.resources or ResourcesSpec()
-    at = "spec.resources"
-    cpu = check_quantity(resources.cpu, field=f"{at}.cpu", unit="cpu")
-    memory = check_quantity(resources.memory, field=f"{at}.memory", unit="memory")
-    host_memory = check_quantity(resources.host_memory, field=f"{at}.hostMemory", unit="memory")
-    check_quantity(resources.gpu_memory, field=f"{at}.gpuMemory", unit="memory")
-    env = tuple(raw.get("env", ()))
-    if on_host:
-        return PodSettings(env=tuple(v for v in env if "valueFrom" not in v), memory_request=host_memory or memory)
-    probes = raw.get("probeOverrides", {})
-    return PodSettings(
-        labels=spec.pod_labels,
-        annotations=spec.pod_annotations,
-        node_selector=spec.node_selector,
-        tolerations=tuple(raw.get("tolerations", ())),
-        runtime_class_name=spec.runtime_class_name or None,
-        pod_security_context=raw.get("podSecurityContext"),
-        security_context=raw.get("securityContext"),
-        image_pull_secrets=tuple(raw.get("imagePullSecrets", ())),
-        env=env,
-        startup_probe=probes.get("startup"),
-        liveness_probe=probes.get("liveness"),
-        readiness_probe=probes.get("readiness"),
-        priority_class_name=spec.priority_class_name or class_name(spec.priority),
-        cpu_request=cpu,
-        memory_request=host_memory or memory,
+    return Endpoint(
+        port=wish.port, path=path, type=wish.type, node_port=wish.node_port if wish.type == "NodePort" else None
     )
+
+
+def _bind_address(spec: ServiceSpec) -> str:
+    address = spec.bind_address or ""
+    if address != address.strip() or any(c.isspace() for c in address) or address.startswith("-"):
+        raise SpecInvalid(field="spec.bindAddress", why=f"`{address[:64]}` is not an address such as `::` or `0.0.0.0`")
+    return address

@@ -1,0 +1,166 @@
+"""The init containers that put a model's files in place. Called by `model_files` and by the prefetch Job's renderer.
+
+Names, environment and paths are LLMKube's, so that its caches are used without a new download. Values travel in the
+environment and are never spliced into the script; credentials come from Secrets by reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from components.download_script import download_script
+from components.options import RenderOptions
+from program.desired.base import JsonObject
+from program.desired.engines import SecretKey
+from program.desired.model import DesiredModel, SourceKind
+from program.dialects.llmkube.source import HUB, file_set, hub_location, repository_url
+from program.runtimes.base import secret_env
+
+HOST_FILE = "/host-model/model.gguf"
+CA_MOUNT = "/custom-certs"
+
+# User and group that own the cache when no group is configured: curl_user of the curl image.
+CURL_UID = 100
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of one model go."""
+
+    directory: str
+    path: str
+    """The file that the engine opens."""
+
+
+def place_in_cache(model: DesiredModel, root: str) -> Place:
+    """Name the model's directory in a cache that many models share."""
+    directory = f"{root}/{model.cache_key}"
+    return Place(directory, f"{directory}/{_primary(model) or model.file_name}")
+
+
+def place_alone(model: DesiredModel, root: str, namespace: str) -> Place:
+    """Name the model's place on a volume of the pod's own."""
+    base = f"{root}/{namespace}-{model.name}"
+    primary = _primary(model)
+    return Place(base, f"{base}/{primary}") if primary else Place(root, f"{base}.gguf")
+
+
+def _primary(model: DesiredModel) -> str:
+    return model.files[0] if model.files else ""
+
+
+def source_mounts(model: DesiredModel, options: RenderOptions, host_volume: str) -> tuple[list[JsonObject], ...]:
+    """Return the volumes that only the downloader needs, and its mounts of them: the node's file, certificates."""
+    volumes: list[JsonObject] = []
+    mounts: list[JsonObject] = []
+    if model.source.kind is SourceKind.FILE:
+        volumes.append({"name": host_volume, "hostPath": {"path": model.source.path, "type": "File"}})
+        mounts.append({"name": host_volume, "mountPath": HOST_FILE, "readOnly": True})
+    if options.ca_configmap:
+        volumes.append({"name": "custom-ca-cert", "configMap": {"name": options.ca_configmap}})
+        mounts.append({"name": "custom-ca-cert", "mountPath": CA_MOUNT, "readOnly": True})
+    return volumes, mounts
+
+
+def downloader(
+    model: DesiredModel,
+    place: Place,
+    options: RenderOptions,
+    *,
+    mounts: Sequence[JsonObject],
+    pod_security: JsonObject,
+    hub_token: SecretKey | None = None,
+    name: str = "model-downloader",
+) -> JsonObject:
+    """Build the container that fetches a model's files to `place`.
+
+    `pod_security` is the user's own pod security context, or empty; `hub_token` the engine's token for Hugging Face.
+    """
+    container: JsonObject = {
+        "name": name,
+        "image": options.init_image,
+        "command": ["sh", "-c", download_script()],
+        "env": _environment(model, place, options, hub_token),
+        "volumeMounts": list(mounts),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": False,
+            "capabilities": {"drop": ["ALL"]},
+            **_inherited_identity(pod_security),
+        },
+    }
+    if model.source_secret:
+        container["envFrom"] = [{"secretRef": {"name": model.source_secret}}]
+    return container
+
+
+def _environment(
+    model: DesiredModel, place: Place, options: RenderOptions, hub_token: SecretKey | None
+) -> list[JsonObject]:
+    source = model.source
+    values = {"MODEL_SOURCE": _address(model, options), "CACHE_DIR": place.directory, "MODEL_PATH": place.path}
+    if model.sha256:
+        values["MODEL_SHA256"] = model.sha256.lower()
+    if model.files:
+        values["MODEL_FILES"] = "\n".join(file_set(source, model.files, model.mmproj))
+    if source.kind is SourceKind.S3:
+        values["S3_BUCKET"] = source.bucket
+        values["S3_PREFIX" if model.files else "S3_KEY"] = source.path
+    if model.refresh == "OnChange":
+        values["REFRESH_POLICY"] = model.refresh
+    if options.hub_url.rstrip("/") != HUB:
+        values["HUB_HOST"] = urlsplit(options.hub_url).netloc
+    environment = [{"name": name, "value": value} for name, value in values.items()]
+    if source.kind is SourceKind.REPOSITORY and not model.source_secret:
+        # A file of the Hub that is named by its URL says by spec.sourceSecretRef whose it is.
+        environment += secret_env("HF_TOKEN", hub_token)
+    return environment
+
+
+def _address(model: DesiredModel, options: RenderOptions) -> str:
+    source = model.source
+    if source.kind is SourceKind.REPOSITORY:
+        return repository_url(source, options.hub_url)
+    return hub_location(source.download_address, options.hub_url)
+
+
+def cache_prep(
+    options: RenderOptions, *, group: int, volume: str, mount: str, name: str = "model-cache-prep"
+) -> JsonObject:
+    """Build the container that lets `group` write to a cache which a storage driver may hand out as root's alone."""
+    if group > 0:
+        script = f"chown 0:{group} {mount} && chmod g+rwX {mount}"
+    else:
+        script = f"chown {CURL_UID}:{CURL_UID} {mount} && chmod 770 {mount}"
+    return {
+        "name": name,
+        "image": options.init_image,
+        "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": volume, "mountPath": mount}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "FOWNER"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def must_not_be_root(pod_security: JsonObject) -> bool:
+    """Tell whether the kubelet would refuse a container of uid 0; the pod's fsGroup must then do for the cache."""
+    return pod_security.get("runAsNonRoot") is True
+
+
+def _inherited_identity(pod_security: JsonObject) -> JsonObject:
+    identity: JsonObject = {
+        field: pod_security[field] for field in ("runAsUser", "runAsGroup") if field in pod_security
+    }
+    if must_not_be_root(pod_security) and "runAsUser" not in identity:
+        # The image names its user; the kubelet can prove only a number to be somebody else than root.
+        identity["runAsUser"] = CURL_UID
+    return identity

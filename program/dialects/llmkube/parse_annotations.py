@@ -1,0 +1,180 @@
+"""Herdsman's own wishes on an InferenceService, which LLMKube's schema has no field for: annotations. Pure.
+
+`parse` calls it. Every value that makes no sense raises SpecInvalid at `metadata.annotations[<name>]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from program.desired import keys
+from program.desired.base import Desired
+from program.desired.engines import SecretKey
+from program.desired.errors import SpecInvalid
+from program.desired.service import Exposure, NetworkAccess
+from program.dialects.llmkube.service_schema import EndpointSpec
+
+ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
+"""LLMKube's: on a generic service, the HTTP path whose 2xx means that it works on no request."""
+API_KEY = "api-key"
+"""Key of the Secret that holds the API key when the annotation names none."""
+OWN_NAMESPACE = "namespace"
+"""Value of the network policy's annotation for the service's own namespace."""
+EXPOSE_DETAILS = (
+    keys.ANNOTATION_EXPOSE_HOST,
+    keys.ANNOTATION_EXPOSE_GATEWAY,
+    keys.ANNOTATION_EXPOSE_CLASS,
+    keys.ANNOTATION_EXPOSE_TLS_SECRET,
+)
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
+_SHARE = re.compile(r"(?P<number>[0-9]{1,4})(?P<percent>%)?", re.ASCII)
+
+
+class Annotated(Desired):
+    """What the annotations of a service say, read and checked."""
+
+    expose: Exposure | None = None
+    api_key: SecretKey | None = None
+    network: NetworkAccess | None = None
+    max_unavailable: str = ""
+    rollback: bool = False
+    completion_check: bool = True
+    readiness_gate: bool = False
+    scale_query: str = ""
+    idle_path: str = ""
+
+
+def read_annotations(annotations: Mapping[str, str]) -> Annotated:
+    """Read all of them. Raises SpecInvalid at the first that makes no sense."""
+    check = _flag(annotations, keys.ANNOTATION_COMPLETION_CHECK, default=True)
+    gate = _flag(annotations, keys.ANNOTATION_READINESS_GATE, default=False)
+    if gate and not check:
+        raise _invalid(
+            keys.ANNOTATION_READINESS_GATE,
+            f"waits for the completion check, which {keys.ANNOTATION_COMPLETION_CHECK} turns off; no pod would ever "
+            "get a request",
+        )
+    return Annotated(
+        expose=_exposure(annotations),
+        api_key=_api_key(annotations),
+        network=_network(annotations),
+        max_unavailable=_max_unavailable(annotations),
+        rollback=_flag(annotations, keys.ANNOTATION_ROLLBACK, default=False),
+        completion_check=check,
+        readiness_gate=gate,
+        scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
+        idle_path=_idle_path(annotations),
+    )
+
+
+def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: str) -> Exposure | None:
+    """Choose the way in: the annotations' or `spec.endpoint.gateway`, which is LLMKube's. Both would be two answers."""
+    gateway = endpoint.gateway if endpoint else None
+    if gateway is None or not gateway.enabled:
+        return annotated.expose
+    if annotated.expose is not None:
+        raise SpecInvalid(
+            field="spec.endpoint.gateway",
+            why=f"is said in annotation {keys.ANNOTATION_EXPOSE} too; keep one of the two",
+        )
+    for part, value in (("name", gateway.gateway_ref.name), ("namespace", gateway.gateway_ref.namespace)):
+        if value is not None and not _is_name(value):
+            raise SpecInvalid(field=f"spec.endpoint.gateway.gatewayRef.{part}", why=f"`{value[:64]}` is not a name")
+    return Exposure(
+        by="gateway",
+        gateway=gateway.gateway_ref.name,
+        gateway_namespace=gateway.gateway_ref.namespace or "",
+        model_name=gateway.model_name or model_ref,
+    )
+
+
+def _invalid(annotation: str, why: str) -> SpecInvalid:
+    return SpecInvalid(field=f"metadata.annotations[{annotation}]", why=why)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def _flag(annotations: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = annotations.get(name, "")
+    if value not in ("", "true", "false"):
+        raise _invalid(name, f'`{value[:64]}` is neither "true" nor "false"')
+    return default if value == "" else value == "true"
+
+
+def _exposure(annotations: Mapping[str, str]) -> Exposure | None:
+    by = annotations.get(keys.ANNOTATION_EXPOSE, "")
+    if by == "":
+        return None
+    if by not in ("gateway", "ingress"):
+        raise _invalid(keys.ANNOTATION_EXPOSE, f"`{by[:64]}` is neither `gateway` nor `ingress`")
+    host = annotations.get(keys.ANNOTATION_EXPOSE_HOST, "")
+    if host and not _is_name(host.removeprefix("*.")):
+        raise _invalid(keys.ANNOTATION_EXPOSE_HOST, f"`{host[:64]}` is not a DNS name in lower case")
+    if by == "ingress":
+        ingress_class = annotations.get(keys.ANNOTATION_EXPOSE_CLASS, "")
+        tls_secret = annotations.get(keys.ANNOTATION_EXPOSE_TLS_SECRET, "")
+        if ingress_class and not _is_name(ingress_class):
+            raise _invalid(keys.ANNOTATION_EXPOSE_CLASS, f"`{ingress_class[:64]}` is not the name of an IngressClass")
+        if tls_secret and not _is_name(tls_secret):
+            raise _invalid(keys.ANNOTATION_EXPOSE_TLS_SECRET, f"`{tls_secret[:64]}` is not the name of a Secret")
+        return Exposure(by="ingress", host=host, ingress_class=ingress_class, tls_secret=tls_secret)
+    written = annotations.get(keys.ANNOTATION_EXPOSE_GATEWAY, "")
+    if not written:
+        raise _invalid(keys.ANNOTATION_EXPOSE_GATEWAY, "is missing; name the Gateway, as `name` or `namespace/name`")
+    namespace, slash, name = written.rpartition("/")
+    if not _is_name(name) or (slash and not keys.is_dns_label(namespace)):
+        raise _invalid(keys.ANNOTATION_EXPOSE_GATEWAY, f"`{written[:64]}` is neither `name` nor `namespace/name`")
+    return Exposure(by="gateway", host=host, gateway=name, gateway_namespace=namespace)
+
+
+def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
+    written = annotations.get(keys.ANNOTATION_API_KEY_SECRET, "")
+    if written == "":
+        return None
+    name, slash, key = written.partition("/")
+    key = key if slash else API_KEY
+    if not _is_name(name) or not _SECRET_KEY.fullmatch(key):
+        # Not shown: somebody may have written the key itself here.
+        raise _invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
+    return SecretKey(name=name, key=key)
+
+
+def _network(annotations: Mapping[str, str]) -> NetworkAccess | None:
+    written = annotations.get(keys.ANNOTATION_NETWORK_POLICY, "").strip()
+    if written == "":
+        return None
+    if written == OWN_NAMESPACE:
+        return NetworkAccess()
+    namespaces = tuple(dict.fromkeys(part.strip() for part in written.split(",")))
+    for namespace in namespaces:
+        if not keys.is_dns_label(namespace):
+            raise _invalid(
+                keys.ANNOTATION_NETWORK_POLICY,
+                f"`{namespace[:64]}` is not the name of a namespace; write `{OWN_NAMESPACE}` for the service's own, or "
+                "names with commas between them",
+            )
+    return NetworkAccess(namespaces=namespaces)
+
+
+def _max_unavailable(annotations: Mapping[str, str]) -> str:
+    written = annotations.get(keys.ANNOTATION_MAX_UNAVAILABLE, "").strip()
+    if written == "":
+        return ""
+    match = _SHARE.fullmatch(written)
+    if match is None or (match["percent"] and int(match["number"]) > 100):
+        raise _invalid(
+            keys.ANNOTATION_MAX_UNAVAILABLE, f"`{written[:64]}` is neither a number of pods (`1`) nor a share (`25%`)"
+        )
+    return f"{int(match['number'])}{match['percent'] or ''}"
+
+
+def _idle_path(annotations: Mapping[str, str]) -> str:
+    path = annotations.get(ANNOTATION_IDLE_ENDPOINT, "")
+    if path and (not path.startswith("/") or any(c.isspace() for c in path) or len(path) > 256):
+        raise _invalid(ANNOTATION_IDLE_ENDPOINT, f"`{path[:64]}` is not a path such as `/idle`")
+    return path

@@ -1,0 +1,123 @@
+"""How an InferenceService scales, changes, keeps its weights and is measured. Pure; `parse` calls it.
+
+Raises SpecInvalid with the field's path for what makes no sense, also where the CRD's own rules would: manifests may
+come from files that no API server has seen.
+"""
+
+from __future__ import annotations
+
+from program.desired.errors import SpecInvalid
+from program.desired.service import (
+    Autoscaling,
+    Disruption,
+    ModelStorage,
+    RolloutPolicy,
+    ScalingMetric,
+    ServiceLevelObjective,
+)
+from program.dialects.llmkube.parse_annotations import Annotated
+from program.dialects.llmkube.service_schema import (
+    AutoscalingSpec,
+    DisruptionSpec,
+    ModelCacheSpec,
+    RolloutPolicySpec,
+    ServiceSpec,
+    SloSpec,
+)
+from program.dialects.quantities import check_quantity
+
+IDLE_TIMEOUT_S = 300
+"""How long a change waits for idle replicas when nobody says."""
+NO_END_S = 100 * 365 * 24 * 3600
+"""Stands for a wait without an end."""
+
+
+def autoscaling(spec: AutoscalingSpec, *, query: str) -> Autoscaling:
+    """Read the autoscaler; `query` is KEDA's, from an annotation."""
+    at = "spec.autoscaling"
+    if spec.min_replicas > spec.max_replicas:
+        raise SpecInvalid(
+            field=f"{at}.minReplicas", why=f"{spec.min_replicas} is more than maxReplicas {spec.max_replicas}"
+        )
+    metrics = []
+    for index, metric in enumerate(spec.metrics):
+        path = f"{at}.metrics[{index}]"
+        if metric.type == "Pods":
+            if metric.target_average_value is None:
+                raise SpecInvalid(field=f"{path}.targetAverageValue", why="is needed for a metric of type Pods")
+            check_quantity(metric.target_average_value, field=f"{path}.targetAverageValue", unit="cpu")
+        else:
+            if metric.name not in ("cpu", "memory"):
+                raise SpecInvalid(
+                    field=f"{path}.name", why=f"`{metric.name[:64]}` is not a resource; use cpu or memory"
+                )
+            if metric.target_average_utilization is None or metric.target_average_utilization < 1:
+                raise SpecInvalid(
+                    field=f"{path}.targetAverageUtilization", why="must be at least 1 for a metric of type Resource"
+                )
+        metrics.append(
+            ScalingMetric(
+                type=metric.type,
+                name=metric.name,
+                target_average_value=metric.target_average_value,
+                target_average_utilization=metric.target_average_utilization,
+            )
+        )
+    return Autoscaling(
+        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, metrics=tuple(metrics), query=query
+    )
+
+
+def disruption(spec: DisruptionSpec | None, annotated: Annotated) -> Disruption:
+    wish = spec or DisruptionSpec()
+    return Disruption(
+        protect_startup=wish.protect_startup,
+        protect_always=bool(wish.protect_always),
+        max_unavailable=annotated.max_unavailable,
+    )
+
+
+def rollout(spec: RolloutPolicySpec | None, annotated: Annotated) -> RolloutPolicy:
+    wish = spec or RolloutPolicySpec()
+    return RolloutPolicy(
+        wait_for_idle=bool(wish.wait_for_idle),
+        idle_timeout_s=wish.idle_timeout_seconds or IDLE_TIMEOUT_S,
+        force=bool(wish.force),
+        rollback=annotated.rollback,
+    )
+
+
+def pod_lifetime_idle_timeout(spec: ServiceSpec) -> int | None:
+    """Tell how long an old pod's replacement waits for it to be idle: without `waitForIdle` not at all."""
+    policy = spec.rollout_policy
+    if spec.max_pod_lifetime_seconds is None or policy is None or not policy.wait_for_idle or policy.force:
+        return None
+    limit = spec.max_pod_lifetime_idle_timeout_seconds
+    return NO_END_S if limit is None else limit or None
+
+
+def storage(spec: ModelCacheSpec | None) -> ModelStorage:
+    if spec is None:
+        return ModelStorage()
+    if spec.persistence == "Ephemeral" and spec.claim_name is not None:
+        raise SpecInvalid(
+            field="spec.modelCache.claimName",
+            why="names a volume to keep weights on, and persistence Ephemeral keeps none",
+        )
+    return ModelStorage(persistence=spec.persistence or "Cached", claim_name=spec.claim_name or "")
+
+
+def objective(spec: SloSpec | None) -> ServiceLevelObjective | None:
+    if spec is None:
+        return None
+    if not 50 <= float(spec.objective) <= 99.999:
+        raise SpecInvalid(field="spec.slo.objective", why=f"`{spec.objective}` is not a percentage from 50 to 99.999")
+    if spec.indicator == "latency" and spec.latency_threshold is None:
+        raise SpecInvalid(field="spec.slo.latencyThreshold", why="is required when indicator is latency")
+    return ServiceLevelObjective(
+        name=spec.name or "",
+        objective=spec.objective,
+        window=spec.window,
+        indicator=spec.indicator,
+        latency_threshold=spec.latency_threshold or "",
+    )
