@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from automation.debounce import Debounce, start_timer
 from program.desired.facts import QueuePlace
 from program.desired.keys import ServiceKey
 
@@ -62,23 +63,21 @@ class _Entry(NamedTuple):
 class GpuQueue:
     """Who waits for what. Thread-safe; a change costs a search in a sorted list, a place another one.
 
-    `on_moved` is told of the services whose place changed, through `later`, which calls a function after some seconds
-    (a timer by default) and not more often than every `TELL_EVERY_S`.
+    `on_moved` is told of the services whose place changed, not more often than every `TELL_EVERY_S`.
     """
 
     def __init__(
         self,
         *,
         on_moved: Callable[[ServiceKey], None] = lambda _: None,
-        later: Callable[[float, Callable[[], None]], None] | None = None,
+        later: Callable[[float, Callable[[], None]], None] = start_timer,
     ) -> None:
         self._on_moved = on_moved
-        self._later = later or _start_timer
+        self._telling = Debounce(self.tell, delay_s=TELL_EVERY_S, later=later)
         self._lock = threading.Lock()
         self._members: dict[ServiceKey, Waiting] = {}
         self._queues: dict[str, list[_Entry]] = {}
         self._moved_from: dict[str, int] = {}
-        self._scheduled = False
 
     def update(self, key: ServiceKey, waiting: Waiting | None) -> bool:
         """Record that a service waits, or (None) no longer does. True when that is news."""
@@ -100,10 +99,9 @@ class GpuQueue:
                 entry = _entry(key, waiting)
                 insort(queue, entry)
                 self._note(waiting.resource, bisect_left(queue, entry) + 1)
-            start = not self._scheduled and bool(self._moved_from)
-            self._scheduled = self._scheduled or start
-        if start:
-            self._later(TELL_EVERY_S, self.tell)
+            moved = bool(self._moved_from)
+        if moved:
+            self._telling.ask()
         return True
 
     def place(self, key: ServiceKey) -> QueuePlace | None:
@@ -133,9 +131,8 @@ class GpuQueue:
         return counted
 
     def tell(self) -> None:
-        """Report all who moved since the last time. Called by the timer."""
+        """Report all who moved since the last time."""
         with self._lock:
-            self._scheduled = False
             moved = [entry.key for name, at in self._moved_from.items() for entry in self._queues.get(name, ())[at:]]
             self._moved_from.clear()
         for key in moved:
@@ -149,10 +146,3 @@ class GpuQueue:
 
 def _entry(key: ServiceKey, waiting: Waiting) -> _Entry:
     return _Entry(-waiting.priority, waiting.created, key.namespace, key.name, key)
-
-
-def _start_timer(delay_s: float, call: Callable[[], None]) -> None:
-    timer = threading.Timer(delay_s, call)
-    timer.daemon = True
-    timer.name = "gpu-queue"
-    timer.start()

@@ -29,6 +29,7 @@ from automation.metrics import Metrics
 from automation.model_controller import ModelController
 from automation.model_probe import ModelProbe
 from automation.queue import WorkQueue
+from automation.quota_controller import QuotaController
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
@@ -159,6 +160,7 @@ class Loop:
             namespaces=settings.namespaces,
             on_relist=self._metrics.on_relist,
             enqueue=self._queue.add,
+            enqueue_after=self._queue.add_after,
             enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
         )
         controllers: list[Controller] = []
@@ -202,6 +204,7 @@ class Loop:
         stack.callback(world.stop)
         if not self._wait_synced(world, stop):
             return 1
+        QuotaController(client, world).start()
         self._synced.set()
         self._enqueue_orphans(world, engine)
         log.info("Started", services=len(world.services.list()), models=len(world.models.list()))
@@ -242,7 +245,7 @@ class Loop:
             if stop.is_set() or self._lost.is_set():
                 return False
             if time.monotonic() > deadline:
-                waiting = [i.kind.plural for i in world.informers if not i.has_synced]
+                waiting = [i.kind.plural for i in world.informers if not i.has_synced] or ["the APIs that are served"]
                 raise LoopFailed(f"could not list {', '.join(waiting)} within {SYNC_TIMEOUT_S:.0f} s")
         return True
 

@@ -5,15 +5,25 @@ Called by the controller once per pass. Reads caches only; never asks the API se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from automation.placement import LiveHost
 from automation.plan import LiveObject, ObjectName
-from automation.watch import World
+from automation.watch import World, priority_class_of
 from components import naming
-from program.desired.facts import HostedFacts, PodFacts, Problem, ServiceFacts
+from program.desired.facts import (
+    AutoscalerFacts,
+    ClaimFacts,
+    GatewayFacts,
+    HostedFacts,
+    PodFacts,
+    Problem,
+    QueuePlace,
+    ServiceFacts,
+)
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
@@ -34,6 +44,25 @@ class Observed:
     host_process: Object | None
     endpoint_slice: Object | None
     pods: tuple[Object, ...]
+    autoscaler: Object | None = None
+    """The HorizontalPodAutoscaler or ScaledObject made for the service."""
+    route: Object | None = None
+    """The HTTPRoute or Ingress made for the service."""
+    cache_claim: ClaimFacts | None = None
+    """A claim that the pods mount and that is not bound."""
+    queue: QueuePlace | None = None
+    never_fits: str = ""
+    preemption: tuple[Problem, ...] = ()
+    priority_value: int | None = None
+    available_memory_bytes: int | None = None
+    """Most memory that any node which the service selects could give one pod."""
+    namespace_terminating: bool = False
+    """Nothing can be made in the namespace any more; what is in it is being deleted."""
+
+    @property
+    def scaled_by(self) -> str:
+        """Who set the Deployment's replicas through its scale subresource (an autoscaler, `kubectl scale`)."""
+        return str(((self.deployment or {}).get("spec") or {}).get("scaled_by", ""))
 
 
 def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
@@ -55,14 +84,51 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
         and (obj["metadata"]["owner"] == owner or (owner is None and obj["metadata"]["owner"]))
     )
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
+    deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
+    pods = tuple(world.index.pods(key.namespace, key.name))
+    cr = world.services.get(key.namespace, key.name) or {}
     return Observed(
         live=live,
         claim_exists=claim is not None and not claim["metadata"]["deleting"],
-        deployment=objects.get(("Deployment", naming.deployment_name(key.name))),
+        deployment=deployment,
         host_process=objects.get(("HostProcess", naming.host_process_name(key.name))),
         endpoint_slice=world.endpoint_slices.get(key.namespace, naming.service_name(key.name)),
-        pods=tuple(world.index.pods(key.namespace, key.name)),
+        pods=pods,
+        autoscaler=_first(objects, "HorizontalPodAutoscaler", "ScaledObject", owner=owner),
+        route=_first(objects, "HTTPRoute", "Ingress", owner=owner),
+        cache_claim=_unbound_claim(world, key.namespace, deployment) if deployment else None,
+        queue=world.scheduling.place(key),
+        never_fits=world.scheduling.never_fits(key),
+        preemption=world.scheduling.preemption(key),
+        priority_value=_priority(world, cr, pods),
+        available_memory_bytes=world.scheduling.largest_memory_bytes((cr.get("spec") or {}).get("nodeSelector")),
+        namespace_terminating=world.is_terminating(key.namespace),
     )
+
+
+def _first(objects: Mapping[tuple[str, str], Object], *wanted: str, owner: str | None) -> Object | None:
+    """Find the service's own object of one of these kinds; what KEDA makes carries the labels, but is KEDA's."""
+    for (kind, _), obj in sorted(objects.items()):
+        if kind in wanted and obj["metadata"]["owner"] == owner and not obj["metadata"]["deleting"]:
+            return obj
+    return None
+
+
+def _unbound_claim(world: World, namespace: str, deployment: Object) -> ClaimFacts | None:
+    for name in deployment["spec"]["claims"]:
+        claim = world.claims.get(namespace, name)
+        phase = claim["status"]["phase"] if claim is not None else ""
+        if phase != "Bound":
+            return ClaimFacts(name=name, found=claim is not None, phase=phase)
+    return None
+
+
+def _priority(world: World, cr: Object, pods: tuple[Object, ...]) -> int | None:
+    """The value that the pods have; before there are any, that of the class which they will name."""
+    values = [pod["priority"] for pod in pods if not pod["metadata"]["deleting"]]
+    if values:
+        return int(max(values))
+    return world.priority_value(priority_class_of(cr)) if cr else None
 
 
 def live_hosts(world: World, *, now: datetime) -> tuple[LiveHost, ...]:
@@ -96,8 +162,14 @@ def service_facts(
     problem: Problem | None,
     unhonoured: tuple[Problem, ...],
     now: datetime,
+    proofs: Mapping[str, tuple[str, str]] | None = None,
+    quota: Problem | None = None,
 ) -> ServiceFacts:
-    """Turn what was observed into the facts that a status is made of."""
+    """Turn what was observed into the facts that a status is made of.
+
+    `proofs` says by a pod's uid what the completion check found (`PodFacts.proof`, message); a ready pod that it says
+    nothing of has not been asked yet and does not count. None: no check is made.
+    """
     spec_replicas = (cr.get("spec") or {}).get("replicas", 1)
     model_status = (model or {}).get("status") or {}
     common: dict[str, Any] = {
@@ -107,6 +179,8 @@ def service_facts(
         "applying": applying,
         "problem": problem,
         "unhonoured": unhonoured,
+        "quota": quota,
+        "priority_value": observed.priority_value,
     }
     if desired is not None and desired.host_placement is not None:
         return ServiceFacts(
@@ -119,28 +193,80 @@ def service_facts(
     deployment = observed.deployment or {}
     status = deployment.get("status") or {}
     target = (deployment.get("spec") or {}).get("replicas", spec_replicas)
-    if desired is not None and desired.autoscaling is None:
+    if desired is not None and desired.autoscaling is None and not observed.scaled_by:
         # The spec is the truth at once; the Deployment follows in a moment.
-        target = desired.replicas
+        target = 0 if desired.suspended else desired.replicas
+    pods = [p for p in observed.pods if p["preempted"] or not p["metadata"]["deleting"]]
+    facts = tuple(_pod_facts(pod, proofs) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])))
+    checked = proofs is not None and (desired is None or desired.completion_check)
+    unproved = sum(1 for pod in facts if checked and pod.ready and pod.proof in ("", "failed"))
     return ServiceFacts(
         desired_replicas=target,
         # Until the Deployment controller has looked, nobody knows how many exist; the target is the best guess.
         replicas=status.get("replicas", 0) if status.get("observedGeneration") else target,
-        ready_replicas=status.get("readyReplicas", 0),
-        pods=tuple(_pod_facts(pod) for pod in observed.pods if not pod["ready"]),
+        ready_replicas=max(0, status.get("readyReplicas", 0) - unproved),
+        unproved_replicas=unproved,
+        pods=facts,
+        queue=observed.queue,
+        never_fits=observed.never_fits,
+        preemption=observed.preemption,
+        replica_failure=deployment.get("replica_failure", ""),
+        cache_claim=observed.cache_claim,
+        autoscaler=_autoscaler_facts(observed.autoscaler),
+        gateway=_gateway_facts(observed.route, desired),
+        template_hash=_template_hash(deployment),
         **common,
     )
 
 
-def _pod_facts(pod: Object) -> PodFacts:
-    problem = pod["problems"][0] if pod["problems"] else {}
+def _autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:
+    if autoscaler is None:
+        return None
+    return AutoscalerFacts(kind=autoscaler["kind"], problem=autoscaler["problem"])
+
+
+def _gateway_facts(route: Object | None, desired: DesiredService | None) -> GatewayFacts | None:
+    if route is None or route["accepted"] is None:
+        return None
+    endpoint = ""
+    host = next((host for host in route["hosts"] if host and not host.startswith("*")), "")
+    if host and route["accepted"] and desired is not None:
+        endpoint = f"{'https' if route['tls'] else 'http'}://{host}{desired.endpoint.path}"
+    return GatewayFacts(accepted=route["accepted"], message=route["message"], endpoint=endpoint)
+
+
+def _template_hash(deployment: Object) -> str:
+    """Name the template that all replicas run, once the Deployment controller has seen it and replaced the last one."""
+    status, metadata = deployment.get("status") or {}, deployment.get("metadata") or {}
+    if not status.get("replicas") or status.get("observedGeneration") != metadata["generation"]:
+        return ""
+    if status.get("updatedReplicas") != status["replicas"]:
+        return ""
+    return str(metadata["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
+
+
+def _pod_facts(pod: Object, proofs: Mapping[str, tuple[str, str]] | None) -> PodFacts:
+    problem = next((p for p in pod["problems"] if p["reason"]), pod["problems"][0] if pod["problems"] else {})
+    proof, proof_message = (proofs or {}).get(pod["metadata"]["uid"], ("", "")) if pod["ready"] else ("", "")
     return PodFacts(
         name=pod["metadata"]["name"],
+        uid=pod["metadata"]["uid"],
+        node=pod["node"],
         phase=pod["phase"],
+        ready=pod["ready"],
+        proof=proof,
+        proof_message=proof_message,
         unschedulable=pod["unschedulable"],
         waiting_reason=problem.get("reason", ""),
         waiting_message=problem.get("message", ""),
-        container=problem.get("container", ""),
+        container=problem.get("container", pod["init_running"]),
+        init=problem.get("init", bool(pod["init_running"])),
+        oom_killed=problem.get("oom_killed", False),
+        exit_code=problem.get("exit_code"),
+        restarts=problem.get("restarts", pod["engine"].get("restarts", 0)),
+        image=problem.get("image", ""),
+        preempted=pod["preempted"],
+        nominated_node=pod["nominated_node"],
         requests={name: str(amount) for name, amount in pod["requests"].items()},
     )
 

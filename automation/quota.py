@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
+from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
-from program.dialects.llmkube.service_status import PRIORITIES
 from program.dialects.quantities import bytes_of
 
 Object = dict[str, Any]
@@ -91,6 +92,17 @@ class Quota:
 
 
 @dataclass(frozen=True)
+class Denial:
+    """One refusal."""
+
+    service: str
+    """`namespace/name`."""
+    message: str
+    time: str
+    """RFC 3339."""
+
+
+@dataclass(frozen=True)
 class QuotaUsage:
     """What a quota's services hold, and how often it said no."""
 
@@ -98,8 +110,7 @@ class QuotaUsage:
     gpu_memory_bytes: int = 0
     memory_bytes: int = 0
     denials: int = 0
-    last_denial: str = ""
-    """RFC 3339; empty when it never denied."""
+    last_denial: Denial | None = None
 
 
 def quota_of(cr: Object) -> Quota:
@@ -112,9 +123,30 @@ def quota_of(cr: Object) -> Quota:
         selector=spec.get("selector") if isinstance(spec.get("selector"), dict) else None,
         gpus=_limit(spec.get("gpuCount"), zero_is_none=False),
         gpu_memory_bytes=_limit(spec.get("vramBytes"), zero_is_none=True),
-        memory_bytes=_limit(spec.get("memoryBytes"), zero_is_none=True),
+        memory_bytes=_memory(spec.get("memory")),
         min_priority=str(spec.get("minPriority") or ""),
     )
+
+
+def over_use(quota: Quota, used: QuotaUsage) -> str:
+    """Say of what more is used than the quota, made later than its services, allows; empty when of nothing."""
+    parts = [
+        f"{taken} {what} of {limit}"
+        for what, limit, taken in (
+            ("GPUs", quota.gpus, used.gpus),
+            ("bytes of GPU memory", quota.gpu_memory_bytes, used.gpu_memory_bytes),
+            ("bytes of memory", quota.memory_bytes, used.memory_bytes),
+        )
+        if limit is not None and taken > limit
+    ]
+    return ", ".join(parts)
+
+
+def _memory(text: object) -> int | None:
+    try:
+        return bytes_of(str(text), field="spec.memory") if text is not None else None
+    except SpecInvalid:
+        return None
 
 
 def _limit(value: object, *, zero_is_none: bool) -> int | None:
@@ -165,7 +197,7 @@ def first_denial(
 
 def _denial(quota: Quota, used: QuotaUsage, claim: QuotaClaim, held: QuotaClaim) -> str:
     least = PRIORITIES.get(quota.min_priority)
-    if least is not None and claim.gpus > held.gpus and claim.priority < least:
+    if least is not None and not claim.fits_in(held) and claim.priority < least:
         return (
             f"admits priority {quota.min_priority} ({least}) and above, and this service has {claim.priority}; "
             "raise spec.priority or ask for another quota"

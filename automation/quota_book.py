@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from automation.quota import NOTHING, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, first_denial
+from automation.quota import NOTHING, Denial, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, first_denial
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 
@@ -24,7 +24,7 @@ class _Waiting:
 @dataclass
 class _Tally:
     denials: int = 0
-    last_denial: str = ""
+    last_denial: Denial | None = None
 
 
 @dataclass
@@ -74,7 +74,7 @@ class QuotaBook:
                 if changed:
                     tally = self._tallies.setdefault(name, _Tally())
                     tally.denials += 1
-                    tally.last_denial = self.now()
+                    tally.last_denial = Denial(f"{key.namespace}/{key.name}", denial[1].message, self.now())
                 self._waiting[key] = _Waiting(claim, name)
         self._tell(admitted, changed=changed)
         return denial[1] if denial is not None else None
@@ -119,12 +119,17 @@ class QuotaBook:
             changed = bool(self._quotas)
         self._tell(admitted, changed=changed)
 
-    def resume(self, name: QuotaName, *, denials: int, last_denial: str) -> None:
+    def resume(self, name: QuotaName, *, denials: int, last_denial: Denial | None) -> None:
         """Go on counting where the status of a quota ended before a restart."""
         with self._lock:
             tally = self._tallies.setdefault(name, _Tally())
             if denials > tally.denials:
                 tally.denials, tally.last_denial = denials, last_denial
+
+    def quotas(self) -> dict[QuotaName, Quota]:
+        """All quotas."""
+        with self._lock:
+            return dict(self._quotas)
 
     def usages(self) -> dict[QuotaName, QuotaUsage]:
         """What each quota's services hold now."""

@@ -5,114 +5,30 @@ Built by `loop`; the controller and `observe` read the caches. A change enqueues
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from automation import trim
+from automation.optional_apis import OptionalApis
+from automation.quota import Denial, QuotaName, quota_of
+from automation.quota_book import QuotaBook
+from automation.scheduling import Scheduling
+from automation.service_index import ServiceIndex
+from automation.service_index import models_of as models_of
 from automation.settings import SYSTEM_NAMESPACE
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
 from kubeapi.kinds import Kind
-from program.desired.keys import ServiceKey
+from program.desired.keys import ANNOTATION_EXPOSE, ServiceKey
 
 Object = dict[str, Any]
 DIALECT = "llmkube"
 
-
-class ServiceIndex:
-    """Finds services by what they refer to and objects by the service they were made for. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
-        self._by_service_name: dict[tuple[str, str], set[str]] = defaultdict(set)
-        self._objects: dict[tuple[str, str], dict[tuple[str, str], Object]] = defaultdict(dict)
-        self._pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
-
-    def service_changed(self, old: Object | None, new: Object | None) -> None:
-        with self._lock:
-            for obj, add in ((old, False), (new, True)):
-                if obj is None:
-                    continue
-                namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
-                for model in models_of(obj):
-                    _update(self._by_model, (namespace, model), name, add=add)
-                _update(self._by_service_name, (namespace, naming.service_name(name)), name, add=add)
-
-    def object_changed(self, kind: str, old: Object | None, new: Object | None) -> str:
-        """Record an object of a service and return that service's name (empty if it belongs to none)."""
-        obj = new or old
-        if obj is None:
-            return ""
-        metadata = obj["metadata"]
-        service = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
-        if service:
-            with self._lock:
-                objects = self._objects[(metadata["namespace"], service)]
-                if new is None:
-                    objects.pop((kind, metadata["name"]), None)
-                    if not objects:
-                        del self._objects[(metadata["namespace"], service)]
-                else:
-                    objects[(kind, metadata["name"])] = new
-        return service
-
-    def pod_changed(self, old: Object | None, new: Object | None) -> str:
-        obj = new or old
-        if obj is None:
-            return ""
-        metadata = obj["metadata"]
-        service = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
-        with self._lock:
-            pods = self._pods[(metadata["namespace"], service)]
-            if new is None:
-                pods.pop(metadata["name"], None)
-                if not pods:
-                    del self._pods[(metadata["namespace"], service)]
-            else:
-                pods[metadata["name"]] = new
-        return service
-
-    def services_of_model(self, namespace: str, model: str) -> list[str]:
-        with self._lock:
-            return sorted(self._by_model.get((namespace, model), ()))
-
-    def rivals(self, namespace: str, name: str) -> list[str]:
-        """Name the other services whose Kubernetes Service would have the same name as this one's."""
-        with self._lock:
-            return sorted(self._by_service_name.get((namespace, naming.service_name(name)), set()) - {name})
-
-    def objects(self, namespace: str, service: str) -> dict[tuple[str, str], Object]:
-        with self._lock:
-            return dict(self._objects.get((namespace, service), {}))
-
-    def pods(self, namespace: str, service: str) -> list[Object]:
-        with self._lock:
-            return list(self._pods.get((namespace, service), {}).values())
-
-    def services_with_objects(self) -> list[tuple[str, str]]:
-        with self._lock:
-            return list(self._objects)
-
-
-def _update(index: dict[tuple[str, str], set[str]], key: tuple[str, str], name: str, *, add: bool) -> None:
-    if add:
-        index[key].add(name)
-    elif key in index:
-        index[key].discard(name)
-        if not index[key]:
-            del index[key]
-
-
-def models_of(service: Object) -> set[str]:
-    """Name the Models that a service refers to: the one it serves and, for speculative decoding, the draft."""
-    spec = service.get("spec") or {}
-    draft = ((spec.get("vllmConfig") or {}).get("speculative") or {}).get("model")
-    return {name for name in (spec.get("modelRef"), draft) if name}
+SPREAD_S = 0.02
+"""When an API appears or goes, the services that use it come one after the other, this far apart."""
 
 
 class World:
@@ -126,10 +42,13 @@ class World:
         enqueue: Callable[[ServiceKey], None],
         enqueue_model: Callable[[str, str], None],
         on_relist: Callable[[Kind], None] | None = None,
+        enqueue_after: Callable[[ServiceKey, float], None] | None = None,
     ) -> None:
         self._enqueue = enqueue
+        self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
         self._enqueue_model = enqueue_model
         self.index = ServiceIndex()
+        self.quotas = QuotaBook(on_admitted=enqueue)
         scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist}
 
         def informer(kind: Kind, transform: Callable[[Object], Object], on_change: Any, **options: Any) -> Informer:
@@ -148,9 +67,20 @@ class World:
         self.host_processes = informer(
             kinds.HOST_PROCESSES, trim.host_process, self._on_object("HostProcess"), **made_for_service
         )
+        self.budgets = informer(
+            kinds.DISRUPTION_BUDGETS, trim.owned, self._on_object("PodDisruptionBudget"), **made_for_service
+        )
+        self.network_policies = informer(
+            kinds.NETWORK_POLICIES, trim.owned, self._on_object("NetworkPolicy"), **made_for_service
+        )
+        self.ingresses = informer(kinds.INGRESSES, trim.ingress, self._on_object("Ingress"), **made_for_service)
         self.pods = informer(kinds.PODS, trim.pod, self._pod_changed, **made_for_service)
         self.claims = informer(kinds.CLAIMS, trim.claim, self._claim_changed)
         self.nodes = informer(kinds.NODES, trim.node, self._node_changed, namespaces=None)
+        self.priority_classes = informer(
+            kinds.PRIORITY_CLASSES, trim.priority_class, self._priority_class_changed, namespaces=None
+        )
+        self.namespaces = informer(kinds.NAMESPACES, trim.namespace, self._namespace_changed, namespaces=None)
         self.endpoint_slices = informer(
             kinds.ENDPOINT_SLICES,
             trim.endpoint_slice,
@@ -164,9 +94,33 @@ class World:
             namespaces=(SYSTEM_NAMESPACE,),
             label_selector=naming.LABEL_HOST,
         )
+        self.scheduling = Scheduling(
+            self.index, enqueue=enqueue, service=self.services.get, nodes=lambda: self.nodes.list()
+        )
+        optional: dict[Kind, tuple[Callable[[Object], Object], Any, dict[str, Any]]] = {
+            kinds.HTTP_ROUTES: (trim.route, self._on_object("HTTPRoute"), made_for_service),
+            kinds.SCALED_OBJECTS: (trim.autoscaler, self._on_object("ScaledObject"), made_for_service),
+            kinds.POD_MONITORS: (trim.owned, self._on_object("PodMonitor"), made_for_service),
+            kinds.SERVICE_LEVEL_OBJECTIVES: (
+                trim.owned,
+                self._on_object("ServiceLevelObjective"),
+                made_for_service,
+            ),
+            kinds.GPU_QUOTAS: (trim.custom_resource, self._quota_changed, {}),
+        }
+        self.optional = OptionalApis(
+            client,
+            optional,
+            make=lambda kind: informer(
+                kind, optional[kind][0], optional[kind][1], on_missing=self.optional.recheck, **optional[kind][2]
+            ),
+            on_change=self._apis_changed,
+            namespace=min(namespaces, default=None),
+        )
 
     @property
     def informers(self) -> tuple[Informer, ...]:
+        """The informers of all kinds that every cluster has."""
         return (
             self.services,
             self.models,
@@ -174,9 +128,14 @@ class World:
             self.kube_services,
             self.autoscalers,
             self.host_processes,
+            self.budgets,
+            self.network_policies,
+            self.ingresses,
             self.pods,
             self.claims,
             self.nodes,
+            self.priority_classes,
+            self.namespaces,
             self.endpoint_slices,
             self.hosts,
         )
@@ -184,13 +143,39 @@ class World:
     def start(self) -> None:
         for informer in self.informers:
             informer.start()
+        self.optional.start()
 
     def stop(self) -> None:
+        self.optional.stop()
         for informer in self.informers:
             informer.stop()
 
     def wait_synced(self, timeout_s: float) -> bool:
-        return all(informer.wait_synced(timeout_s) for informer in self.informers)
+        """Wait until every cache is filled; False when the time ran out first."""
+        deadline = time.monotonic() + timeout_s
+
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        return all(each.wait_synced(left_s()) for each in self.informers) and self.optional.wait_synced(left_s())
+
+    def installed(self) -> frozenset[str]:
+        """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
+        return self.optional.installed()
+
+    def watched_kinds(self) -> frozenset[str]:
+        """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
+        return _MADE | {kind.kind for kind in self.optional.served if kind in kinds.OPTIONAL}
+
+    def priority_value(self, class_name: str) -> int | None:
+        """The value of a PriorityClass; None where there is none of that name."""
+        found = self.priority_classes.get(None, class_name)
+        return int(found["value"]) if found is not None else None
+
+    def is_terminating(self, namespace: str) -> bool:
+        """Whether the namespace is being deleted: nothing can be made in it any more."""
+        found = self.namespaces.get(None, namespace)
+        return found is not None and bool(found["terminating"])
 
     # Each handler runs in its informer's thread and only touches the index and the queue.
 
@@ -201,7 +186,12 @@ class World:
         obj = new or old
         assert obj is not None
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
-        self._enqueue(ServiceKey(DIALECT, namespace, name))
+        key = ServiceKey(DIALECT, namespace, name)
+        if new is None:
+            self.quotas.release(key)
+        if old is None or new is None:
+            self.scheduling.refresh(key)
+        self._enqueue(key)
         if old is None or new is None:
             self._enqueue_services(namespace, self.index.rivals(namespace, name))
 
@@ -217,10 +207,12 @@ class World:
     def _on_object(self, kind: str) -> Callable[[Object | None, Object | None], None]:
         def changed(old: Object | None, new: Object | None) -> None:
             service = self.index.object_changed(kind, old, new)
-            if old is not None and new is not None and _without_version(old) == _without_version(new):
+            if not service or (old is not None and new is not None and _without_version(old) == _without_version(new)):
                 return
-            if service:
-                self._enqueue_services((new or old or {})["metadata"]["namespace"], (service,))
+            key = ServiceKey(DIALECT, (new or old or {})["metadata"]["namespace"], service)
+            if kind == "Deployment":
+                self.scheduling.deployment_changed(key, new)
+            self._enqueue(key)
 
         return changed
 
@@ -228,7 +220,10 @@ class World:
         service = self.index.pod_changed(old, new)
         if old is not None and new is not None and _without_version(old) == _without_version(new):
             return
-        self._enqueue_services((new or old or {})["metadata"]["namespace"], (service,))
+        metadata = (new or old or {})["metadata"]
+        key = ServiceKey(DIALECT, metadata["namespace"], service)
+        self.scheduling.pod_changed(key, new, name=metadata["name"])
+        self._enqueue(key)
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
         if old is not None and new is not None and old["status"] == new["status"]:
@@ -237,22 +232,57 @@ class World:
         for model in self.models.list(namespace):
             if str((model.get("spec") or {}).get("source", "")).lower().startswith(f"pvc://{name}/"):
                 self._enqueue_model(namespace, model["metadata"]["name"])
+        self._enqueue_services(namespace, self.index.services_of_claim(namespace, name))
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
-        if old is not None and new is not None and old["status"] == new["status"]:
+        before, after = ((n["status"], n["metadata"]["labels"]) if n is not None else None for n in (old, new))
+        if before == after:
+            return
+        self.scheduling.nodes_changed()
+        if old is not None and new is not None and old["status"]["capacity"] == new["status"]["capacity"]:
             return
         for model in self.models.list():
             if (model.get("spec") or {}).get("hardware"):
                 self._enqueue_model(model["metadata"]["namespace"], model["metadata"]["name"])
+
+    def _priority_class_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is not None and old["value"] == new["value"]:
+            return
+        name = (new or old or {})["metadata"]["name"]
+        for service in self.services.list():
+            if priority_class_of(service) == name:
+                self._enqueue_services(service["metadata"]["namespace"], (service["metadata"]["name"],))
+
+    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        name = (new or old or {})["metadata"]["name"]
+        self.quotas.set_namespace(name, new["labels"] if new is not None else None)
+        if new is not None and new["terminating"] and not (old is not None and old["terminating"]):
+            self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
+
+    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is not None and old["spec"] == new["spec"]:
+            return
+        metadata = (new or old or {})["metadata"]
+        name = QuotaName(metadata["namespace"], metadata["name"])
+        self.quotas.set_quota(name, quota_of(new) if new is not None else None)
+        if old is None and new is not None and (status := new.get("status")):
+            last = status.get("lastDenial") or {}
+            denial = Denial(last.get("service", ""), last.get("message", ""), last["time"]) if "time" in last else None
+            self.quotas.resume(name, denials=int(status.get("admissionDenials") or 0), last_denial=denial)
+
+    def _apis_changed(self, changed: frozenset[Kind]) -> None:
+        concerned = [s for s in self.services.list() if _uses(s, changed)]
+        for number, service in enumerate(concerned):
+            key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])
+            self._enqueue_after(key, number * SPREAD_S)
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
         # A new heartbeat alone changes nothing; the controller looks again when a heartbeat would have grown stale.
         if old is not None and new is not None and old["ready"] == new["ready"]:
             return
         metadata = (new or old or {})["metadata"]
-        for service in self.services.list(metadata["namespace"]):
-            if naming.service_name(service["metadata"]["name"]) == metadata["service"]:
-                self._enqueue_services(metadata["namespace"], (service["metadata"]["name"],))
+        names = self.index.services_named(metadata["namespace"], metadata["service"])
+        self._enqueue_services(metadata["namespace"], names)
 
     def _host_changed(self, old: Object | None, new: Object | None) -> None:
         if old is not None and new is not None and old["holder"] == new["holder"]:
@@ -264,6 +294,38 @@ class World:
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:
             self._enqueue(ServiceKey(DIALECT, namespace, name))
+
+
+_MADE = frozenset(
+    {
+        "Deployment",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "HostProcess",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+        "Ingress",
+    }
+)
+
+
+def priority_class_of(service: Object) -> str:
+    """Name the PriorityClass that a service's pods have."""
+    spec = service.get("spec") or {}
+    return str(spec.get("priorityClassName") or f"llmkube-{spec.get('priority') or 'normal'}")
+
+
+def _uses(service: Object, changed: frozenset[Kind]) -> bool:
+    """Tell whether what is rendered for a service depends on one of these kinds being served."""
+    spec = service.get("spec") or {}
+    exposed = (service["metadata"].get("annotations") or {}).get(ANNOTATION_EXPOSE) == "gateway"
+    gateway = ((spec.get("endpoint") or {}).get("gateway") or {}).get("enabled")
+    return bool(
+        kinds.POD_MONITORS in changed
+        or (kinds.HTTP_ROUTES in changed and (exposed or gateway))
+        or (kinds.SCALED_OBJECTS in changed and (spec.get("autoscaling") or {}).get("minReplicas") == 0)
+        or (kinds.SERVICE_LEVEL_OBJECTIVES in changed and spec.get("slo"))
+    )
 
 
 def _asks_for_work(old: Object, new: Object) -> bool:

@@ -22,7 +22,7 @@ import urllib3.exceptions
 
 from kubeapi.config import Access, default_access, in_cluster_access, kubeconfig_access
 from kubeapi.connections import connection_pool
-from kubeapi.discovery import Discovery
+from kubeapi.discovery import ACCEPT, Discovery
 from kubeapi.errors import (
     ApiError,
     ConfigInvalid,
@@ -339,7 +339,7 @@ class KubeClient:
         pairs = {key: value for key, value in (query or {}).items() if value is not None}
         if pairs:
             url += "?" + urlencode(pairs)
-        headers = {"Accept": JSON, "User-Agent": "herdsman"}
+        headers = {"Accept": ACCEPT.get(path, JSON), "User-Agent": "herdsman"}
         if payload is not None:
             headers["Content-Type"] = content_type
         try:

@@ -6,7 +6,7 @@ Called by `kubeapi.client`; calls back into its GET. The built-in kinds of `kube
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kubeapi.errors import KindNotServed, NotFound
@@ -16,6 +16,47 @@ BUILT_IN = {
     (kind.api_version, kind.kind): kind for kind in WELL_KNOWN if "." not in kind.group or ".k8s.io" in kind.group
 }
 """Served by every supported API server, so never asked for. Kinds of CRDs are asked for: they may be absent."""
+
+ACCEPT = {"/apis": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"}
+"""What to ask for by path: all groups with their kinds in one document (Kubernetes 1.30 and later)."""
+
+
+def served(get: Callable[[str], dict[str, Any]], kinds: Iterable[Kind]) -> dict[Kind, bool]:
+    """Tell which of some kinds the server serves now, with one request as a rule. Raises any ApiError.
+
+    A kind whose group the server knows only from before (its own server does not answer) is left out: neither yes
+    nor no.
+    """
+    document = get("/apis")
+    if document.get("kind") != "APIGroupDiscoveryList":
+        return _served_by_group(get, document, tuple(kinds))
+    found: set[tuple[str, str]] = set()
+    stale: set[str] = set()
+    for group in document.get("items") or ():
+        for version in group.get("versions") or ():
+            api_version = f"{group['metadata']['name']}/{version['version']}"
+            if version.get("freshness") == "Stale":
+                stale.add(api_version)
+            for resource in version.get("resources") or ():
+                found.add((api_version, (resource.get("responseKind") or {}).get("kind", "")))
+    return {kind: (kind.api_version, kind.kind) in found for kind in kinds if kind.api_version not in stale}
+
+
+def _served_by_group(
+    get: Callable[[str], dict[str, Any]], document: dict[str, Any], kinds: tuple[Kind, ...]
+) -> dict[Kind, bool]:
+    versions = {v["groupVersion"] for group in document.get("groups") or () for v in group.get("versions") or ()}
+    found = {}
+    for api_version in {kind.api_version for kind in kinds}:
+        resources: list[dict[str, Any]] = []
+        if api_version in versions:
+            try:
+                resources = get(group_version_path(api_version)).get("resources") or []
+            except NotFound:
+                resources = []
+        names = {resource["name"] for resource in resources}
+        found.update({kind: kind.plural in names for kind in kinds if kind.api_version == api_version})
+    return found
 
 
 class Discovery:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Gone, KubeError
+from kubeapi.errors import ApiError, Gone, KubeError, NotFound
 from kubeapi.kinds import Kind
 from kubeapi.watching import Watch
 
@@ -45,7 +45,8 @@ class Informer:
 
     `transform` may shrink an object before it is cached. `on_change` runs in the informer's thread, one call at a
     time for each namespace, after the cache was changed and without any lock held; what it raises is logged and
-    the informer goes on. Cached objects are shared: whoever wants to change one copies it first.
+    the informer goes on. Cached objects are shared: whoever wants to change one copies it first. `on_missing` is
+    called, in the informer's thread, each time that the server says that it serves no such kind.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Informer:
         transform: Callable[[Json], Json] | None = None,
         on_change: Callable[[Json | None, Json | None], None] | None = None,
         on_relist: Callable[[Kind], None] | None = None,
+        on_missing: Callable[[Kind], None] | None = None,
         inactivity_s: float = INACTIVITY_S,
     ) -> None:
         self.kind = kind
@@ -71,6 +73,7 @@ class Informer:
                 transform or drop_managed_fields,
                 on_change,
                 on_relist,
+                on_missing,
                 inactivity_s,
             )
             for scope in scopes or (None,)
@@ -87,6 +90,11 @@ class Informer:
             reflector.halt()
         for reflector in self._reflectors:
             reflector.join()
+
+    def drain(self) -> None:
+        """Empty the cache of an informer that was stopped, and report each object as deleted."""
+        for reflector in self._reflectors:
+            reflector.drain()
 
     @property
     def has_synced(self) -> bool:
@@ -136,6 +144,7 @@ class _Reflector:
         transform: Callable[[Json], Json],
         on_change: Callable[[Json | None, Json | None], None] | None,
         on_relist: Callable[[Kind], None] | None,
+        on_missing: Callable[[Kind], None] | None,
         inactivity_s: float,
     ) -> None:
         self.objects: dict[Key, Json] = {}
@@ -148,6 +157,7 @@ class _Reflector:
         self._transform = transform
         self._on_change = on_change
         self._on_relist = on_relist
+        self._on_missing = on_missing
         self._inactivity_s = inactivity_s
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -174,6 +184,12 @@ class _Reflector:
         with self._lock:
             return list(self.objects.items())
 
+    def drain(self) -> None:
+        with self._lock:
+            gone, self.objects = self.objects, {}
+        for old in gone.values():
+            self._tell(old, None)
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             retry_after_s = 0.0
@@ -187,6 +203,8 @@ class _Reflector:
                 self._failures += 1
             except KubeError as error:
                 self._failures += 1
+                if isinstance(error, NotFound) and self._on_missing is not None:
+                    self._on_missing(self._kind)
                 retry_after_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
                 if not self._stopping.is_set():
                     loud = self._failures in (1, 10) or self._failures % 100 == 0

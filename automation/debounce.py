@@ -1,0 +1,53 @@
+"""Do something soon, once, however often it is asked for: what follows many small changes costs one pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+def start_timer(delay_s: float, call: Callable[[], None]) -> None:
+    """Call something in a thread of its own after a while."""
+    timer = threading.Timer(delay_s, call)
+    timer.daemon = True
+    timer.start()
+
+
+class Debounce:
+    """Call `action` at most every `delay_s` seconds, and at the latest that long after it was asked for.
+
+    What it raises is logged, and a later ask calls it again. `later` starts the timer; tests pass their own.
+    """
+
+    def __init__(
+        self,
+        action: Callable[[], None],
+        *,
+        delay_s: float,
+        later: Callable[[float, Callable[[], None]], None] = start_timer,
+    ) -> None:
+        self._action = action
+        self._delay_s = delay_s
+        self._later = later
+        self._lock = threading.Lock()
+        self._asked = False
+
+    def ask(self) -> None:
+        """Have the action called soon; asked again before that, it is still called once."""
+        with self._lock:
+            if self._asked:
+                return
+            self._asked = True
+        self._later(self._delay_s, self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            self._asked = False
+        try:
+            self._action()
+        except Exception:
+            log.exception("Failed in a delayed action", action=getattr(self._action, "__qualname__", ""))

@@ -1,0 +1,149 @@
+"""Write what the GPUQuotas' services hold into their status, and tell the book at the start who runs already.
+
+The book decides (`quota_book`); this only reports, soon after something changed and only what is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from automation.debounce import Debounce
+from automation.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
+from automation.watch import DIALECT, World, priority_class_of
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, NotFound
+from program.desired.errors import SpecInvalid
+from program.desired.keys import ServiceKey
+from program.dialects.llmkube.conditions import Type, set_condition
+from program.dialects.quantities import bytes_of
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+WRITE_EVERY_S = 1.0
+RETRY_S = 10.0
+
+
+class QuotaController:
+    """Keeps the status of all GPUQuotas as the book says. Wire `start` after the caches are filled."""
+
+    def __init__(self, client: KubeClient, world: World) -> None:
+        self._client = client
+        self._world = world
+        self._written: dict[QuotaName, Object] = {}
+        self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
+        self._retry = Debounce(self.report, delay_s=RETRY_S)
+
+    def start(self) -> None:
+        """Count what runs already, then report now and after each change."""
+        self._world.quotas.now = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for key, claim in running_claims(self._world).items():
+            self._world.quotas.hold(key, claim)
+        self._world.quotas.on_changed = self._soon.ask
+        self._soon.ask()
+
+    def report(self) -> None:
+        """Write each status that differs from the one that stands there."""
+        informer = self._world.optional.informer(kinds.GPU_QUOTAS)
+        if informer is None:
+            return
+        now = datetime.now(UTC)
+        quotas = self._world.quotas.quotas()
+        for name, usage in self._world.quotas.usages().items():
+            cr = informer.get(name.namespace, name.name)
+            if cr is None or name not in quotas:
+                continue
+            # The cache shows our own write a moment later; until then it is remembered here.
+            current = self._written.get(name) or cr.get("status") or {}
+            status = quota_status(quotas[name], usage, current, generation=cr["metadata"]["generation"], now=now)
+            if status == current:
+                continue
+            body = {
+                "apiVersion": kinds.GPU_QUOTAS.api_version,
+                "kind": kinds.GPU_QUOTAS.kind,
+                "metadata": {"name": name.name, "namespace": name.namespace, "uid": cr["metadata"]["uid"]},
+                "status": status,
+            }
+            try:
+                self._client.apply(
+                    kinds.GPU_QUOTAS,
+                    name.namespace,
+                    body,
+                    field_manager=naming.FIELD_MANAGER,
+                    force=True,
+                    subresource="status",
+                )
+            except NotFound:
+                continue
+            except ApiError as error:
+                log.warning("Could not write a quota's status", quota=f"{name.namespace}/{name.name}", error=str(error))
+                self._retry.ask()
+                continue
+            self._written[name] = status
+
+
+def quota_status(quota: Quota, usage: QuotaUsage, current: Object, *, generation: int, now: datetime) -> Object:
+    """Make the status of a quota; equal to `current` when that says all of this."""
+    over = over_use(quota, usage)
+    message = f"In use beyond the quota, by services that were there before it: {over}" if over else "In force"
+    status: Object = {
+        "observedGeneration": generation,
+        "usedGPUCount": usage.gpus,
+        "usedVRAMBytes": usage.gpu_memory_bytes,
+        "usedMemory": str(usage.memory_bytes),
+        "admissionDenials": usage.denials,
+        "conditions": set_condition(
+            current.get("conditions") or [],
+            type=Type.READY,
+            status="True",
+            reason="OverUsed" if over else "InForce",
+            message=message,
+            generation=generation,
+            now=now,
+        ),
+    }
+    if usage.last_denial is not None:
+        status["lastDenial"] = asdict(usage.last_denial)
+    return status
+
+
+def running_claims(world: World) -> dict[ServiceKey, QuotaClaim]:
+    """Work out of the Deployments what each service holds that was admitted before the loop started.
+
+    A pod's GPU memory stands nowhere in it: what the service says of it counts, and the book takes the service's word
+    for the rest (`QuotaBook.hold`).
+    """
+    found = {}
+    for deployment in world.deployments.list():
+        metadata, spec = deployment["metadata"], deployment["spec"]
+        name = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
+        cr = world.services.get(metadata["namespace"], name)
+        if cr is None or metadata["owner"] != cr["metadata"]["uid"]:
+            continue
+        key = ServiceKey(DIALECT, metadata["namespace"], name)
+        maxima = [o.get("max_replicas") or 0 for o in world.index.objects(key.namespace, name).values()]
+        replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
+        requests = spec["requests"]
+        gpus = sum(int(amount) for resource, amount in requests.items() if "/" in resource and amount.isdigit())
+        resources = (cr.get("spec") or {}).get("resources") or {}
+        found[key] = QuotaClaim(
+            gpus=gpus * replicas,
+            gpu_memory_bytes=_bytes(resources.get("gpuMemory")) * replicas,
+            memory_bytes=_bytes(requests.get("memory")) * replicas,
+            priority=world.priority_value(priority_class_of(cr)) or 0,
+            created=str(cr["metadata"].get("creationTimestamp", "")),
+        )
+    return found
+
+
+def _bytes(text: object) -> int:
+    try:
+        return bytes_of(str(text), field="") or 0 if text else 0
+    except SpecInvalid:
+        return 0
