@@ -20,7 +20,7 @@ from program.desired.errors import DesiredError
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
 from program.dialects.llmkube.model_schema import ModelSpec
-from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.reading import read, unknown_fields, without_nulls
 
@@ -190,7 +190,9 @@ class Manifests:
         model = models[key]
         if model is None:
             return None
-        desired = parse_service(document.cr, model, draft=models.get((document.namespace, _draft_name(document.cr))))
+        desired = parse_service(
+            document.cr, model, draft=models.get((document.namespace, draft_reference(document.cr)))
+        )
         for problem in unhonoured(document.cr, desired):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return desired
@@ -206,10 +208,3 @@ def _annotation_problem(annotations: Any) -> str | None:
         if not isinstance(value, str):
             return f"metadata.annotations[{name}]: is not a string; put it in quotes"
     return None
-
-
-def _draft_name(cr: JsonObject) -> str:
-    at: Any = cr.get("spec")
-    for step in ("vllmConfig", "speculative", "model"):
-        at = at.get(step) if isinstance(at, dict) else None
-    return str(at or "")

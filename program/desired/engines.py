@@ -27,7 +27,8 @@ class SpeculativeDecoding(Desired):
     type: str
     """`draft-simple`, `draft-mtp`, `ngram-simple` …; never `none`."""
     draft_path: str = ""
-    """Path of a draft model's file that is already in the image; a draft Model is `DesiredService.draft`."""
+    """Draft weights: one of the Model's `files` by its relative path, or an absolute path in the image; a draft Model is
+    `DesiredService.draft`."""
     n_draft_max: int | None = None
     p_min: float | None = None
 

@@ -56,7 +56,8 @@ def join_path(field: str, parts: Sequence[str | int]) -> str:
 
 def unknown_fields(value: CrdModel, *, field: str) -> Iterator[tuple[str, Any]]:
     """Walk the paths and values of all fields that the schema does not know, and does not keep as they are."""
-    if (value.model_config.get("json_schema_extra") or {}).get("x-kubernetes-preserve-unknown-fields"):
+    extra = value.model_config.get("json_schema_extra")
+    if isinstance(extra, dict) and extra.get("x-kubernetes-preserve-unknown-fields"):
         return
     for name, extra in (value.model_extra or {}).items():
         yield f"{field}.{name}", extra

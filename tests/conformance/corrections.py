@@ -34,7 +34,8 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "043": {CLAIM: ABSENT, "Service/svc/ports[http]/targetPort": 9000},
     "045": {"Deployment/svc/pod/initContainers/names": ["model-downloader"]},
     "052": {
-        "Deployment/on/pod/containers[vllm]/args[--speculative-model]": ["acme/coder-1b"],
+        # One JSON flag: vLLM has no longer a flag of its own for the draft model and stops at the start.
+        "Deployment/on/pod/containers[vllm]/args[--speculative-model]": ABSENT,
         "Service/on/ports[http]/targetPort": 8000,
         "Service/off/ports[http]/targetPort": 8000,
         "Service/nomodel/ports[http]/targetPort": 8000,
@@ -59,6 +60,13 @@ FURTHER: dict[str, dict[str, Any]] = {
     },
     # No container runs as root under runAsNonRoot: the preparing one is gone with all its fields.
     "045": {"Deployment/svc/pod/initContainers[model-cache-prep]": ABSENT},
+    "052": {
+        "Deployment/on/pod/containers[vllm]/args[--num-speculative-tokens]": ABSENT,
+        "Deployment/on/pod/containers[vllm]/args[--speculative-config]": [
+            '{"model": "acme/coder-1b", "num_speculative_tokens": 6}'
+        ],
+        "Deployment/on/pod/containers[vllm]/args/order": ["--port", "--host", "--speculative-config"],
+    },
     # The revision is a flag of its own.
     "059": {
         "Deployment/s-hf/pod/containers[vllm]/args[--revision]": ["v2"],
@@ -96,6 +104,12 @@ STATUS: dict[str, dict[str, Any]] = {
     },
     # It was never let in.
     "068": {"Model/bad-10": ABSENT},
+    # minReplicas 0 was let in; what is wrong with the service now is that it has no Model.
+    "070": {
+        "InferenceService/bad-07/phase": "Failed",
+        "InferenceService/bad-07/effectivePriority": 10000,
+        "InferenceService/bad-07/conditions[Degraded]": "True/Failed",
+    },
     # Two pods are still there when the service is told to have none.
     "072:step2:": {"InferenceService/svc/replicas": 2},
     # Told to have one again, it has none yet, and no longer because somebody stopped it.

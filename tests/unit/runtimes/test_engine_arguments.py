@@ -161,8 +161,7 @@ def test_vllms_gpu_memory_needs_a_gpu() -> None:
 def test_vllms_draft_model_is_what_was_resolved() -> None:
     engine = Vllm(speculative=Speculative(model="org/draft", num_speculative_tokens=4))
     arguments = argv(service(engine=engine, model=repository_model()))
-    assert values(arguments, "--speculative-model") == ["org/draft"]
-    assert values(arguments, "--num-speculative-tokens") == ["4"]
+    assert values(arguments, "--speculative-config") == ['{"model": "org/draft", "num_speculative_tokens": 4}']
 
 
 def test_tgi_shards_over_several_gpus_only() -> None:
