@@ -1,8 +1,14 @@
-"""From a custom resource to completions of a real llama-server in a real pod, and what happens when something breaks."""
+"""From a custom resource to completions of a real llama-server in a real pod, and what happens when it breaks."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,18 +16,31 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import node as real
-from tests.support.loop import await_condition, eventually, model, service
+from tests.support.controlplane import Api
+from tests.support.loop import (
+    await_condition,
+    condition,
+    deployed,
+    edit,
+    eventually,
+    model,
+    service,
+    status,
+)
 from tests.support.model_server import File, FileServer
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("loop")
 
-QUICK = {
-    "probeOverrides": {
-        name: {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1} for name in ("startup", "readiness")
-    }
+_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
+ENGINE: dict[str, Any] = {
+    "image": LLAMA_SERVER_IMAGE,
+    "contextSize": 512,
+    "probeOverrides": {"startup": {**_HEALTH, "failureThreshold": 60}, "readiness": _HEALTH},
 }
+STARTED_S = 60.0
+"""A pod with its download, on a machine that does other things too."""
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +51,205 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     return first, second
 
 
-def test_a_service_answers_through_its_cluster_address(
-    client: KubeClient, namespace: str, files: FileServer, weights: tuple[bytes, bytes], tmp_path: Path
-) -> None:
-    real.volume_for_claim(client, namespace, naming.CACHE_CLAIM, tmp_path / "cache")
-    source = files.serve(f"/{namespace}/tiny.gguf", File(weights[0]))
-    model(client, namespace, source=source)
-    service(client, namespace, image=LLAMA_SERVER_IMAGE, **QUICK)
-    await_condition(client, namespace, "svc", "Ready", "True", timeout_s=90)
-    address = real.cluster_address(client, namespace)
-    assert real.said(real.chat(*address))
+@pytest.fixture(scope="module")
+def place(node_api: Api, client: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A namespace of this module, with a volume for its model cache."""
+    with node_api.namespace("pods") as name:
+        real.volume_for_claim(client, name, naming.CACHE_CLAIM, tmp_path_factory.mktemp(name) / "cache")
+        yield name
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service that serves, and how to look at it."""
+
+    client: KubeClient
+    files: FileServer
+    namespace: str
+    address: tuple[str, int]
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        """Its newest pod."""
+        found = real.pods(self.client, self.namespace, f"{naming.LABEL_SERVICE}=svc")
+        return max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def says(self) -> str:
+        return real.said(real.chat(*self.address))
+
+    def would_say(self) -> str:
+        """As `says`, and empty where a pod that is about to go took the request with it."""
+        answer = real.chat(*self.address, timeout_s=2)
+        return real.said(answer) if answer.status == 200 else ""
+
+    def downloads(self, path: str) -> int:
+        """How often a pod has begun to fetch a file; the loop's own looks at its header do not count."""
+        with self.files.lock:
+            return sum(
+                request.path == path and request.headers.get("User-Agent", "").startswith("curl")
+                for request in self.files.requests
+            )
+
+    def is_ready(self) -> bool:
+        return condition(self.client, self.namespace, "svc", "Ready").get("status") == "True"
+
+
+@pytest.fixture(scope="module")
+def served(client: KubeClient, place: str, files: FileServer, weights: tuple[bytes, bytes]) -> Served:
+    """A service of the first model, Ready; the tests of this module share it in their order."""
+    model(client, place, source=files.serve("/first.gguf", File(weights[0])))
+    service(client, place, **ENGINE)
+    await_condition(client, place, "svc", "Ready", "True", timeout_s=STARTED_S)
+    return Served(client, files, place, real.cluster_address(client, place))
+
+
+def test_a_service_answers_through_its_cluster_address(served: Served) -> None:
+    assert served.says() == served.says() != ""
+    assert served.downloads("/first.gguf") == 1
+    assert status(served.client, served.namespace)["endpoint"].startswith(f"http://svc.{served.namespace}.svc")
+
+
+def test_a_new_pod_takes_its_weights_from_the_cache(served: Served) -> None:
+    said, old = served.says(), served.pod["metadata"]["uid"]
+    served.client.delete(kinds.PODS, served.namespace, served.pod["metadata"]["name"])
+    eventually(lambda: served.pod["metadata"]["uid"] != old, what="another pod", timeout_s=STARTED_S)
+    real.pod_ready(served.client, served.namespace, served.pod["metadata"]["name"], timeout_s=STARTED_S)
+    await_condition(served.client, served.namespace, "svc", "Ready", "True", timeout_s=STARTED_S)
+    assert served.says() == said
+    assert served.downloads("/first.gguf") == 1
+
+
+def test_a_killed_engine_is_not_ready_until_it_serves_again(served: Served) -> None:
+    before = served.pod
+    real.kill_program(before, "llama-server")
+    eventually(lambda: not served.is_ready(), what="the service not to be Ready", timeout_s=15)
+    await_condition(served.client, served.namespace, "svc", "Ready", "True", timeout_s=STARTED_S)
+    assert served.says()
+    after = served.pod
+    assert after["metadata"]["uid"] == before["metadata"]["uid"], "the container restarts, not the pod"
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 1
+
+
+def test_a_changed_source_never_serves_the_old_weights(served: Served, weights: tuple[bytes, bytes]) -> None:
+    before, old = served.says(), served.pod["metadata"]["uid"]
+    source = served.files.serve("/second.gguf", File(weights[1]))
+    served.client.patch(kinds.MODELS, served.namespace, "base", {"spec": {"source": source}})
+    eventually(lambda: served.pod["metadata"]["uid"] != old, what="a pod of the new source", timeout_s=STARTED_S)
+    await_condition(served.client, served.namespace, "svc", "Ready", "True", timeout_s=STARTED_S)
+    eventually(lambda: served.would_say() not in ("", before), what="the new weights to be served", timeout_s=20)
+    (engine,) = real.processes_of(served.pod, "llama-server")
+    path = engine.cmdline()[engine.cmdline().index("--model") + 1]
+    assert Path(f"/proc/{engine.pid}/root{path}").read_bytes() == weights[1]
+    # And back: both are in the cache, each under a key of its own.
+    client, namespace = served.client, served.namespace
+    model(client, namespace, "first-again", source=served.files.url("/first.gguf"))
+    edit(client, namespace, modelRef="first-again")
+    eventually(lambda: served.would_say() == before, what="the first weights again", timeout_s=STARTED_S)
+    assert served.downloads("/first.gguf") == served.downloads("/second.gguf") == 1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request of the load."""
+
+    at: float
+    answer: real.Answer
+
+
+def test_a_rolling_update_loses_no_request(served: Served) -> None:
+    client, namespace = served.client, served.namespace
+    old = served.pod["metadata"]["uid"]
+    edit(client, namespace, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 1})
+    eventually(served.is_ready, what="the policy to be in force")
+    time.sleep(1)
+    eventually(served.is_ready, what="the policy to be in force", timeout_s=STARTED_S)
+    done = threading.Event()
+    asked: list[Asked] = []
+
+    def load() -> None:
+        while not done.is_set():
+            asked.append(Asked(time.monotonic(), real.chat(*served.address, tokens=100)))
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [pool.submit(load) for _ in range(2)]
+        try:
+            edit(client, namespace, contextSize=1024)
+            eventually(
+                lambda: (
+                    [pod["metadata"]["uid"] for pod in real.pods(client, namespace)] not in ([old], [])
+                    and len(real.pods(client, namespace)) == 1
+                ),
+                what="the old pod to be gone",
+                timeout_s=STARTED_S * 2,
+            )
+            time.sleep(1)
+        finally:
+            done.set()
+        for one in clients:
+            one.result()
+    lost = [one.answer for one in asked if one.answer.status != 200]
+    assert not lost, f"{len(lost)} of {len(asked)} requests were lost: {lost[:3]}"
+    assert len(asked) > 20
+
+
+@pytest.fixture(scope="module")
+def broken(
+    node_api: Api,
+    client: KubeClient,
+    files: FileServer,
+    weights: tuple[bytes, bytes],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """A namespace of services that cannot serve, each for a reason of its own; all start at the same time."""
+    with node_api.namespace("broken") as namespace:
+        real.volume_for_claim(client, namespace, naming.CACHE_CLAIM, tmp_path_factory.mktemp("broken") / "cache")
+        limits = {"type": "Container", "default": {"memory": "24Mi"}, "defaultRequest": {"memory": "1Mi"}}
+        client.create(
+            client.mapping("v1", "LimitRange"),
+            namespace,
+            {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "tight"}, "spec": {"limits": [limits]}},
+        )
+        model(client, namespace, source=files.serve("/kept.gguf", File(weights[0])))
+        model(client, namespace, "gone", source=files.serve("/gone.gguf", File(weights[0])))
+        eventually(
+            lambda: client.get(kinds.MODELS, namespace, "gone").get("status", {}).get("phase") == "Ready",
+            what="Model gone to be Ready",
+        )
+        del files.files["/gone.gguf"]
+        service(
+            client, namespace, "no-image", **{**ENGINE, "image": "registry.herdsman.test/none:1"}, skipModelInit=True
+        )
+        service(client, namespace, "liar", **{**ENGINE, "image": real.LIAR_IMAGE}, skipModelInit=True)
+        service(client, namespace, "no-file", **ENGINE, modelRef="gone")
+        service(client, namespace, "no-memory", **{**ENGINE, "contextSize": 262144})
+        yield namespace
+
+
+def test_an_image_that_cannot_be_pulled_is_named(client: KubeClient, broken: str) -> None:
+    found = await_condition(client, broken, "no-image", "Ready", "False", saying="registry.herdsman.test/none:1")
+    assert found["reason"] == "ImagePullFailed"
+
+
+def test_a_download_that_fails_names_its_class(client: KubeClient, broken: str) -> None:
+    found = await_condition(client, broken, "no-file", "Ready", "False", saying="404")
+    assert found["reason"] == "ModelSourceNotFound"
+
+
+def test_an_engine_killed_for_want_of_memory_is_named(client: KubeClient, broken: str) -> None:
+    found = await_condition(client, broken, "no-memory", "Ready", "False", saying="memory", timeout_s=STARTED_S)
+    assert found["reason"] == "OutOfMemory"
+
+
+def test_health_alone_makes_nothing_ready(client: KubeClient, broken: str) -> None:
+    """The server's health is fine from the start, and the kubelet says Ready; its completions hang."""
+    deployment = deployed(client, broken, "liar")
+    assert deployment["metadata"]["name"] == "liar"
+    eventually(
+        lambda: deployed(client, broken, "liar").get("status", {}).get("readyReplicas") == 1,
+        what="the kubelet to believe it",
+        timeout_s=STARTED_S,
+    )
+    found = await_condition(
+        client, broken, "liar", "Ready", "False", saying="answers no completion", timeout_s=STARTED_S
+    )
+    assert found["reason"] == "CompletionFailed"

@@ -23,8 +23,9 @@ from kubeapi.client import KubeClient
 from tests.support import controlplane
 from tests.support.loop import eventually
 from tools.localcluster import LocalCluster
-from tools.node import image_set, requirements
+from tools.node import cgroups, image_set, requirements
 from tools.node.images import Image, Text
+from tools.node.layout import Network
 from tools.node.node import Node
 
 Json = dict[str, Any]
@@ -66,7 +67,19 @@ def running() -> Iterator[tuple[LocalCluster, Node]]:
             node.up()
             yield cluster, node
         finally:
+            network, directory = node.network, node.layout.directory
             node.down(purge=True)
+            assert not _left(network, directory), "a node that is down must leave nothing"
+
+
+def _left(network: Network, directory: Path) -> list[str]:
+    """What still speaks of a node: its link, control groups, processes, mounts, files."""
+    found = [str(path) for path in (Path("/sys/class/net", network.device), directory) if path.exists()]
+    found += [str(path) for path in cgroups.ROOT.glob(f"**/{network.cgroup}")]
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(directory) in word for word in process.info["cmdline"] or ()):
+            found.append(str(process))
+    return found + [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(directory) in line]
 
 
 def liar() -> Image:
