@@ -74,10 +74,17 @@ def suspicious(progress: Progress, *, stall_s: float, now: float) -> bool:
 
 
 def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
-    """Add up the samples of the two metrics in Prometheus' text."""
+    """Read the two metrics that show progress; both or nothing."""
+    found = samples(text, (metrics.running_requests, metrics.generated_tokens))
+    running, tokens = found.get(metrics.running_requests), found.get(metrics.generated_tokens)
+    return Reading(running, tokens) if running is not None and tokens is not None else Reading()
+
+
+def samples(text: str, names: tuple[str, ...]) -> dict[str, float]:
+    """Add up the samples of each of the named metrics in Prometheus' text, over all their labels."""
     sums: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
-        if name not in (metrics.running_requests, metrics.generated_tokens):
+        if name not in names:
             continue
         try:
             number = float(value)
@@ -85,8 +92,7 @@ def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
             continue
         if math.isfinite(number):
             sums[name] = sums.get(name, 0.0) + number
-    running, tokens = sums.get(metrics.running_requests), sums.get(metrics.generated_tokens)
-    return Reading(running, tokens) if running is not None and tokens is not None else Reading()
+    return sums
 
 
 @dataclass

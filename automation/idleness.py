@@ -1,0 +1,93 @@
+"""Whether replicas work on a request: busy, idle, or unknown, as each engine answers its own question about it.
+
+Called by the controller before a change that would stop replicas. The questions go through the pod proxy in the threads
+of `background`; an answer holds for a few seconds. What an answer means is decided here, purely.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from automation.background import Background
+from automation.engine_start import EngineStart
+from automation.stall_watch import samples
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError
+from kubeapi.exchange import Exchange
+from kubeapi.pods import PathRefused, ask_pod
+from program.runtimes.base import IdleProbe
+
+HOLDS_S = 4.0
+"""A little less than the five seconds after which a waiting change asks again."""
+TIMEOUT_S = 3.0
+
+
+class Idleness(NamedTuple):
+    """What one replica said of itself."""
+
+    state: Literal["busy", "idle", "unknown"]
+    message: str = ""
+
+
+class IdleCheck:
+    """Asks replicas whether they are idle. Thread-safe."""
+
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._answers: Background[EngineStart, Idleness] = Background(
+            "idleness", again_s=lambda _answer: HOLDS_S, clock=clock
+        )
+
+    def latest(self, start: EngineStart, probe: IdleProbe, *, changed: Callable[[], None]) -> Idleness | None:
+        """Say what a replica said in the last seconds, None while the answer is awaited. Never blocks."""
+        if self._answers.due_in_s(start) == 0.0:
+            # An old answer is worth nothing here: what was idle then may have been busy since.
+            self._answers.forget(start)
+        return self._answers.latest(start, lambda _before: self.ask(start, probe), who="", changed=changed)
+
+    def ask(self, start: EngineStart, probe: IdleProbe) -> Idleness:
+        """Ask now."""
+        try:
+            answer = ask_pod(
+                self._client, start.namespace, start.pod, start.port, "GET", probe.path, timeout_s=TIMEOUT_S
+            )
+        except (ApiError, PathRefused) as error:
+            return Idleness("unknown", f"GET {probe.path}: {error}"[:300])
+        return judge(probe, answer)
+
+    def idle(self) -> bool:
+        return self._answers.idle()
+
+    def close(self) -> None:
+        self._answers.close()
+
+
+def judge(probe: IdleProbe, answer: Exchange) -> Idleness:
+    """Decide what an answer means. Only what says so in so many words is idle."""
+    told = f"GET {probe.path}: {answer.status}"
+    if probe.kind == "status":
+        return Idleness("idle" if 200 <= answer.status < 300 else "busy", told)
+    if answer.status != 200 or not answer.whole:
+        return Idleness("unknown", told)
+    text = answer.body.decode("utf-8", "replace")
+    if probe.kind == "gauge":
+        found = samples(text, (probe.gauge,)).get(probe.gauge)
+        if found is None:
+            return Idleness("unknown", f"GET {probe.path}: no metric `{probe.gauge}`")
+        return Idleness("busy", f"{probe.gauge} is {found:g}") if found > 0 else Idleness("idle")
+    return _of_slots(probe, text)
+
+
+def _of_slots(probe: IdleProbe, text: str) -> Idleness:
+    try:
+        slots: Any = json.loads(text)
+    except ValueError:
+        slots = None
+    says = [slot.get("is_processing") for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+    if not says or len(says) != len(slots) or not all(isinstance(word, bool) for word in says):
+        return Idleness("unknown", f"GET {probe.path}: no list of slots")
+    busy = sum(says)
+    return Idleness("busy", f"{busy} of {len(says)} slots work on a request") if busy else Idleness("idle")

@@ -1,0 +1,140 @@
+"""Decides whether a changed pod template may go out now, or waits until no replica works on a request. Pure.
+
+The controller asks before it hands a change to the engine. The rules and the reasons are LLMKube's: what is busy or
+cannot be asked holds the change back, crash-looping pods do not, `force` and the timeout end the waiting, and a change
+of replicas alone never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from automation.engine_start import is_healthy
+from automation.idleness import Idleness
+from components import naming
+from components.rendered import RenderedService
+from program.desired.facts import Problem, RolloutFacts
+from program.desired.service import RolloutPolicy
+from program.dialects.llmkube.conditions import Type
+
+Object = dict[str, Any]
+
+RECHECK_S = 5.0
+CRASH_RESTARTS = 3
+"""A container that ended so often and is not ready serves nobody."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether a change may go out, and what the status says of it."""
+
+    open: bool
+    facts: RolloutFacts
+
+
+OPEN = Gate(True, RolloutFacts())
+
+
+def rendered_template_hash(rendered: RenderedService) -> str:
+    """Give the hash of the pod template that is wanted; empty where there is no Deployment."""
+    for obj in rendered.objects:
+        if obj.kind == "Deployment":
+            return str(obj.manifest["metadata"]["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
+    return ""
+
+
+def live_template_hash(deployment: Object | None) -> str:
+    """Give the hash of the pod template that the live Deployment has; empty where it says none."""
+    if deployment is None:
+        return ""
+    return str(deployment["metadata"]["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
+
+
+def replaces_pods(rendered: RenderedService, deployment: Object | None) -> bool:
+    """Whether making the service as rendered would replace pods that exist."""
+    wanted, live = rendered_template_hash(rendered), live_template_hash(deployment)
+    return bool(wanted and live) and wanted != live
+
+
+def crash_loops(pod: Object) -> bool:
+    """Whether a remembered pod's engine ends again and again, and so works on nothing that could be lost."""
+    if is_healthy(pod):
+        return False
+    reasons = {problem.get("reason") for problem in pod["problems"]}
+    return "CrashLoopBackOff" in reasons or (pod.get("engine") or {}).get("restarts", 0) >= CRASH_RESTARTS
+
+
+def may_serve(pod: Object) -> bool:
+    """Whether a remembered pod may work on a request: it is healthy, or it has answered one since it started."""
+    engine = pod.get("engine") or {}
+    completed = engine.get("completed")
+    answered = completed is not None and completed[0] and completed[2] == engine.get("run")
+    return is_healthy(pod) or (answered and not pod["metadata"]["deleting"] and not crash_loops(pod))
+
+
+def deferred(cr: Object) -> tuple[datetime, Problem] | None:
+    """Tell since when and why the change is held back, as the status says: a loop that starts anew goes on counting."""
+    condition = _condition(cr)
+    if condition.get("status") != "True":
+        return None
+    try:
+        since = datetime.fromisoformat(str(condition.get("lastTransitionTime")))
+    except ValueError:
+        return None
+    return since, Problem(reason=str(condition.get("reason")), message=str(condition.get("message")))
+
+
+def has_timed_out(cr: Object) -> bool:
+    """Whether the waiting for this generation of the spec has ended by the timeout already."""
+    condition = _condition(cr)
+    generation = int(cr["metadata"].get("generation") or 0)
+    return condition.get("status") == "False" and condition.get("observedGeneration") == generation
+
+
+def gate(
+    policy: RolloutPolicy,
+    pods: tuple[Object, ...],
+    idleness: Mapping[str, Idleness | None] | None,
+    *,
+    before: tuple[datetime, Problem] | None,
+    now: datetime,
+) -> Gate:
+    """Decide for a change that would replace pods.
+
+    `idleness` has what each serving pod said, None while its answer is awaited; None in place of the mapping says that
+    the engine cannot be asked. `before` is what `deferred` gives.
+    """
+    if not policy.wait_for_idle or policy.force:
+        return OPEN
+    serving = sorted(pod["metadata"]["name"] for pod in pods if may_serve(pod))
+    if not serving:
+        return OPEN
+    said = {name: idleness.get(name) for name in serving} if idleness is not None else {}
+    if idleness is not None and all(word is not None and word.state == "idle" for word in said.values()):
+        return OPEN
+    if before is not None and (now - before[0]).total_seconds() >= policy.idle_timeout_s:
+        return Gate(True, RolloutFacts(timed_out=True))
+    if any(word is None for word in said.values()):
+        # While an answer is awaited the status says what it said; a first question has nothing to say yet.
+        return Gate(False, RolloutFacts(deferred=before[1] if before is not None else None))
+    return Gate(False, RolloutFacts(deferred=_problem(said)))
+
+
+def _problem(said: Mapping[str, Idleness | None]) -> Problem:
+    if not said:
+        message = "this engine cannot be asked whether it works on a request; the change waits for the timeout"
+        return Problem(reason="IdleCheckUnsupported", message=message)
+    # Names and no numbers of requests: a message that changes every five seconds is a write every five seconds.
+    busy = [name for name, word in said.items() if word is not None and word.state == "busy"]
+    if busy:
+        return Problem(reason="PodsBusy", message=f"replicas work on requests: {', '.join(busy)}")
+    unknown = [f"{name}: {word.message}" for name, word in said.items() if word is not None and word.state == "unknown"]
+    return Problem(reason="IdleCheckFailed", message=f"replicas do not say whether they are idle: {'; '.join(unknown)}")
+
+
+def _condition(cr: Object) -> Object:
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == Type.ROLLOUT_DEFERRED), {})
