@@ -1,0 +1,198 @@
+"""Goes back to the last pod template that served, where the user asked for that and the new one does not come up.
+
+Called by the controller between rendering and planning. The template is taken from the ReplicaSet that still has it:
+the Deployment controller copies the hash of the template there with the Deployment's other annotations. What is decided
+stands in the status (condition RolledBack), and so holds for the next loop, until the spec or the template changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from automation.rollout import CRASH_RESTARTS, crash_loops, live_template_hash, rendered_template_hash
+from components import naming
+from components.rendered import RenderedObject, RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.desired.facts import Problem, RolloutFacts
+from program.desired.keys import ServiceKey
+from program.dialects.llmkube.conditions import Type
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+ROLLED_BACK = "RolledBack"
+ROLLOUT_FAILED = "RolloutFailed"
+_POD_TEMPLATE_HASH = "pod-template-hash"
+
+
+@dataclass(frozen=True)
+class Template:
+    """A pod template as a ReplicaSet has it, and the hash that it was rendered with."""
+
+    hash: str
+    body: Object
+
+
+class Rollback:
+    """Remembers which services run an older template, and that template. Thread-safe for different services."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._held: dict[ServiceKey, tuple[str, Problem]] = {}
+        """By service: the hash of the template that failed, and what the status says."""
+        self._templates: dict[ServiceKey, Template] = {}
+
+    def apply(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        rendered: RenderedService,
+        deployment: Object | None,
+        pods: tuple[Object, ...],
+        *,
+        wanted: bool,
+    ) -> tuple[RenderedService, RolloutFacts]:
+        """Return what is to be made, with the older template in place of one that failed, and what to say of it.
+
+        `wanted` says that the user asked for rollbacks. Raises ApiError when ReplicaSets cannot be read.
+        """
+        wish = rendered_template_hash(rendered)
+        why = failure(wish, served_hash(cr), deployment, pods)
+        failed = Problem(reason=ROLLOUT_FAILED, message=why) if why else None
+        held = self._held_back(key, cr, wish) if wanted else None
+        if held is None and wanted and failed is not None:
+            held = self._begin(cr, wish, failed)
+        if held is None:
+            self.forget(key)
+            return rendered, RolloutFacts(failed=failed)
+        template = self._template(key, served_hash(cr))
+        if template is None:
+            message = f"{held.message}; no ReplicaSet has the last template that served any more"
+            return rendered, RolloutFacts(failed=Problem(reason=ROLLOUT_FAILED, message=message))
+        with self._lock:
+            self._held[key] = (wish, held)
+        return with_template(rendered, template), RolloutFacts(rolled_back=held)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that runs what it should, or is gone."""
+        with self._lock:
+            self._held.pop(key, None)
+            self._templates.pop(key, None)
+
+    def _held_back(self, key: ServiceKey, cr: Object, wish: str) -> Problem | None:
+        """Tell whether this very template was given up before, by this loop or an earlier one."""
+        with self._lock:
+            known = self._held.get(key)
+        if known is not None:
+            return known[1] if known[0] == wish else None
+        return written_rollback(cr, wish)
+
+    @staticmethod
+    def _begin(cr: Object, wish: str, failed: Problem) -> Problem | None:
+        served = served_hash(cr)
+        if not served or served == wish:
+            return None
+        message = f"pod template {wish} failed: {failed.message}; template {served} runs again until the spec changes"
+        return Problem(reason=ROLLED_BACK, message=message)
+
+    def _template(self, key: ServiceKey, served: str) -> Template | None:
+        with self._lock:
+            known = self._templates.get(key)
+        if known is not None and known.hash == served:
+            return known
+        selector = f"{naming.LABEL_SERVICE}={key.name}"
+        found = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
+        template = template_of(found, served)
+        if template is not None:
+            with self._lock:
+                self._templates[key] = template
+        return template
+
+
+def failure(wish: str, served: str, deployment: Object | None, pods: tuple[Object, ...]) -> str:
+    """Say why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
+
+    Only a change can fail so: what crashes before anything served, or after it served itself, has other causes, which
+    the pods name.
+    """
+    if deployment is None or not served or served == wish or live_template_hash(deployment) != wish:
+        return ""
+    status = deployment.get("status") or {}
+    target = (deployment.get("spec") or {}).get("replicas", 1)
+    if target == 0 or status.get("updatedReplicas", 0) == status.get("readyReplicas", 0) == status.get("replicas", -1):
+        return ""
+    if deployment.get("progress_deadline_exceeded"):
+        return "its replicas did not become ready within the Deployment's progress deadline"
+    newest = _newest_template(pods)
+    for pod in pods:
+        restarts = _restarts(pod)
+        if crash_loops(pod) and pod["engine"].get("template") == newest and restarts >= CRASH_RESTARTS:
+            return f"pod {pod['metadata']['name']} was restarted {restarts} times and does not become ready"
+    return ""
+
+
+def _newest_template(pods: tuple[Object, ...]) -> str:
+    """Name the template of the youngest pod: the one that is being rolled out."""
+    youngest = max(pods, key=lambda pod: str(pod["engine"].get("created", "")), default=None)
+    return str(youngest["engine"].get("template", "")) if youngest is not None else ""
+
+
+def _restarts(pod: Object) -> int:
+    # The container that fetches the model counts as well: a change of its source or its flags can break it.
+    return max([pod["engine"].get("restarts", 0), *(problem.get("restarts", 0) for problem in pod["problems"])])
+
+
+def served_hash(cr: Object) -> str:
+    """Give the hash of the last template that served, as the status says."""
+    return str((cr.get("status") or {}).get("servedTemplateHash") or "")
+
+
+def written_rollback(cr: Object, wish: str) -> Problem | None:
+    """Read from the status that the template `wish` was given up for this generation of the spec. Pure."""
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    condition = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
+    message = str(condition.get("message", ""))
+    generation = int(cr["metadata"].get("generation") or 0)
+    if condition.get("status") != "True" or condition.get("observedGeneration") != generation or wish not in message:
+        return None
+    return Problem(reason=str(condition.get("reason")), message=message)
+
+
+def template_of(replica_sets: list[Object], served: str) -> Template | None:
+    """Find the template with a hash among the ReplicaSets of a service. Pure."""
+    for replica_set in replica_sets:
+        annotations = replica_set["metadata"].get("annotations") or {}
+        if served and annotations.get(naming.ANNOTATION_TEMPLATE_HASH) == served:
+            body = replica_set["spec"]["template"]
+            metadata = body.get("metadata") or {}
+            labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k != _POD_TEMPLATE_HASH}
+            kept = {key: value for key, value in metadata.items() if key != "creationTimestamp"}
+            return Template(served, {**body, "metadata": {**kept, "labels": labels}})
+    return None
+
+
+def with_template(rendered: RenderedService, template: Template) -> RenderedService:
+    """Put another pod template into the Deployment; all else stays as rendered. Pure.
+
+    The Deployment controller compares templates, so one that is taken from a ReplicaSet brings that ReplicaSet back.
+    """
+
+    def substituted(obj: RenderedObject) -> RenderedObject:
+        metadata = obj.manifest["metadata"]
+        notes = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != naming.ANNOTATION_APPLIED_HASH}
+        if obj.kind != "Deployment":
+            return obj
+        notes[naming.ANNOTATION_TEMPLATE_HASH] = template.hash
+        spec = {**obj.manifest["spec"], "template": template.body}
+        return RenderedObject(
+            obj.part, obj.component, {**obj.manifest, "metadata": {**metadata, "annotations": notes}, "spec": spec}
+        )
+
+    objects = tuple(substituted(obj) for obj in rendered.objects)
+    return RenderedService.of(rendered.key, objects, rendered.shared)
