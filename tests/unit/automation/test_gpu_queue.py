@@ -1,0 +1,124 @@
+"""The queue for GPUs: who waits, in which order, and who is told when somebody moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from automation.gpu_queue import DEVICE_CLAIMS, GpuQueue, Waiting, waited_resource
+from program.desired.keys import ServiceKey
+
+NVIDIA = "nvidia.com/gpu"
+
+
+def key(name: str) -> ServiceKey:
+    return ServiceKey("llmkube", "prod", name)
+
+
+class Queue(GpuQueue):
+    """With the timer in the test's hand."""
+
+    def __init__(self) -> None:
+        self.moved: list[str] = []
+        self.timers: list[Callable[[], None]] = []
+        super().__init__(
+            on_moved=lambda each: self.moved.append(each.name), later=lambda _, call: self.timers.append(call)
+        )
+
+    def wait(self, name: str, *, priority: int = 0, created: str = "0", resource: str = NVIDIA) -> None:
+        self.update(key(name), Waiting(resource, priority, created))
+
+    def order(self) -> list[str]:
+        places = {k.name: place for k in self.waiting() if (place := self.place(k))}
+        return sorted(places, key=lambda name: places[name].position)
+
+    def fire(self) -> list[str]:
+        """Let the timers run out; gives who was told."""
+        self.moved.clear()
+        timers, self.timers = self.timers, []
+        for call in timers:
+            call()
+        return list(self.moved)
+
+
+@pytest.mark.parametrize(
+    ("message", "requests", "claims", "resource"),
+    [
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", {NVIDIA: "1"}, False, NVIDIA),
+        (
+            "0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient amd.com/gpu.",
+            {"amd.com/gpu": "1"},
+            False,
+            "amd.com/gpu",
+        ),
+        ("3 Insufficient nvidia.com/mig-1g.10gb.", {"nvidia.com/mig-1g.10gb": "1"}, False, "nvidia.com/mig-1g.10gb"),
+        ("3 Insufficient example.org/npu_v2.", {"example.org/npu_v2": "1"}, False, "example.org/npu_v2"),
+        ("3 Insufficient devic.es/dri-render.", {"devic.es/dri-render": "1"}, False, "devic.es/dri-render"),
+        ("3 Insufficient nvidia.com/gpu.", {}, False, ""),
+        ("3 Insufficient cpu, 3 Insufficient memory.", {NVIDIA: "1"}, False, ""),
+        ("0/1 nodes are available: 1 cannot allocate all claims.", {}, True, DEVICE_CLAIMS),
+        ("0/1 nodes are available: 1 cannot allocate all claims.", {}, False, ""),
+        ("1 node(s) had untolerated taint {x: }.", {NVIDIA: "1"}, True, ""),
+    ],
+)
+def test_what_a_pod_waits_for(message: str, requests: dict[str, str], claims: bool, resource: str) -> None:
+    assert waited_resource(message, requests, claims=claims) == resource
+
+
+def test_the_order_is_by_priority_then_age_then_name() -> None:
+    queue = Queue()
+    queue.wait("young", created="2026-02-01T00:00:00Z")
+    queue.wait("b", created="2026-01-01T00:00:00Z")
+    queue.wait("a", created="2026-01-01T00:00:00Z")
+    queue.wait("urgent", priority=1_000_000, created="2026-03-01T00:00:00Z")
+    queue.wait("other", priority=9_999_999, resource="amd.com/gpu")
+    place = queue.place(key("b"))
+    assert place is not None
+    assert (place.position, place.length, place.ahead) == (3, 4, "prod/a")
+    other = queue.place(key("other"))
+    assert other is not None
+    assert (other.position, other.length, other.ahead) == (1, 1, "")
+    assert queue.place(key("nobody")) is None
+    assert queue.depths() == {"prod": 5}
+
+
+def test_only_those_behind_are_told_and_all_at_once() -> None:
+    queue = Queue()
+    for number in range(6):
+        queue.wait(f"s{number}", created=str(number))
+    queue.fire()
+    queue.update(key("s4"), None)
+    queue.update(key("s2"), None)
+    assert len(queue.timers) == 1
+    assert queue.fire() == ["s3", "s5"]
+    queue.wait("first", priority=5)
+    assert queue.fire() == ["s0", "s1", "s3", "s5"]
+    queue.wait("last", created="9")
+    assert queue.fire() == []
+
+
+def test_the_same_news_twice_is_no_news() -> None:
+    queue = Queue()
+    waiting = Waiting(NVIDIA, 1, "0")
+    assert queue.update(key("a"), waiting)
+    assert not queue.update(key("a"), waiting)
+    assert queue.update(key("a"), waiting._replace(resource="amd.com/gpu"))
+    assert queue.update(key("a"), None)
+    assert not queue.update(key("a"), None)
+    assert queue.waiting() == {}
+
+
+def test_any_history_ends_in_the_order_that_sorting_gives() -> None:
+    chance = random.Random(7)
+    queue, model = Queue(), {}
+    for _ in range(2_000):
+        name = f"s{chance.randrange(60)}"
+        if chance.random() < 0.4:
+            model.pop(name, None)
+            queue.update(key(name), None)
+        else:
+            model[name] = (chance.randrange(4), str(chance.randrange(5)))
+            queue.wait(name, priority=model[name][0], created=model[name][1])
+    assert queue.order() == sorted(model, key=lambda n: (-model[n][0], model[n][1], n))

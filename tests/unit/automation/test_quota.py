@@ -1,0 +1,243 @@
+"""GPUQuotas: what is admitted, what is refused and in which words, and that two who ask at once cannot both get it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from automation.quota import NOTHING, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, claim_of, over_use, quota_of
+from automation.quota_book import QuotaBook
+from automation.quota_controller import quota_status
+from program.desired.engines import Tgi
+from program.desired.keys import ServiceKey
+from program.desired.model import DesiredModel, Gpu, ModelSource, SourceKind
+from program.desired.service import Autoscaling, DesiredService, HostPlacement, PodSettings
+
+NAME = QuotaName("prod", "team")
+GIB = 2**30
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def key(name: str, namespace: str = "prod") -> ServiceKey:
+    return ServiceKey("llmkube", namespace, name)
+
+
+def quota(**spec: Any) -> Quota:
+    return quota_of({"metadata": {"namespace": "prod", "name": "team"}, "spec": {"namespaceRef": "prod", **spec}})
+
+
+def book(**spec: Any) -> tuple[QuotaBook, list[str]]:
+    enqueued: list[str] = []
+    result = QuotaBook(on_admitted=lambda each: enqueued.append(each.name), now=lambda: "2026-01-01T00:00:00Z")
+    result.set_quota(NAME, quota(**spec))
+    return result, enqueued
+
+
+def gpus(count: int, *, priority: int = 10_000, created: str = "2026-01-01T00:00:00Z") -> QuotaClaim:
+    return QuotaClaim(gpus=count, priority=priority, created=created)
+
+
+@pytest.mark.parametrize(
+    ("spec", "claim", "used", "said"),
+    [
+        ({"gpuCount": 4}, gpus(2), QuotaUsage(gpus=2), ""),
+        (
+            {"gpuCount": 4},
+            gpus(3),
+            QuotaUsage(gpus=2),
+            "GPUQuota prod/team: 3 GPUs asked, 2 of 4 used by others; ask for less, free some, or raise the quota",
+        ),
+        ({"gpuCount": 0}, gpus(1), QuotaUsage(), "0 of 0 used"),
+        ({"gpuCount": 0}, QuotaClaim(memory_bytes=GIB), QuotaUsage(), ""),
+        (
+            {"gpuCount": 9, "vramBytes": 100},
+            QuotaClaim(gpus=1, gpu_memory_bytes=101),
+            QuotaUsage(),
+            "bytes of GPU memory",
+        ),
+        ({"gpuCount": 9, "vramBytes": 0}, QuotaClaim(gpus=1, gpu_memory_bytes=101), QuotaUsage(), ""),
+        ({"memory": "1Gi"}, QuotaClaim(memory_bytes=GIB), QuotaUsage(memory_bytes=1), "bytes of memory asked"),
+        (
+            {"gpuCount": 9, "minPriority": "normal"},
+            gpus(1, priority=1_000),
+            QuotaUsage(),
+            "admits priority normal (10000)",
+        ),
+        ({"gpuCount": 9, "minPriority": "normal"}, gpus(1, priority=10_000), QuotaUsage(), ""),
+        ({"gpuCount": -1, "memory": "much", "vramBytes": "x"}, gpus(99), QuotaUsage(), ""),
+    ],
+)
+def test_the_rule(spec: dict[str, Any], claim: QuotaClaim, used: QuotaUsage, said: str) -> None:
+    problem = admit([quota(**spec)], {NAME: used}, claim)
+    if not said:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert problem.reason == "QuotaExceeded"
+        assert said in problem.message
+        assert not problem.terminal
+
+
+def test_what_was_admitted_stays_and_only_growth_is_refused() -> None:
+    tight, used = [quota(gpuCount=1)], {NAME: QuotaUsage(gpus=5)}
+    assert admit(tight, used, gpus(4), held=gpus(4)) is None
+    assert admit(tight, used, gpus(3), held=gpus(4)) is None
+    problem = admit(tight, used, gpus(5), held=gpus(4))
+    assert problem is not None
+    assert "5 GPUs asked (it has 4)" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "selected"),
+    [
+        ({}, {}, True),
+        ({"matchLabels": {"team": "a"}}, {"team": "a", "x": "y"}, True),
+        ({"matchLabels": {"team": "a"}}, {"team": "b"}, False),
+        ({"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "b"]}]}, {"team": "b"}, True),
+        ({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}, {}, True),
+        ({"matchExpressions": [{"key": "team", "operator": "Exists"}]}, {}, False),
+        ({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, {}, True),
+        ({"matchExpressions": [{"key": "team", "operator": "Like"}]}, {"team": "a"}, False),
+    ],
+)
+def test_namespaces_are_selected_by_label(selector: dict[str, Any], labels: dict[str, str], selected: bool) -> None:
+    assert Quota(NAME, selector=selector).selects("prod", labels) is selected
+
+
+def test_a_claim_counts_all_replicas_that_there_may_ever_be() -> None:
+    model = DesiredModel(name="m", source=ModelSource(kind=SourceKind.REPOSITORY, address="o/r"))
+    service = DesiredService(
+        key=key("a"),
+        owner=None,
+        model=model,
+        engine=Tgi(),
+        replicas=2,
+        gpu=Gpu(count=4),
+        gpu_memory_bytes=10,
+        pod=PodSettings(memory_request="1Gi"),
+    )
+
+    def claim(**changes: Any) -> QuotaClaim:
+        return claim_of(service.model_copy(update=changes), priority=5, created="t")
+
+    assert claim() == QuotaClaim(gpus=8, gpu_memory_bytes=20, memory_bytes=2 * GIB, priority=5, created="t")
+    assert claim(autoscaling=Autoscaling(max_replicas=3)).gpus == 12
+    assert claim(suspended=True).is_nothing
+    assert claim(replicas=0).is_nothing
+    assert claim(host_placement=HostPlacement(host="mac")).is_nothing
+    assert claim(gpu=None).gpus == 0
+
+
+def test_of_many_who_ask_at_once_just_as_many_get_it_as_there_is() -> None:
+    quotas, _ = book(gpuCount=10)
+    start = threading.Barrier(20)
+    admitted: list[bool] = []
+
+    def ask(name: str) -> None:
+        start.wait()
+        admitted.append(quotas.decide(key(name), gpus(1)) is None)
+
+    threads = [threading.Thread(target=ask, args=(f"s{n}",)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 10
+    assert quotas.usages()[NAME].gpus == 10
+    assert quotas.usages()[NAME].denials == 10
+
+
+def test_what_becomes_free_goes_to_those_who_wait_by_priority_and_then_by_age() -> None:
+    quotas, enqueued = book(gpuCount=4)
+    assert quotas.decide(key("holder"), gpus(4)) is None
+    for name, priority, created in (("old", 1, "1"), ("older", 1, "0"), ("urgent", 9, "2"), ("huge", 99, "3")):
+        assert quotas.decide(key(name), gpus(9 if name == "huge" else 2, priority=priority, created=created))
+    quotas.release(key("holder"))
+    assert enqueued == ["urgent", "older"]
+    # Reserved in that moment: a newcomer finds nothing, whoever comes first to a worker.
+    assert quotas.decide(key("newcomer"), gpus(1, priority=1_000_000)) is not None
+    assert quotas.decide(key("older"), gpus(2)) is None
+    quotas.decide(key("urgent"), gpus(0))
+    assert enqueued[2:] == ["newcomer"]
+
+
+def test_a_refusal_is_counted_once_however_often_it_is_asked() -> None:
+    quotas, _ = book(gpuCount=1)
+    for _ in range(3):
+        quotas.decide(key("a"), gpus(2))
+    usage = quotas.usages()[NAME]
+    assert usage.denials == 1
+    assert usage.last_denial is not None
+    assert (usage.last_denial.service, usage.last_denial.time) == ("prod/a", "2026-01-01T00:00:00Z")
+    quotas.decide(key("a"), gpus(3))
+    assert quotas.usages()[NAME].denials == 2
+
+
+def test_a_denied_service_that_goes_waits_no_more() -> None:
+    quotas, enqueued = book(gpuCount=1)
+    quotas.decide(key("holder"), gpus(1))
+    quotas.decide(key("waiter"), gpus(1))
+    quotas.release(key("waiter"))
+    quotas.release(key("holder"))
+    assert enqueued == []
+    assert quotas.usages()[NAME].gpus == 0
+
+
+def test_services_that_run_when_the_loop_starts_are_admitted_with_what_they_have() -> None:
+    quotas, _ = book(gpuCount=1, vramBytes=10)
+    quotas.hold(key("old"), gpus(4))
+    # How much GPU memory that is only its own claim says.
+    assert quotas.decide(key("old"), QuotaClaim(gpus=4, gpu_memory_bytes=99)) is None
+    assert quotas.decide(key("old"), QuotaClaim(gpus=5, gpu_memory_bytes=99)) is not None
+    assert quotas.usages()[NAME].gpus == 4
+    assert quotas.decide(key("new"), gpus(1)) is not None
+
+
+def test_a_raised_quota_lets_in_who_waits_and_a_deleted_one_everybody() -> None:
+    quotas, enqueued = book(gpuCount=0)
+    quotas.decide(key("a"), gpus(1))
+    quotas.decide(key("b"), gpus(9))
+    quotas.set_quota(NAME, quota(gpuCount=1))
+    assert enqueued == ["a"]
+    quotas.set_quota(NAME, None)
+    assert enqueued == ["a", "b"]
+
+
+def test_a_quota_by_label_follows_the_labels_of_namespaces() -> None:
+    quotas = QuotaBook()
+    quotas.set_quota(NAME, Quota(NAME, selector={"matchLabels": {"team": "a"}}, gpus=2))
+    quotas.set_namespace("one", {"team": "a"})
+    quotas.set_namespace("two", {"team": "a"})
+    assert quotas.decide(key("x", "one"), gpus(2)) is None
+    assert quotas.decide(key("y", "two"), gpus(1)) is not None
+    assert quotas.decide(key("z", "three"), gpus(99)) is None
+    quotas.set_namespace("two", {})
+    assert quotas.decide(key("y", "two"), gpus(1)) is None
+    assert quotas.usages()[NAME].gpus == 2
+
+
+def test_a_service_without_a_claim_leaves_nothing_behind() -> None:
+    quotas, _ = book(gpuCount=1)
+    assert quotas.decide(key("a"), NOTHING) is None
+    assert quotas.decide(key("a"), gpus(1)) is None
+    quotas.release(key("a"))
+    assert quotas._held == {}
+    assert quotas._totals == {}
+
+
+def test_over_use_is_said_in_the_status_and_time_passes_only_with_change() -> None:
+    tight, used = quota(gpuCount=1), QuotaUsage(gpus=4, memory_bytes=5, denials=2)
+    assert over_use(tight, used) == "4 GPUs of 1"
+    status = quota_status(tight, used, {}, generation=3, now=NOW)
+    assert (status["usedGPUCount"], status["usedMemory"], status["admissionDenials"]) == (4, "5", 2)
+    (ready,) = status["conditions"]
+    assert (ready["status"], ready["reason"]) == ("True", "OverUsed")
+    assert "4 GPUs of 1" in ready["message"]
+    later = NOW.replace(year=NOW.year + 1)
+    assert quota_status(tight, used, status, generation=3, now=later) == status
+    assert (
+        quota_status(tight, QuotaUsage(gpus=1), status, generation=3, now=later)["conditions"][0]["reason"] == "InForce"
+    )
