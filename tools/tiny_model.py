@@ -21,11 +21,12 @@ class Shape:
     """The measures of a model. The defaults load in a second; others exist to check estimates of memory against."""
 
     architecture: str = "llama"
+    """`llama`; `deci`, whose layers may differ in their heads; `gemma3`, most of whose layers see a window only."""
     layers: int = 2
     width: int = 64
     heads: int = 4
     kv_heads: int | tuple[int, ...] = 2
-    """Of all layers, or layer by layer."""
+    """Of all layers, or layer by layer; 0 for a layer that needs none."""
     head_width: int | None = None
     """Numbers in a head's key and value; None means width / heads."""
     feed_forward: int = 128
@@ -98,10 +99,13 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
     def ones(size: int = shape.width) -> Any:
         return numpy.ones(size, dtype=numpy.float32)
 
+    # Gemma's output layer is its embedding.
+    gemma = shape.architecture.startswith("gemma")
     width, hidden = shape.width, shape.feed_forward
     writer.add_tensor("token_embd.weight", weights(shape.vocabulary, width))
     writer.add_tensor("output_norm.weight", ones())
-    writer.add_tensor("output.weight", weights(shape.vocabulary, width))
+    if not gemma:
+        writer.add_tensor("output.weight", weights(shape.vocabulary, width))
     for layer in range(shape.layers):
         block, kv_width = f"blk.{layer}", shape.kv_heads_of(layer) * head
         writer.add_tensor(f"{block}.attn_norm.weight", ones())
@@ -109,9 +113,10 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
             writer.add_tensor(f"{block}.attn_q.weight", weights(shape.heads * head, width))
             writer.add_tensor(f"{block}.attn_k.weight", weights(kv_width, width))
             writer.add_tensor(f"{block}.attn_v.weight", weights(kv_width, width))
-            writer.add_tensor(f"{block}.attn_output.weight", weights(width, shape.heads * head))
+        # A layer without key and value heads (`deci` has such) is linear there.
+        writer.add_tensor(f"{block}.attn_output.weight", weights(width, shape.heads * head))
         writer.add_tensor(f"{block}.ffn_norm.weight", ones())
-        if shape.architecture.startswith("gemma"):
+        if gemma:
             writer.add_tensor(f"{block}.post_attention_norm.weight", ones())
             writer.add_tensor(f"{block}.post_ffw_norm.weight", ones())
         if shape.architecture == "gemma3":

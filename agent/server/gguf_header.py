@@ -76,6 +76,8 @@ _ARCHITECTURE_NUMBERS = frozenset(
         "block_count",
         "feed_forward_length",
         "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
         "vocab_size",
         "attention.head_count",
         "attention.head_count_kv",
@@ -222,7 +224,7 @@ class Header:
             sliding_window=number("attention.sliding_window") or None,
             sliding_window_layers=sum(map(bool, pattern)) if pattern else None,
             vocabulary_size=number("vocab_size") or self._numbers.get(_TOKENS),
-            feed_forward_length=number("feed_forward_length"),
+            feed_forward_length=self._feed_forward(architecture),
             expert_count=number("expert_count") or None,
             weights_bytes=self._weights_bytes,
             expert_bytes=(self._expert_bytes or None) if self._weights_bytes else None,
@@ -230,6 +232,17 @@ class Header:
             value_length=0 if latent else number("attention.value_length"),
             tensor_count=self._tensors,
         )
+
+    def _feed_forward(self, architecture: str) -> int | None:
+        """Give the width of what one token passes through: with experts, of all that it uses together."""
+        dense = self._numbers.get(f"{architecture}.feed_forward_length")
+        if not self._numbers.get(f"{architecture}.expert_count"):
+            return dense
+        used = self._numbers.get(f"{architecture}.expert_used_count") or 1
+        of_expert = self._numbers.get(f"{architecture}.expert_feed_forward_length")
+        if of_expert:
+            return max(dense or 0, of_expert * used)
+        return dense * used if dense else None
 
     def _check_architecture(self) -> str:
         architecture = self._texts.get("general.architecture", "")

@@ -134,6 +134,7 @@ class GgufFacts(Desired):
     """Layers that look back only so far; None where the header leaves it to the architecture."""
     vocabulary_size: int | None = None
     feed_forward_length: int | None = None
+    """Width of the feed-forward layers; with experts, of all those together that one token uses."""
     expert_count: int | None = None
     weights_bytes: int | None = None
     """All tensors together, from their shapes and types."""

@@ -120,7 +120,7 @@ class GgufStatus(CrdModel):
     embedding_size: int | None = optional("Width of the embeddings.", format="int64")
     expert_bytes: int | None = optional("Tensors of mixture-of-experts layers in bytes.", format="int64")
     expert_count: int | None = optional("Experts of a mixture-of-experts layer.", format="int64")
-    feed_forward_length: int | None = optional("Width of the feed-forward layers.", format="int64")
+    feed_forward_length: int | None = optional("Width of the feed-forward layers, or of all experts that a token uses.", format="int64")
     file_version: int | None = optional("Version of the GGUF format.", format="int64")
     head_count: int | None = optional("Attention heads.", format="int64")
     head_count_kv: int | None = optional("Key and value heads.", name="headCountKV", format="int64")
