@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kubeapi.client import KubeClient
-from program.dialects.llmkube.service_status import PRIORITIES
 from tests.support import node as real
 from tests.support.controlplane import Api
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds
@@ -45,7 +44,7 @@ def client(node_cluster: tuple[LocalCluster, Node]) -> Iterator[KubeClient]:
     """The administrator, on a cluster with the CRDs and the priority classes."""
     administrator = KubeClient.from_kubeconfig(str(node_cluster[0].kubeconfig))
     install_crds(administrator)
-    real.install_priority_classes(administrator, PRIORITIES)
+    real.install_priority_classes(administrator)
     yield administrator
     administrator.close()
 

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane
@@ -170,16 +171,10 @@ def kill_program(pod: Json, program: str) -> None:
         os.kill(victim.pid, signal.SIGKILL)
 
 
-def install_priority_classes(client: KubeClient, values: dict[str, int]) -> None:
+def install_priority_classes(client: KubeClient) -> None:
     """Make the classes that services name, as an installation does."""
-    for name, value in values.items():
-        body = {
-            "apiVersion": kinds.PRIORITY_CLASSES.api_version,
-            "kind": "PriorityClass",
-            "metadata": {"name": f"llmkube-{name}"},
-            "value": value,
-        }
-        client.apply(kinds.PRIORITY_CLASSES, None, body, field_manager="tests", force=True)
+    for document in priority_classes():
+        client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
 
 
 def volume_for_claim(client: KubeClient, namespace: str, claim: str, folder: Path) -> None:
