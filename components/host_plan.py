@@ -19,10 +19,9 @@ from program.desired.errors import SpecInvalid
 from program.desired.model import SourceKind
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
-from program.runtimes.base import mentions
+from program.dialects.llmkube.source import file_url
+from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small_completion
 from program.runtimes.llamacpp import host_argv
-
-_NO_CHAT = ("--embedding", "--embeddings", "--rerank", "--reranking")
 
 
 def host_process(desired: DesiredService, host: str) -> RenderedObject:
@@ -46,8 +45,7 @@ def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
     engine = desired.engine
     if isinstance(engine, LlamaCpp):
         argv = ("llama-server", *_llama_argv(desired))
-        chats = not any(mentions(engine.extra_args, flag) for flag in _NO_CHAT)
-        health, completion = "/health", "/v1/chat/completions" if chats else None
+        health, completion = "/health", _completion_path(desired, engine)
     elif isinstance(engine, Generic):
         if not desired.command:
             raise SpecInvalid(
@@ -74,6 +72,14 @@ def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
     )
 
 
+def _completion_path(desired: DesiredService, engine: LlamaCpp) -> str | None:
+    """Choose where the agent asks for proof. Where only the user's own arguments turn chat off, health must do."""
+    chats = not any(mentions(engine.extra_args, flag) for flag in (*EMBEDDING_FLAGS, *RERANK_FLAGS))
+    if not desired.completion_check or (desired.mode == "chat" and not chats):
+        return None
+    return small_completion(desired.mode).path
+
+
 def _llama_argv(desired: DesiredService) -> list[str]:
     return host_argv(
         desired,
@@ -86,14 +92,16 @@ def _llama_argv(desired: DesiredService) -> list[str]:
 
 def _file(desired: DesiredService) -> FilePlan | None:
     model = desired.model
-    if model.source.kind is SourceKind.REPOSITORY or desired.skip_model_init:
+    if desired.skip_model_init or (model.source.kind is SourceKind.REPOSITORY and not model.files):
         return None
     if model.source.kind is SourceKind.CLAIM:
         raise SpecInvalid(field="spec.modelRef", why="weights on a PersistentVolumeClaim cannot be read on a host")
+    if model.source.kind is SourceKind.S3 or len(model.files) > 1:
+        raise SpecInvalid(field="spec.modelRef", why="a host fetches one file by http(s), hf:// or from its own disk")
     # The size is left to the download itself: it is learnt late, and a changed plan would restart the process.
     return FilePlan(
-        source=model.source.download_address,
+        source=file_url(model.source, model.files[0]) if model.files else model.source.download_address,
         cache_key=model.cache_key or hashlib.sha256(model.source.address.encode()).hexdigest()[:16],
-        file_name=model.file_name or "model.gguf",
+        file_name=model.file_name.rpartition("/")[2] or "model.gguf",
         sha256=model.sha256,
     )

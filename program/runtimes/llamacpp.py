@@ -135,7 +135,14 @@ def host_argv(
     """
     settings = _settings(desired)
     extra = settings.extra_args
-    sized = settings.model_copy(update={"context_size": settings.context_size or HOST_CONTEXT_SIZE})
+    # A host's plan carries one file: neither a draft model nor a projector.
+    drafted = desired.draft is not None or (settings.speculative is not None and settings.speculative.draft_path)
+    sized = settings.model_copy(
+        update={
+            "context_size": settings.context_size or HOST_CONTEXT_SIZE,
+            "speculative": None if drafted else settings.speculative,
+        }
+    )
     gpu, flash, lock = desired.gpu, _flash(settings, accelerator), False
     if accelerator == "metal":
         # Apple's GPU is not counted: one per machine, and every Metal model gets it.
@@ -149,7 +156,6 @@ def host_argv(
         *["--port", port],
         *([] if mentions(extra, "--host") else ["--host", host]),
         *_gpu(gpu),
-        # A host's plan carries one file: neither a draft model nor a projector.
         *_engine(sized, flash=flash, lock=lock, mode=desired.mode),
     ]
 

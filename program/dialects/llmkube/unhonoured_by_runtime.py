@@ -1,0 +1,113 @@
+"""Fields of an InferenceService that its runtime has no use for. Pure; `unhonoured` calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from program.desired.facts import Problem
+from program.desired.service import DesiredService
+from program.dialects.llmkube.engine_schema import SglangSpec, SglangSpeculativeSpec, SpeculativeSpec, VllmSpec
+from program.dialects.llmkube.service_schema import ServiceSpec
+from program.dialects.llmkube.sglang_settings import UNKNOWN_ALGORITHMS, UNKNOWN_PARSERS
+
+_LLAMACPP = frozenset({"llamacpp"})
+_RUNTIMES_OF = {
+    **dict.fromkeys(
+        (
+            "batch_size",
+            "cache_type_custom_k",
+            "cache_type_custom_v",
+            "cache_type_k",
+            "cache_type_v",
+            "context_size",
+            "flash_attention",
+            "jinja",
+            "metadata_overrides",
+            "moe_cpu_layers",
+            "moe_cpu_offload",
+            "no_kv_offload",
+            "no_warmup",
+            "reasoning_budget",
+            "reasoning_budget_message",
+            "rope_scaling",
+            "speculative_decoding",
+            "tensor_overrides",
+            "u_batch_size",
+        ),
+        _LLAMACPP,
+    ),
+    "parallel_slots": frozenset({"llamacpp", "vllm"}),
+    "extra_args": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi"}),
+    "bind_address": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi"}),
+    "args": frozenset({"generic"}),
+    "vllm_config": frozenset({"vllm"}),
+    "sglang_config": frozenset({"sglang"}),
+    "tgi_config": frozenset({"tgi"}),
+    "persona_plex_config": frozenset({"personaplex"}),
+}
+_OMLX = ("hot_cache_max_size", "paged_ssd_cache_dir", "paged_ssd_cache_max_size", "turbo_quant_bits")
+_CHAT_ONLY = ("tgi", "personaplex", "llamacpp-router")
+
+
+def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
+    """Name what the runtime ignores, and settings of its own that cannot be had as they are."""
+    for field, runtimes in _RUNTIMES_OF.items():
+        value = getattr(spec, field)
+        asked = value is not None and value is not False and value not in ([], "")
+        if asked and spec.runtime not in runtimes:
+            yield _problem(wire_name(field), f"has no effect with runtime {spec.runtime}")
+    for field in _OMLX:
+        if getattr(spec, field):
+            yield _problem(wire_name(field), "is for oMLX, which is none of the runtimes")
+    if desired.mode != "chat" and spec.runtime in _CHAT_ONLY:
+        yield _problem("spec.mode", f"has no effect with runtime {spec.runtime}")
+    if spec.runtime == "llamacpp" and spec.reasoning_budget_message and spec.reasoning_budget is None:
+        yield _problem("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
+    if spec.runtime == "vllm":
+        yield from _vllm((spec.vllm_config or VllmSpec()).speculative or SpeculativeSpec())
+    if spec.runtime == "sglang":
+        yield from _sglang(spec.sglang_config or SglangSpec())
+
+
+def wire_name(field: str) -> str:
+    """Give the path of a field of the spec, as users write it."""
+    return f"spec.{ServiceSpec.model_fields[field].alias}"
+
+
+def _problem(field: str, message: str, reason: str = "NotHonoured") -> Problem:
+    return Problem(reason=reason, message=message, field=field, terminal=True)
+
+
+def _vllm(speculative: SpeculativeSpec) -> Iterator[Problem]:
+    if speculative.enabled and not speculative.model:
+        yield _problem(
+            "spec.vllmConfig.speculative.model",
+            "is empty, so speculative decoding stays off; name the draft Model",
+            "SpeculativeMissingModel",
+        )
+
+
+def _sglang(config: SglangSpec) -> Iterator[Problem]:
+    at = "spec.sglangConfig"
+    if config.tool_call_parser in UNKNOWN_PARSERS:
+        yield _problem(f"{at}.toolCallParser", f"SGLang has no parser `{config.tool_call_parser}`")
+    wish = config.speculative or SglangSpeculativeSpec()
+    if wish.algorithm in UNKNOWN_ALGORITHMS and wish.enabled:
+        yield _problem(f"{at}.speculative.algorithm", f"SGLang has no `{wish.algorithm}`; use EAGLE or EAGLE3")
+    if wish.enabled and not wish.algorithm:
+        yield _problem(
+            f"{at}.speculative.algorithm",
+            "is empty, so speculative decoding stays off; name the algorithm",
+            "SpeculativeMissingConfig",
+        )
+    thresholds = {
+        "acceptThresholdSingle": wish.accept_threshold_single,
+        "acceptThresholdAcc": wish.accept_threshold_acc,
+    }
+    for name, value in thresholds.items():
+        if value is not None and not wish.enabled:
+            yield _problem(
+                f"{at}.speculative.{name}",
+                "has no effect while speculative decoding is off",
+                "SpeculativeAcceptThresholdUnused",
+            )
