@@ -1,0 +1,256 @@
+"""The loop's eyes on a real API server: APIs that come and go, quotas and their status, namespaces on their way out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.observe import observe
+from automation.optional_apis import OptionalApis
+from automation.quota import QuotaClaim, QuotaName
+from automation.quota_controller import QuotaController, running_claims
+from automation.watch import World
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+from program.desired.keys import ServiceKey
+from tests.support.controlplane import eventually
+from tests.support.loop import install_crds, service
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    made = KubeClient.from_kubeconfig(str(kubeconfig))
+    install_crds(made)
+    yield made
+    made.close()
+
+
+class Eyes:
+    """A World over one namespace, and what it enqueued."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self.enqueued: list[str] = []
+        self.world = World(
+            client,
+            namespaces=(namespace,),
+            enqueue=lambda key: self.enqueued.append(key.name),
+            enqueue_model=lambda namespace, name: None,
+        )
+        # The same object, only that a minute of it is a second.
+        self.world.optional._check_every_s = 1.0
+        self.world.optional._retry_s = 0.2
+        self.world.start()
+        assert self.world.wait_synced(20)
+
+
+@pytest.fixture
+def eyes(client: KubeClient, namespace: str) -> Iterator[Eyes]:
+    made = Eyes(client, namespace)
+    yield made
+    made.world.stop()
+
+
+def extension(kind: Kind) -> Json:
+    """A CRD of one of the optional kinds, open to any content."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{kind.plural}.{kind.group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {
+            "group": kind.group,
+            "names": {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.lower()},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": kind.api_version.rpartition("/")[2],
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+def owned_by(cr: Json, kind: Kind, name: str) -> Json:
+    owner = {
+        "apiVersion": cr["apiVersion"],
+        "kind": cr["kind"],
+        "name": cr["metadata"]["name"],
+        "uid": cr["metadata"]["uid"],
+        "controller": True,
+    }
+    labels = {naming.LABEL_SERVICE: cr["metadata"]["name"]}
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+        "spec": {},
+    }
+
+
+def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind(
+    client: KubeClient, namespace: str, eyes: Eyes
+) -> None:
+    world, kind = eyes.world, kinds.SCALED_OBJECTS
+    assert world.installed() == frozenset()
+    assert "ScaledObject" not in world.watched_kinds()
+    cr = service(client, namespace, "idle", autoscaling={"minReplicas": 1, "maxReplicas": 2})
+    key = ServiceKey("llmkube", namespace, "idle")
+    eventually(lambda: world.services.get(namespace, "idle"), what="the service in the cache")
+    client.apply(kinds.CRDS, None, extension(kind), field_manager="tests", force=True)
+    try:
+        eventually(lambda: kind.full_name in world.installed(), what="KEDA to be noticed")
+        assert "ScaledObject" in world.watched_kinds()
+        client.create(kind, namespace, owned_by(cr, kind, "idle"))
+        eventually(
+            lambda: ("ScaledObject", "idle") in world.index.objects(namespace, "idle"), what="the object in the index"
+        )
+        seen = observe(world, key, owner=cr["metadata"]["uid"])
+        assert [live.name.kind for live in seen.live] == ["ScaledObject"]
+        assert seen.autoscaler is not None
+        eyes.enqueued.clear()
+    finally:
+        client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+    eventually(lambda: world.installed() == frozenset(), what="KEDA to be missed", timeout_s=30)
+    assert world.index.objects(namespace, "idle") == {}
+    assert "idle" in eyes.enqueued
+    assert world.optional.informer(kind) is None
+    # Nothing asks for what is gone: only the look, once a second here, goes on.
+    time.sleep(0.5)
+    before = client.requests_total
+    time.sleep(3.0)
+    assert client.requests_total - before <= 6
+
+
+def test_an_api_that_may_not_be_listed_is_as_good_as_absent(
+    control_plane: LocalCluster, namespace: str, tmp_path: Path, client: KubeClient
+) -> None:
+    control_plane.write_kubeconfig(tmp_path / "guest", user="guest", groups=("guests",))
+    guest = KubeClient.from_kubeconfig(str(tmp_path / "guest"))
+    optional = OptionalApis(
+        guest,
+        [kinds.GPU_QUOTAS],
+        make=lambda kind: pytest.fail(f"an informer of {kind.kind}"),
+        on_change=lambda changed: None,
+        namespace=namespace,
+    )
+    optional.start()
+    try:
+        assert optional.wait_synced(10.0)
+        assert optional.served == frozenset()
+    finally:
+        optional.stop()
+        guest.close()
+
+
+def quota(name: str, **spec: Any) -> Json:
+    return {
+        "apiVersion": kinds.GPU_QUOTAS.api_version,
+        "kind": "GPUQuota",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, namespace: str, eyes: Eyes) -> None:
+    world, name = eyes.world, QuotaName(namespace, "team")
+    key = ServiceKey("llmkube", namespace, "a")
+    controller = QuotaController(client, world)
+    controller.start()
+    client.create(kinds.GPU_QUOTAS, namespace, quota("team", namespaceRef=namespace, gpuCount=2))
+    eventually(lambda: name in world.quotas.usages(), what="the quota to be known")
+    assert world.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None
+    denied = world.quotas.decide(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
+    assert denied is not None
+    assert f"GPUQuota {namespace}/team: 1 GPUs asked, 2 of 2 used by others" in denied.message
+
+    def status() -> Json:
+        return client.get(kinds.GPU_QUOTAS, namespace, "team").get("status") or {}
+
+    eventually(lambda: status().get("admissionDenials") == 1, what="the denial in the status")
+    found = status()
+    assert (found["usedGPUCount"], found["lastDenial"]["service"]) == (2, f"{namespace}/b")
+    version = client.get(kinds.GPU_QUOTAS, namespace, "team")["metadata"]["resourceVersion"]
+    controller.report()
+    assert client.get(kinds.GPU_QUOTAS, namespace, "team")["metadata"]["resourceVersion"] == version
+    client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 1}})
+    eventually(lambda: status()["conditions"][0]["reason"] == "OverUsed", what="the over-use in the status")
+    assert world.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None, "what runs goes on"
+    eyes.enqueued.clear()
+    client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 3}})
+    eventually(lambda: "b" in eyes.enqueued, what="the one that waits to be enqueued")
+
+
+def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, namespace: str, eyes: Eyes) -> None:
+    world = eyes.world
+    cr = service(client, namespace, "old", priority="high", resources={"gpuMemory": "8Gi"})
+    body = owned_by(cr, kinds.DEPLOYMENTS, "old")
+    labels = {"app": "old"}
+    resources = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"memory": "1Gi"}}
+    body["spec"] = {
+        "replicas": 3,
+        "selector": {"matchLabels": labels},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "engine", "image": "none", "resources": resources}]},
+        },
+    }
+    client.create(kinds.DEPLOYMENTS, namespace, body)
+    eventually(lambda: world.index.objects(namespace, "old"), what="the Deployment in the index")
+    claim = running_claims(world)[ServiceKey("llmkube", namespace, "old")]
+    assert (claim.gpus, claim.memory_bytes, claim.gpu_memory_bytes) == (6, 3 * 2**30, 24 * 2**30)
+
+
+def test_a_namespace_that_is_being_deleted_is_known_as_such(client: KubeClient, eyes: Eyes, namespace: str) -> None:
+    service(client, namespace, "left")
+    eventually(lambda: eyes.world.services.get(namespace, "left"), what="the service in the cache")
+    holding = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "holds", "finalizers": ["example.org/holds"]},
+    }
+    client.create(kinds.CONFIG_MAPS, namespace, holding)
+    assert not observe(eyes.world, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
+    eyes.enqueued.clear()
+    client.delete(kinds.NAMESPACES, None, namespace)
+    try:
+        eventually(lambda: eyes.world.is_terminating(namespace), what="the namespace to be seen terminating")
+        assert "left" in eyes.enqueued
+        assert observe(eyes.world, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
+    finally:
+        client.patch(kinds.CONFIG_MAPS, namespace, "holds", {"metadata": {"finalizers": None}})
+
+
+def test_a_priority_is_the_value_of_its_class(client: KubeClient, namespace: str, eyes: Eyes) -> None:
+    name = f"class-{namespace}"
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 4321,
+    }
+    service(client, namespace, "chat", priorityClassName=name)
+    key = ServiceKey("llmkube", namespace, "chat")
+    eventually(lambda: eyes.world.services.get(namespace, "chat"), what="the service in the cache")
+    assert observe(eyes.world, key, owner="x").priority_value is None
+    eyes.enqueued.clear()
+    client.create(kinds.PRIORITY_CLASSES, None, body)
+    try:
+        eventually(lambda: "chat" in eyes.enqueued, what="the service to be enqueued")
+        assert observe(eyes.world, key, owner="x").priority_value == 4321
+    finally:
+        client.delete(kinds.PRIORITY_CLASSES, None, name)
