@@ -16,5 +16,5 @@ class Autoscaler(ServiceObjects):
 
     @property
     def autoscaler(self) -> pulumi.CustomResource | None:
-        """The HorizontalPodAutoscaler."""
-        return self.objects.get("hpa")
+        """The HorizontalPodAutoscaler, or KEDA's ScaledObject in its place."""
+        return self.objects.get("hpa") or self.objects.get("scaler")

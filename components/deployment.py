@@ -13,10 +13,10 @@ from program.desired.service import DesiredService
 
 
 def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObject:
-    """Build the Deployment. While the service autoscales, the number of replicas is left to the autoscaler."""
+    """Build the Deployment. While the service autoscales and runs, the number of replicas is left to the autoscaler."""
     template = pod_template(desired, options)
     spec: JsonObject = {"selector": {"matchLabels": selector_labels(desired)}, "template": template}
-    if desired.suspended:
+    if is_stopped(desired):
         spec["replicas"] = 0
     elif desired.autoscaling is None:
         spec["replicas"] = desired.replicas
@@ -32,6 +32,15 @@ def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObjec
     )
     manifest: JsonObject = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
     return RenderedObject("deployment", naming.TYPE_SERVICE, manifest)
+
+
+def is_stopped(desired: DesiredService) -> bool:
+    """Tell whether no replica shall run, whatever an autoscaler would like.
+
+    `replicas: 0` stops a service, but for one that scales to nothing by itself, for which it is only the start.
+    """
+    scaling = desired.autoscaling
+    return desired.suspended or (desired.replicas == 0 and (scaling is None or scaling.min_replicas > 0))
 
 
 def count_or_share(text: str) -> int | str:

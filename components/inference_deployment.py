@@ -1,4 +1,4 @@
-"""The component that serves a model from pods: a Service and a Deployment. Used by `program.fleet`."""
+"""The component that serves a model from pods: a Service, a Deployment, what guards them. Used by `program.fleet`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from components.kubernetes_object import ServiceObjects, ServiceObjectsArgs
 
 
 class InferenceDeployment(ServiceObjects):
-    """Run one model server's pods and give them a stable address.
+    """Run one model server's pods, give them a stable address, and guard them where that is asked for.
 
     A service that runs on a host brings only the Service, and one that is paused or scaled to nothing keeps both.
     """

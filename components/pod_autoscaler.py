@@ -15,7 +15,7 @@ DEFAULT_TARGET = "2"
 
 
 def pod_autoscaler(desired: DesiredService, scaling: Autoscaling) -> RenderedObject:
-    """Build the autoscaler.
+    """Build the autoscaler. It keeps one replica at least: Kubernetes' own cannot start from nothing.
 
     Raises SpecInvalid for a metric without the target that its type needs.
     """
@@ -32,7 +32,7 @@ def pod_autoscaler(desired: DesiredService, scaling: Autoscaling) -> RenderedObj
                 "kind": "Deployment",
                 "name": naming.deployment_name(desired.key.name),
             },
-            "minReplicas": scaling.min_replicas,
+            "minReplicas": max(1, scaling.min_replicas),
             "maxReplicas": scaling.max_replicas,
             "metrics": metrics,
         },
@@ -40,14 +40,24 @@ def pod_autoscaler(desired: DesiredService, scaling: Autoscaling) -> RenderedObj
     return RenderedObject("hpa", naming.TYPE_AUTOSCALER, manifest)
 
 
-def _metric(metric: ScalingMetric, field: str) -> JsonObject:
-    if metric.type == "Pods":
-        if not metric.target_average_value:
-            raise SpecInvalid(field=f"{field}.targetAverageValue", why="a metric of type `Pods` needs it")
-        return _pods_metric(metric.name, metric.target_average_value)
+def target_average(metric: ScalingMetric, field: str) -> str:
+    """Return the target of a metric of pods. Raises SpecInvalid when it has none."""
+    if not metric.target_average_value:
+        raise SpecInvalid(field=f"{field}.targetAverageValue", why="a metric of type `Pods` needs it")
+    return metric.target_average_value
+
+
+def target_utilization(metric: ScalingMetric, field: str) -> int:
+    """Return the target of a resource, in percent. Raises SpecInvalid when it has none."""
     if metric.target_average_utilization is None:
         raise SpecInvalid(field=f"{field}.targetAverageUtilization", why="a metric of type `Resource` needs it")
-    target: JsonObject = {"type": "Utilization", "averageUtilization": metric.target_average_utilization}
+    return metric.target_average_utilization
+
+
+def _metric(metric: ScalingMetric, field: str) -> JsonObject:
+    if metric.type == "Pods":
+        return _pods_metric(metric.name, target_average(metric, field))
+    target: JsonObject = {"type": "Utilization", "averageUtilization": target_utilization(metric, field)}
     return {"type": "Resource", "resource": {"name": metric.name, "target": target}}
 
 

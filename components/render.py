@@ -5,15 +5,26 @@ Called by `program.fleet`, the loop (for the fingerprint), the CLI and the tests
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from components.cache_claim import cache_claim
-from components.deployment import deployment
+from components.deployment import deployment, is_stopped
+from components.disruption_budget import disruption_budget
+from components.extensions import is_installed, keda_scales
 from components.host_plan import host_process
+from components.level_objective import level_objective
 from components.model_files import model_files
+from components.network_policy import network_policy
 from components.options import RenderOptions
 from components.pod_autoscaler import pod_autoscaler
-from components.rendered import RenderedService
+from components.pod_monitor import pod_monitor
+from components.rendered import RenderedObject, RenderedService
+from components.scaled_object import scaled_object
 from components.service import service
+from components.way_in import http_route, ingress
+from kubeapi import kinds
 from program.desired.service import DesiredService
+from program.runtimes import runtime_for
 
 __all__ = ["RenderOptions", "render"]
 
@@ -28,10 +39,28 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     if placement is not None:
         processes = () if placement.host is None else (host_process(desired, placement.host),)
         return RenderedService.of(desired.key, processes)
-    objects = [service(desired)]
-    if desired.autoscaling is not None:
-        objects.append(pod_autoscaler(desired, desired.autoscaling))
-    objects.append(deployment(desired, options))
+    objects = (service(desired), *_asked_for(desired, options), deployment(desired, options))
     mounts_cache = model_files(desired, options).uses_cache_claim
     shared = (cache_claim(desired, options),) if mounts_cache and not options.claim_exists else ()
-    return RenderedService.of(desired.key, tuple(objects), shared)
+    return RenderedService.of(desired.key, objects, shared)
+
+
+def _asked_for(desired: DesiredService, options: RenderOptions) -> Iterator[RenderedObject]:
+    """Render what not every service has, each kind by its own condition."""
+    if (scaling := desired.autoscaling) is not None and not is_stopped(desired):
+        by_keda = keda_scales(scaling, options)
+        yield scaled_object(desired, scaling, options) if by_keda else pod_autoscaler(desired, scaling)
+    if desired.disruption.max_unavailable:
+        yield disruption_budget(desired)
+    if desired.network is not None:
+        yield network_policy(desired, desired.network)
+    if (expose := desired.expose) is not None and expose.by == "ingress":
+        yield ingress(desired, expose)
+    elif expose is not None and is_installed(kinds.HTTP_ROUTES, options):
+        yield http_route(desired, expose)
+    if options.monitors and runtime_for(desired.engine).serves_metrics and is_installed(kinds.POD_MONITORS, options):
+        yield pod_monitor(desired)
+    if desired.slo is not None and is_installed(kinds.SERVICE_LEVEL_OBJECTIVES, options):
+        objective = level_objective(desired, desired.slo)
+        if objective is not None:
+            yield objective

@@ -27,6 +27,8 @@ def service(desired: DesiredService) -> RenderedObject:
         "port": service_port(desired),
         "targetPort": container_port(desired),
     }
+    if desired.endpoint.type == "NodePort" and desired.endpoint.node_port is not None:
+        port["nodePort"] = desired.endpoint.node_port
     manifest: JsonObject = {
         "apiVersion": "v1",
         "kind": "Service",

@@ -14,10 +14,12 @@ from pulumi.resource import DependencyResource
 
 from components import naming, urns
 from components.autoscaler import Autoscaler
+from components.exposure import Exposure
 from components.hosted_process import HostedProcess
 from components.inference_deployment import InferenceDeployment
 from components.kubernetes_object import ServiceComponent, ServiceObjects, ServiceObjectsArgs
 from components.model_cache import ModelCache, ModelCacheArgs
+from components.monitoring import Monitoring
 from components.rendered import RenderedObject, RenderedService
 
 WINDOW = 32
@@ -26,6 +28,8 @@ _COMPONENTS: dict[str, ServiceComponent] = {
     naming.TYPE_SERVICE: InferenceDeployment,
     naming.TYPE_AUTOSCALER: Autoscaler,
     naming.TYPE_HOST_PROCESS: HostedProcess,
+    naming.TYPE_EXPOSURE: Exposure,
+    naming.TYPE_MONITORING: Monitoring,
 }
 
 
