@@ -13,7 +13,7 @@ from typing import Any
 
 from automation.completion_check import Proof
 from automation.engine_start import is_healthy
-from program.desired.facts import PodFacts, ServiceFacts
+from program.desired.facts import ServiceFacts
 
 Object = dict[str, Any]
 Proofs = Mapping[str, Proof | None]
@@ -97,28 +97,18 @@ def all_serve(pods: tuple[Object, ...], proofs: Proofs) -> bool:
 
 
 def counted(facts: ServiceFacts, pods: tuple[Object, ...], proofs: Proofs | None) -> ServiceFacts:
-    """Count only replicas that serve."""
-    if proofs is None or facts.hosted is not None:
+    """Count only replicas that serve, and tell of each what it answered.
+
+    The Deployment's own count may be ahead of what is known of its pods, so it never adds a replica of which nothing is
+    known. Where there are no pods at all there is nothing to ask, and its count holds.
+    """
+    if proofs is None or facts.hosted is not None or not pods:
         return facts
-    serving = sum(proof is not None and proof.serves for proof in proofs.values())
-    ready = min(facts.ready_replicas, serving)
-    known = {pod.name: pod for pod in facts.pods}
-    for pod in pods:
-        name = pod["metadata"]["name"]
-        if name not in proofs:
-            continue
-        proof = proofs[name]
-        about = known.get(name) or PodFacts(
-            name=name, uid=pod["metadata"]["uid"], phase=pod["phase"], ready=pod["ready"]
-        )
-        found: dict[str, Any] = {"proof": "", "proof_message": ""}
-        if proof is not None:
-            found = {"proof": proof.state, "proof_message": proof.message}
-        known[name] = about.model_copy(update=found)
-    return facts.model_copy(
-        update={
-            "ready_replicas": ready,
-            "unproved_replicas": max(len(proofs), facts.ready_replicas) - ready,
-            "pods": tuple(known[name] for name in sorted(known)),
-        }
-    )
+    ready = min(facts.ready_replicas, sum(proof is not None and proof.serves for proof in proofs.values()))
+    told = []
+    for pod in facts.pods:
+        proof = proofs.get(pod.name)
+        known = {"proof": proof.state, "proof_message": proof.message} if proof is not None else {}
+        told.append(pod.model_copy(update=known))
+    unproved = max(len(proofs), facts.ready_replicas) - ready
+    return facts.model_copy(update={"ready_replicas": ready, "unproved_replicas": unproved, "pods": tuple(told)})

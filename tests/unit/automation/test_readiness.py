@@ -8,7 +8,7 @@ import pytest
 
 from automation.completion_check import Proof
 from automation.readiness import REPLACEMENT_S, Replaced, condition_for, counted, to_replace, written_proof
-from program.desired.facts import HostedFacts, ServiceFacts
+from program.desired.facts import HostedFacts, PodFacts, ServiceFacts
 from tests.support.pods import remembered as pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -17,7 +17,8 @@ FAILED, FAILED_ONCE = Proof("failed", "500", tries=3), Proof("failed", "500", tr
 
 
 def facts(ready: int, **fields: object) -> ServiceFacts:
-    return ServiceFacts(desired_replicas=3, replicas=3, ready_replicas=ready, **fields)  # type: ignore[arg-type]
+    pods = (PodFacts(name="a"), PodFacts(name="b"))
+    return ServiceFacts(desired_replicas=3, replicas=3, ready_replicas=ready, pods=pods, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,13 @@ def test_health_is_enough_where_no_check_is_wanted_and_on_hosts() -> None:
 
 
 def test_what_a_pod_answered_is_among_its_facts() -> None:
-    (told,) = counted(facts(1), (pod("a"),), {"a": FAILED}).pods
+    told, other = counted(facts(1), (pod("a"), pod("b", healthy=False)), {"a": FAILED}).pods
     assert (told.name, told.proof, told.proof_message) == ("a", "failed", "500")
+    assert (other.name, other.proof) == ("b", "")
+
+
+def test_where_there_are_no_pods_to_ask_the_deployment_is_believed() -> None:
+    assert counted(facts(2), (), {}) == facts(2)
 
 
 @pytest.mark.parametrize(
