@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup tools demo demo-down test test-unit check bench crds clean
+.PHONY: help setup tools demo demo-down test test-unit check bench crds monitoring clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compa
 crds: $(STAMP) ## Generate the CRDs in docs/crds and the PriorityClasses in docs/install again
 	@$(BIN)/python -m program.dialects.crds docs/crds
 	@$(BIN)/python -m components.priority_classes docs/install/priority-classes.yaml
+
+monitoring: $(STAMP) ## Generate the dashboards and alert rules in docs/monitoring again
+	@$(BIN)/herdsman monitoring -o docs/monitoring
 
 clean: ## Remove the virtual environment and caches of the checkout (built tools stay)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info

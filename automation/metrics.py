@@ -1,9 +1,14 @@
-"""Every metric of the loop, on a registry that is passed in.
+"""Every metric of the loop that is counted up, on a registry that is passed in.
 
-Made once by `automation.cli`, counted up by the loop's parts, served by `automation.health`.
+Made once by the loop, counted up by its parts, served by `health`. What the caches know (phases, replicas, the GPU
+queue, quotas) is not counted here: `service_metrics` reads it at each scrape. docs/observability.md lists all names.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -12,6 +17,7 @@ from kubeapi.kinds import Kind
 
 _RECONCILE_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _BATCH_BUCKETS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_READY_BUCKETS_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0)
 _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -52,7 +58,30 @@ class Metrics:
             ["verb", "status"],
             registry=self.registry,
         )
-        self.services = Gauge("herdsman_services", "Services, by phase", ["phase"], registry=self.registry)
+        self.service_ready_seconds = Histogram(
+            "herdsman_service_ready_seconds",
+            "From the moment that a service was not ready, or was made, until it was",
+            buckets=_READY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.completion_checks = Counter(
+            "herdsman_completion_checks",
+            "Started engines that were asked for a completion, by result",
+            ["result"],
+            registry=self.registry,
+        )
+        self.stalled_replicas = Counter(
+            "herdsman_stalled_replicas",
+            "Replicas that were replaced because they took requests and made no token",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.download_bytes = Counter(
+            "herdsman_model_download_bytes",
+            "Bytes of models that pods were seen to download",
+            ["namespace", "model"],
+            registry=self.registry,
+        )
         self.informer_relists = Counter(
             "herdsman_informer_relists", "Whole collections listed, by kind", ["kind"], registry=self.registry
         )
@@ -84,8 +113,31 @@ class Metrics:
         """Count one relist; fits `Informer(on_relist=…)`."""
         self.informer_relists.labels(kind.kind).inc()
 
-    def set_phases(self, counts: dict[str, int]) -> None:
-        """Set the number of services in each phase; phases that are not named become 0."""
-        known = {sample.labels["phase"] for metric in self.services.collect() for sample in metric.samples}
-        for phase in known | counts.keys():
-            self.services.labels(phase).set(counts.get(phase, 0))
+    def on_completion_check(self, result: str) -> None:
+        """Count one completion that an engine was asked for: proved, failed or unknown."""
+        self.completion_checks.labels(result).inc()
+
+    def on_stalled(self, namespace: str, name: str) -> None:
+        """Count one replica of a service that was replaced because it made no token."""
+        self.stalled_replicas.labels(namespace, name).inc()
+
+    def on_service_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        """Observe how long a service took to become ready; fits `StatusWriter(on_written=…)`."""
+        before, after = _ready(cr.get("status")), _ready(status)
+        if after.get("status") != "True" or before.get("status") == "True":
+            return
+        since = before.get("lastTransitionTime") or cr["metadata"].get("creationTimestamp")
+        if since:
+            took = datetime.fromisoformat(after["lastTransitionTime"]) - datetime.fromisoformat(since)
+            self.service_ready_seconds.observe(max(0.0, took.total_seconds()))
+
+    def on_model_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        """Count the bytes by which a download grew; fits `StatusWriter(on_written=…)`."""
+        before = int(((cr.get("status") or {}).get("download") or {}).get("bytes") or 0)
+        after = int((status.get("download") or {}).get("bytes") or 0)
+        if after > before:
+            self.download_bytes.labels(cr["metadata"]["namespace"], cr["metadata"]["name"]).inc(after - before)
+
+
+def _ready(status: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return next((c for c in (status or {}).get("conditions") or () if c["type"] == "Ready"), {})

@@ -7,6 +7,7 @@ Both controllers have one, for their kind. The first write of ours on a status o
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from automation.status_ownership import clear_status, written_by_another
@@ -19,11 +20,17 @@ Object = dict[str, Any]
 
 
 class StatusWriter:
-    """The statuses of one kind. Thread-safe for different objects."""
+    """The statuses of one kind. Thread-safe for different objects.
 
-    def __init__(self, client: KubeClient, kind: Kind) -> None:
+    `on_written` is told of each write with the object as it was before and the new status.
+    """
+
+    def __init__(
+        self, client: KubeClient, kind: Kind, *, on_written: Callable[[Object, Object], None] = lambda *_: None
+    ) -> None:
         self._client = client
         self._kind = kind
+        self._on_written = on_written
         self._lock = threading.Lock()
         self._written: dict[tuple[str, str], tuple[str, int, Object]] = {}
 
@@ -61,6 +68,7 @@ class StatusWriter:
         version = int(written["metadata"]["resourceVersion"])
         with self._lock:
             self._written[(namespace, name)] = (uid, version, written.get("status") or {})
+        self._on_written(cr, status)
         return True
 
     def forget(self, namespace: str, name: str) -> None:

@@ -1,0 +1,126 @@
+"""The alert rules: what a person should be told of, and where docs/observability.md says what to do. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Json = dict[str, Any]
+
+GROUP = "herdsman"
+RUNBOOK = "docs/observability.md"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One rule. `summary` and `about` may use Prometheus' templates."""
+
+    name: str
+    expr: str
+    lasts: str
+    """For how long the expression holds before somebody is told."""
+    severity: Literal["critical", "warning", "info"]
+    summary: str
+    about: str
+
+    def rule(self) -> Json:
+        """The rule as Prometheus reads it."""
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            "for": self.lasts,
+            "labels": {"severity": self.severity},
+            "annotations": {
+                "summary": self.summary,
+                "description": self.about,
+                "runbook": f"{RUNBOOK}#{self.name.lower()}",
+            },
+        }
+
+
+# A counter that appears with its first count was never seen to grow: its appearance is looked for as well.
+_STALLED = (
+    "increase(herdsman_stalled_replicas_total[30m]) > 0 "
+    "or (herdsman_stalled_replicas_total unless herdsman_stalled_replicas_total offset 30m) > 0"
+)
+
+ALERTS = (
+    Alert(
+        name="LoopDown",
+        expr="absent(herdsman_leader == 1)",
+        lasts="5m",
+        severity="critical",
+        summary="No Herdsman loop is at work",
+        about="For five minutes no loop has held the lease: changes are not applied and statuses grow old. "
+        "What serves goes on serving.",
+    ),
+    Alert(
+        name="EngineFailing",
+        expr='sum(increase(herdsman_engine_batches_total{result!="ok"}[15m])) > 3',
+        lasts="5m",
+        severity="warning",
+        summary="Engine runs of Herdsman fail",
+        about="More than three engine runs failed within a quarter of an hour.",
+    ),
+    Alert(
+        name="ServiceNotReady",
+        expr="(herdsman_service_ready == 0) unless on (namespace, name) "
+        '(herdsman_service_phase{phase="WaitingForGPU"} or herdsman_service_not_ready{reason="QuotaExceeded"})',
+        lasts="15m",
+        severity="warning",
+        summary="InferenceService {{ $labels.namespace }}/{{ $labels.name }} is not ready",
+        about="For a quarter of an hour it is not all that its spec asks for; "
+        "`herdsman describe {{ $labels.name }} -n {{ $labels.namespace }}` says why.",
+    ),
+    Alert(
+        name="ReplicaStalled",
+        expr=_STALLED,
+        lasts="0m",
+        severity="warning",
+        summary="A replica of {{ $labels.namespace }}/{{ $labels.name }} stalled and was replaced",
+        about="It took requests and made no token although its health was good.",
+    ),
+    Alert(
+        name="DownloadStalled",
+        expr="delta(herdsman_model_downloaded_bytes[10m]) == 0",
+        lasts="5m",
+        severity="warning",
+        summary="The download of model {{ $labels.namespace }}/{{ $labels.model }} stands still",
+        about="No byte came for ten minutes and more.",
+    ),
+    Alert(
+        name="GPUQueueBacklog",
+        expr="herdsman_gpu_queue_depth > 0",
+        lasts="30m",
+        severity="warning",
+        summary="{{ $value }} services wait for {{ $labels.resource }}",
+        about="For half an hour the cluster has had fewer of these devices than its services ask for.",
+    ),
+    Alert(
+        name="QuotaExceeded",
+        expr='herdsman_service_not_ready{reason="QuotaExceeded"} == 1',
+        lasts="15m",
+        severity="info",
+        summary="A GPUQuota holds {{ $labels.namespace }}/{{ $labels.name }} back",
+        about="The service starts by itself once others of the quota's namespaces need less.",
+    ),
+)
+
+
+def rules_file() -> Json:
+    """The rules as a file for Prometheus' `rule_files`."""
+    return {"groups": [{"name": GROUP, "rules": [alert.rule() for alert in ALERTS]}]}
+
+
+def prometheus_rule() -> Json:
+    """The rules as an object for the Prometheus Operator."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": "herdsman",
+            "namespace": "herdsman-system",
+            "labels": {"app.kubernetes.io/name": "herdsman"},
+        },
+        "spec": rules_file(),
+    }

@@ -1,0 +1,168 @@
+"""Metrics of services, models, the GPU queue and quotas, read from the loop's caches at the moment of a scrape.
+
+Registered by the loop beside `metrics.Metrics`, served by `health`. Nothing is kept here, so nothing can be stale: what
+the last status said is what a scrape says, and a service that is gone is gone from it. 2,000 services take 0.1 s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from automation.quota import Quota, QuotaUsage
+
+Object = Mapping[str, Any]
+
+IDLE_PHASES = frozenset({"Stopped", "Suspended"})
+"""Nobody asks such a service to serve, so it is neither ready nor not."""
+
+_OF_SERVICE = ("namespace", "name")
+_OF_MODEL = ("namespace", "model")
+_OF_QUOTA = ("namespace", "quota", "resource")
+_REPLICAS = (
+    ("desired", "desiredReplicas"),
+    ("existing", "replicas"),
+    ("ready", "readyReplicas"),
+    ("unproved", "unprovedReplicas"),
+)
+
+
+class ServiceCollector(Collector):
+    """A collector for a `CollectorRegistry`. Calls the functions it was given, in the thread of the scrape."""
+
+    def __init__(
+        self,
+        *,
+        services: Callable[[], Iterable[Object]],
+        models: Callable[[], Iterable[Object]],
+        quotas: Callable[[], Iterable[tuple[Quota, QuotaUsage]]] = tuple,
+    ) -> None:
+        self._services = services
+        self._models = models
+        self._quotas = quotas
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the metrics without reading anything, so that a registration costs nothing."""
+        return (
+            *_service_families({}),
+            *_queue_families([]),
+            *_model_families([]),
+            *_quota_families([]),
+        )
+
+    def collect(self) -> Iterable[Metric]:
+        services = list(self._services())
+        statuses = {(s["metadata"]["namespace"], s["metadata"]["name"]): s for s in services}
+        yield from _service_families(statuses)
+        yield from _queue_families([service.get("status") or {} for service in services])
+        yield from _model_families(list(self._models()))
+        yield from _quota_families(list(self._quotas()))
+
+
+def _service_families(services: Mapping[tuple[str, str], Object]) -> Iterable[Metric]:
+    info = GaugeMetricFamily(
+        "herdsman_service_info", "1 for each service, with what it serves", labels=(*_OF_SERVICE, "model", "runtime")
+    )
+    phase = GaugeMetricFamily(
+        "herdsman_service_phase", "1 for the phase that a service is in", labels=(*_OF_SERVICE, "phase")
+    )
+    ready = GaugeMetricFamily(
+        "herdsman_service_ready",
+        "Whether a service is all that its spec asks for; nothing for one that is stopped or suspended",
+        labels=_OF_SERVICE,
+    )
+    reason = GaugeMetricFamily(
+        "herdsman_service_not_ready", "1 for the reason that a service is not ready", labels=(*_OF_SERVICE, "reason")
+    )
+    replicas = GaugeMetricFamily(
+        "herdsman_service_replicas", "Replicas of a service, by state", labels=(*_OF_SERVICE, "state")
+    )
+    counted: Counter[str] = Counter()
+    deferred: Counter[str] = Counter()
+    for key, service in services.items():
+        spec, status = service.get("spec") or {}, service.get("status") or {}
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        now = str(status.get("phase") or "Unknown")
+        counted[now] += 1
+        info.add_metric((*key, str(spec.get("modelRef", "")), str(spec.get("runtime") or "llamacpp")), 1.0)
+        phase.add_metric((*key, now), 1.0)
+        if now not in IDLE_PHASES:
+            condition = conditions.get("Ready", {})
+            well = condition.get("status") == "True"
+            ready.add_metric(key, float(well))
+            if not well:
+                reason.add_metric((*key, str(condition.get("reason", "Unknown"))), 1.0)
+        for state, field in _REPLICAS:
+            # Unproved replicas are rare; a series that is always 0 tells nothing.
+            if field in status:
+                replicas.add_metric((*key, state), float(status[field]))
+        if conditions.get("RolloutDeferred", {}).get("status") == "True":
+            deferred[key[0]] += 1
+    phases = GaugeMetricFamily("herdsman_services", "Services, by phase", labels=("phase",))
+    for name, count in sorted(counted.items()):
+        phases.add_metric((name,), float(count))
+    rollouts = GaugeMetricFamily(
+        "herdsman_rollouts_deferred", "Services whose change waits until no replica is busy", labels=("namespace",)
+    )
+    for namespace, count in sorted(deferred.items()):
+        rollouts.add_metric((namespace,), float(count))
+    return info, phase, ready, reason, replicas, phases, rollouts
+
+
+def _queue_families(statuses: Iterable[Object]) -> Iterable[Metric]:
+    depth = GaugeMetricFamily(
+        "herdsman_gpu_queue_depth", "Services that wait for a GPU, by the resource that is short", labels=("resource",)
+    )
+    waiting = Counter(str(s["waitingFor"]).rpartition(": ")[0] for s in statuses if s.get("waitingFor"))
+    for resource, count in sorted(waiting.items()):
+        depth.add_metric((resource,), float(count))
+    return (depth,)
+
+
+def _model_families(models: Iterable[Object]) -> Iterable[Metric]:
+    phases = GaugeMetricFamily("herdsman_models", "Models, by phase", labels=("phase",))
+    done = GaugeMetricFamily(
+        "herdsman_model_downloaded_bytes", "Bytes that are there of a download under way", labels=_OF_MODEL
+    )
+    size = GaugeMetricFamily(
+        "herdsman_model_download_size_bytes", "Size of what is being downloaded, once it is known", labels=_OF_MODEL
+    )
+    counted: Counter[str] = Counter()
+    for model in models:
+        status = model.get("status") or {}
+        counted[str(status.get("phase") or "Unknown")] += 1
+        download = status.get("download")
+        if download:
+            key = (model["metadata"]["namespace"], model["metadata"]["name"])
+            done.add_metric(key, float(download.get("bytes") or 0))
+            if download.get("total"):
+                size.add_metric(key, float(download["total"]))
+    for name, count in sorted(counted.items()):
+        phases.add_metric((name,), float(count))
+    return phases, done, size
+
+
+def _quota_families(quotas: Iterable[tuple[Quota, QuotaUsage]]) -> Iterable[Metric]:
+    used = GaugeMetricFamily(
+        "herdsman_quota_used", "What a GPUQuota's services hold (count or bytes)", labels=_OF_QUOTA
+    )
+    limit = GaugeMetricFamily("herdsman_quota_limit", "What a GPUQuota allows (count or bytes)", labels=_OF_QUOTA)
+    denials = GaugeMetricFamily(
+        "herdsman_quota_denials", "How often a GPUQuota left no room, since it was made", labels=("namespace", "quota")
+    )
+    for quota, usage in quotas:
+        key = (quota.name.namespace, quota.name.name)
+        denials.add_metric(key, float(usage.denials))
+        for resource, held, allowed in (
+            ("gpus", usage.gpus, quota.gpus),
+            ("gpu_memory_bytes", usage.gpu_memory_bytes, quota.gpu_memory_bytes),
+            ("memory_bytes", usage.memory_bytes, quota.memory_bytes),
+        ):
+            if allowed is not None:
+                used.add_metric((*key, resource), float(held))
+                limit.add_metric((*key, resource), float(allowed))
+    return used, limit, denials

@@ -1,0 +1,37 @@
+"""The metrics that dashboards take from llama.cpp are those that a real llama-server serves."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from automation.monitoring.engine_metrics import LLAMA_CPP
+from tests.support.controlplane import eventually
+from tools.tiny_model import write_tiny_model
+
+
+def test_a_real_llama_server_serves_every_metric_on_the_list(llama_server: Path, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--ctx-size", "256", "--metrics"]
+    process = subprocess.Popen([llama_server, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        text = eventually(lambda: _metrics(port), timeout_s=60, what="llama-server to serve metrics")
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+    assert set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)) >= LLAMA_CPP
+
+
+def _metrics(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, ConnectionError):
+        return ""
