@@ -8,13 +8,15 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from automation.cli.cluster_node import advice as node_advice
+from automation.cli.cluster_node import start_node
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from components.priority_classes import priority_classes
 from kubeapi import kinds
@@ -23,6 +25,7 @@ from kubeapi.errors import ApiError
 from tools import build
 from tools.kindcluster import KindCluster, docker_runs
 from tools.localcluster import ClusterError, LocalCluster, default_directory
+from tools.node.node import Node
 from tools.toolchain import ToolMissing, cached_path, tool_named
 from tools.versions import CONTROL_PLANE
 
@@ -50,12 +53,17 @@ def up(
     provider: Annotated[
         Provider, typer.Option(help="auto takes kind where Docker runs, else processes of this machine.")
     ] = Provider.AUTO,
+    node: Annotated[
+        bool, typer.Option("--node", help="Add a real node, so that pods run: on Linux, as root, with containerd.")
+    ] = False,
 ) -> None:
     """Start the cluster, or what is missing of it; tools that it needs are built first."""
     path = directory or default_directory()
+    if node and provider is Provider.KIND:
+        raise typer.BadParameter("kind has nodes of its own", param_hint="--node")
     with _complaints():
         started_at = time.monotonic()
-        if _takes_kind(path, provider):
+        if not node and _takes_kind(path, provider):
             build.ensure(["kind"])
             changed = KindCluster(path).up()
             kubeconfig = KindCluster(path).kubeconfig
@@ -65,12 +73,16 @@ def up(
             cluster = LocalCluster(path)
             changed = bool(cluster.up())
             kubeconfig = cluster.kubeconfig
+            if node:
+                changed = start_node(cluster) or changed
         install_priority_classes(kubeconfig)
     if changed:
         typer.echo(f"The cluster is up after {time.monotonic() - started_at:.1f} s.")
     else:
         typer.echo("The cluster was up already.")
     typer.echo(f"Its kubeconfig is {kubeconfig}; for this shell: {_env_command(directory)}")
+    if node:
+        typer.echo(node_advice())
 
 
 @app.command()
@@ -97,8 +109,12 @@ def status(directory: Directory = None, output: Output = OutputFormat.TABLE) -> 
             report: dict[str, object] = {"state": state, "provider": "kind", "kubeconfig": str(kind.kubeconfig)}
             rows = [(kind.name, "healthy" if state == "up" else "stopped", "", "", "")]
         else:
-            seen = LocalCluster(path).status()
-            state = seen.state
+            cluster = LocalCluster(path)
+            seen = cluster.status()
+            if node := Node(cluster).status():
+                seen = replace(seen, components=(*seen.components, node))
+            state = "degraded" if seen.state == "up" and node and node.state != "healthy" else seen.state
+            seen = replace(seen, state=state)
             report = {"provider": "local", **asdict(seen)}
             rows = [
                 (part.name, part.state, str(part.pid or ""), str(part.port or ""), part.log) for part in seen.components

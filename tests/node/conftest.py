@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from automation.cli.cluster_node import provide
 from kubeapi.client import KubeClient
 from tests.support import node as real
 from tests.support.controlplane import Api
@@ -22,9 +23,9 @@ from tools.node.node import Node
 
 @pytest.fixture(scope="session")
 def node_cluster(llama_server: Path) -> Iterator[tuple[LocalCluster, Node]]:
-    """The cluster and its node, with the images that services use."""
+    """The cluster and its node."""
     with real.running() as (cluster, node):
-        node.load([image_set.downloader(), image_set.llama_server(llama_server), real.liar()])
+        node.load([real.liar()])
         yield cluster, node
 
 
@@ -41,9 +42,10 @@ def node_api(node_cluster: tuple[LocalCluster, Node]) -> Api:
 
 @pytest.fixture(scope="session")
 def client(node_cluster: tuple[LocalCluster, Node]) -> Iterator[KubeClient]:
-    """The administrator, on a cluster with the CRDs and the priority classes."""
+    """The administrator, on a cluster with CRDs and priority classes, and images and volumes for services."""
     administrator = KubeClient.from_kubeconfig(str(node_cluster[0].kubeconfig))
     install_crds(administrator)
+    provide(node_cluster[1], administrator)
     real.install_priority_classes(administrator)
     yield administrator
     administrator.close()

@@ -54,10 +54,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 
 
 @pytest.fixture(scope="module")
-def place(node_api: Api, client: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A namespace of this module, with a volume for its model cache."""
+def place(node_api: Api) -> Iterator[str]:
+    """A namespace of this module."""
     with node_api.namespace("pods") as name:
-        real.volume_for_claim(client, name, naming.CACHE_CLAIM, tmp_path_factory.mktemp(name) / "cache")
         yield name
 
 
@@ -193,11 +192,9 @@ def broken(
     client: KubeClient,
     files: FileServer,
     weights: tuple[bytes, bytes],
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
     """A namespace of services that cannot serve, each for a reason of its own; all start at the same time."""
     with node_api.namespace("broken") as namespace:
-        real.volume_for_claim(client, namespace, naming.CACHE_CLAIM, tmp_path_factory.mktemp("broken") / "cache")
         limits = {"type": "Container", "default": {"memory": "24Mi"}, "defaultRequest": {"memory": "1Mi"}}
         client.create(
             client.mapping("v1", "LimitRange"),

@@ -177,24 +177,6 @@ def install_priority_classes(client: KubeClient) -> None:
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
 
 
-def volume_for_claim(client: KubeClient, namespace: str, claim: str, folder: Path) -> None:
-    """Make a volume on the node that only this claim can have."""
-    volumes = client.mapping("v1", "PersistentVolume")
-    body = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"{namespace}-{claim}"},
-        "spec": {
-            "capacity": {"storage": "10Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(folder), "type": "DirectoryOrCreate"},
-            "claimRef": {"namespace": namespace, "name": claim},
-        },
-    }
-    client.create(volumes, None, body)
-
-
 def pod_ready(client: KubeClient, namespace: str, name: str, *, timeout_s: float = 45.0) -> Json:
     """Wait until a pod is Ready; the failure says how its containers are."""
     seen: list[Json] = []

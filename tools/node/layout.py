@@ -105,6 +105,11 @@ class NodeLayout:
         """The node's /var/log: one file per program, and what pods write."""
         return self.directory / "log"
 
+    @property
+    def volumes(self) -> Path:
+        """Folders that volumes of the cluster may be made of."""
+        return self.directory / "volumes"
+
     def log(self, program: str) -> Path:
         return self.logs / f"{program}.log"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tools.localcluster import ClusterError, LocalCluster
+from tools.localcluster import ClusterError, ComponentStatus, LocalCluster
 from tools.localcluster.certificates import SERVICE_NETWORK
 from tools.localcluster.layout import write_private
 from tools.node import cgroups, configuration, image_set, images, lifecycle, requirements
@@ -62,6 +62,15 @@ class Node:
     def down(self, *, purge: bool = False) -> bool:
         """End the node and all its pods; return whether it ran."""
         return lifecycle.stop(self.layout, purge=purge)
+
+    def status(self) -> ComponentStatus | None:
+        """How the node is; None when the cluster has none."""
+        if self.layout.read_record() is None:
+            return None
+        pid = lifecycle.first_pid(self.layout)
+        healthy = pid is not None and self._is_ready() and self._routes_services()
+        state = "healthy" if healthy else "unhealthy" if pid else "stopped"
+        return ComponentStatus(name="node", state=state, pid=pid, port=None, log=str(self.layout.log("node")))
 
     def load(self, wanted: Iterable[images.Image]) -> None:
         """Give the node images that it need not pull.
