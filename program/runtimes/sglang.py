@@ -103,8 +103,9 @@ class SglangRuntime:
         return IdleProbe(path="/metrics", kind="gauge", gauge="sglang:num_running_reqs")
 
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        # generation_tokens_total moves only when a request ends: a long answer would look like one that hangs.
         return ProgressMetrics(
-            generated_tokens="sglang:generation_tokens_total", running_requests="sglang:num_running_reqs"
+            generated_tokens="sglang:realtime_tokens_total", running_requests="sglang:num_running_reqs"
         )
 
 

@@ -78,6 +78,5 @@ class TgiRuntime:
         return IdleProbe(path="/metrics", kind="gauge", gauge="tgi_batch_current_size")
 
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
-        return ProgressMetrics(
-            generated_tokens="tgi_request_generated_tokens_sum", running_requests="tgi_batch_current_size"
-        )
+        # One for each pass through the model. TGI counts tokens only when a request ends.
+        return ProgressMetrics(generated_tokens="tgi_batch_inference_count", running_requests="tgi_batch_current_size")
