@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from automation.model_controller import ModelController
 from automation.model_probe import ModelProbe
 from automation.queue import WorkQueue
 from automation.quota_controller import QuotaController
+from automation.service_metrics import ServiceCollector
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
@@ -45,7 +45,6 @@ log = structlog.get_logger(__name__)
 
 MODEL_WORKERS = 2
 SYNC_TIMEOUT_S = 120.0
-COUNT_EVERY_S = 10.0
 STOP_TIMEOUT_S = 30.0
 
 
@@ -163,6 +162,9 @@ class Loop:
             enqueue_after=self._queue.add_after,
             enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
         )
+        collector = ServiceCollector(services=world.services.list, models=world.models.list, quotas=world.quotas.listed)
+        self._metrics.registry.register(collector)
+        stack.callback(self._metrics.registry.unregister, collector)
         controllers: list[Controller] = []
 
         def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
@@ -261,14 +263,9 @@ class Loop:
 
     def _wait(self, batcher: Batcher, probe: ModelProbe, world: World, stop: threading.Event) -> int:
         quiet_since: float | None = None
-        counted_at = float("-inf")
         while not stop.wait(0.1 if self._settings.once else 0.5):
             if self._lost.is_set():
                 return 1
-            if time.monotonic() - counted_at > COUNT_EVERY_S:
-                counted_at = time.monotonic()
-                phases = Counter(str((s.get("status") or {}).get("phase", "")) for s in world.services.list())
-                self._metrics.set_phases({phase or "Unknown": count for phase, count in phases.items()})
             if not self._settings.once:
                 continue
             idle = self._queue.idle() and self._model_queue.idle() and batcher.idle() and probe.idle()

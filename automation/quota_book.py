@@ -141,6 +141,12 @@ class QuotaBook:
                 for tally in (self._tallies.get(name, _Tally()),)
             }
 
+    def listed(self) -> list[tuple[Quota, QuotaUsage]]:
+        """Every quota with what its services hold now, for metrics."""
+        usages = self.usages()
+        with self._lock:
+            return [(quota, usages[name]) for name, quota in self._quotas.items() if name in usages]
+
     def _quotas_of(self, namespace: str) -> tuple[Quota, ...]:
         labels = self._labels.get(namespace, {})
         return tuple(q for _, q in sorted(self._quotas.items()) if q.selects(namespace, labels))

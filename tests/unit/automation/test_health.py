@@ -74,8 +74,6 @@ def test_metrics_are_served_with_what_was_counted(server: HealthServer, metrics:
     metrics.on_reconcile("ok", 0.25)
     metrics.on_batch("ok", 3, 0.5)
     metrics.on_api_request("GET", 200)
-    metrics.set_phases({"Ready": 2, "Failed": 1})
-    metrics.set_phases({"Ready": 3})
     status, text = ask(server, "/metrics")
     samples = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -87,8 +85,6 @@ def test_metrics_are_served_with_what_was_counted(server: HealthServer, metrics:
     assert samples[("herdsman_reconcile_seconds_sum", ())] == 0.25
     assert samples[("herdsman_engine_batch_size_sum", ())] == 3.0
     assert samples[("herdsman_api_requests_total", (("status", "200"), ("verb", "GET")))] == 1.0
-    assert samples[("herdsman_services", (("phase", "Ready"),))] == 3.0
-    assert samples[("herdsman_services", (("phase", "Failed"),))] == 0.0
 
 
 def test_two_sets_of_metrics_live_side_by_side() -> None:
