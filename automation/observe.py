@@ -14,6 +14,7 @@ from automation.placement import LiveHost
 from automation.plan import LiveObject, ObjectName
 from automation.watch import World, priority_class_of
 from components import naming
+from components.deployment import is_stopped
 from program.desired.facts import (
     AutoscalerFacts,
     ClaimFacts,
@@ -193,9 +194,11 @@ def service_facts(
     deployment = observed.deployment or {}
     status = deployment.get("status") or {}
     target = (deployment.get("spec") or {}).get("replicas", spec_replicas)
-    if desired is not None and desired.autoscaling is None and not observed.scaled_by:
+    if desired is not None and is_stopped(desired):
+        target = 0
+    elif desired is not None and desired.autoscaling is None and not scaled_elsewhere(desired, observed):
         # The spec is the truth at once; the Deployment follows in a moment.
-        target = 0 if desired.suspended else desired.replicas
+        target = desired.replicas
     pods = [p for p in observed.pods if p["preempted"] or not p["metadata"]["deleting"]]
     facts = tuple(_pod_facts(pod, proofs) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])))
     checked = proofs is not None and (desired is None or desired.completion_check)
@@ -217,6 +220,18 @@ def service_facts(
         template_hash=_template_hash(deployment),
         **common,
     )
+
+
+def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:
+    """Tell whether the replicas are somebody else's, who set them on the Deployment (`kubectl scale`, an autoscaler).
+
+    They stay so until the service's `replicas` are edited: whoever spoke last is obeyed, and never fought.
+    """
+    if desired.autoscaling is not None or not observed.scaled_by or is_stopped(desired):
+        return False
+    annotations = (observed.deployment or {})["metadata"]["annotations"]
+    asked = annotations.get(naming.ANNOTATION_ASKED_REPLICAS)
+    return asked is None or asked == str(desired.replicas)
 
 
 def _autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from components.deployment import is_stopped
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.priorities import PRIORITIES
@@ -50,7 +51,7 @@ NOTHING = QuotaClaim()
 
 def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaClaim:
     """Say what a service can take at most: an autoscaler's maximum counts; suspended or on a host it takes nothing."""
-    if desired.suspended or desired.host_placement is not None:
+    if is_stopped(desired) or desired.host_placement is not None:
         replicas = 0
     elif desired.autoscaling is not None:
         replicas = desired.autoscaling.max_replicas

@@ -32,7 +32,12 @@ def _is_ours(owner: Object) -> bool:
     return bool(owner.get("controller")) and owner.get("kind") == "InferenceService"
 
 
-_ANNOTATIONS = (naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_DO_NOT_DISRUPT, naming.ANNOTATION_TEMPLATE_HASH)
+_ANNOTATIONS = (
+    naming.ANNOTATION_APPLIED_HASH,
+    naming.ANNOTATION_ASKED_REPLICAS,
+    naming.ANNOTATION_DO_NOT_DISRUPT,
+    naming.ANNOTATION_TEMPLATE_HASH,
+)
 _LABELS = (naming.LABEL_SERVICE, naming.LABEL_HOST)
 _EMPTY: Object = {}
 """Shared by all that have none; what is cached is never changed."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from automation.observe import Observed, live_hosts
+from automation.observe import Observed, live_hosts, scaled_elsewhere
 from automation.placement import place
 from automation.watch import World, models_of
 from components import naming
@@ -61,7 +61,8 @@ def want(
             placed_host=_place(world, cr, model_cr, observed, now=now),
             draft=model_of(draft) if draft is not None else None,
         )
-        rendered = render(desired, options.model_copy(update={"claim_exists": observed.claim_exists}))
+        own = {"claim_exists": observed.claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
+        rendered = render(desired, options.model_copy(update=own))
         return Wanted(desired, rendered, unhonoured=unhonoured(cr, desired))
     except SpecInvalid as error:
         return Wanted(problem=_problem_of(error, terminal=True))

@@ -13,23 +13,22 @@ from program.desired.service import DesiredService
 
 
 def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObject:
-    """Build the Deployment. While the service autoscales and runs, the number of replicas is left to the autoscaler."""
+    """Build the Deployment. While the service runs and somebody else scales it, the replicas are left to them."""
     template = pod_template(desired, options)
     spec: JsonObject = {"selector": {"matchLabels": selector_labels(desired)}, "template": template}
     if is_stopped(desired):
         spec["replicas"] = 0
-    elif desired.autoscaling is None:
+    elif desired.autoscaling is None and not options.scaled_elsewhere:
         spec["replicas"] = desired.replicas
     if strategy := _strategy(desired):
         spec["strategy"] = strategy
     if desired.revision_history_limit is not None:
         spec["revisionHistoryLimit"] = desired.revision_history_limit
-    metadata = object_metadata(
-        desired,
-        naming.deployment_name(desired.key.name),
-        workload_labels(desired),
-        {naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template)},
-    )
+    annotations = {naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template)}
+    if options.scaled_elsewhere:
+        annotations[naming.ANNOTATION_ASKED_REPLICAS] = str(desired.replicas)
+    name = naming.deployment_name(desired.key.name)
+    metadata = object_metadata(desired, name, workload_labels(desired), annotations)
     manifest: JsonObject = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
     return RenderedObject("deployment", naming.TYPE_SERVICE, manifest)
 

@@ -23,6 +23,8 @@ class RenderOptions(Desired):
     """ConfigMap with certificates that the downloader trusts besides its own; it must exist in every namespace."""
     claim_exists: bool = False
     """The namespace has its cache claim: mount it, and leave it as it is. A change could only cost what it holds."""
+    scaled_elsewhere: bool = False
+    """Somebody set the replicas of this service's Deployment through its scale subresource: leave them alone."""
     installed: frozenset[str] = frozenset()
     """API groups of optional extensions that the cluster serves now, as `group/version/Kind`
     (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered."""

@@ -30,13 +30,18 @@ def pod(name: str, *, ready: bool = True, deleting: bool = False, status: Object
     return trim.pod({"metadata": metadata, "spec": spec, "status": {"conditions": conditions, **(status or {})}})
 
 
-def deployment(replicas: int = 1, *, ready: int = 0, scaled_by: str = "", **status: Any) -> Object:
+def deployment(
+    replicas: int = 1, *, ready: int = 0, scaled_by: str = "", asked: str | None = None, **status: Any
+) -> Object:
     scaled = {"manager": scaled_by, "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     metadata = {
         "name": "a",
         "namespace": "prod",
         "generation": 4,
-        "annotations": {naming.ANNOTATION_TEMPLATE_HASH: "abc"},
+        "annotations": {
+            naming.ANNOTATION_TEMPLATE_HASH: "abc",
+            **({naming.ANNOTATION_ASKED_REPLICAS: asked} if asked else {}),
+        },
         "managedFields": [scaled] if scaled_by else [],
     }
     counts = {"replicas": replicas, "readyReplicas": ready, "updatedReplicas": replicas, "observedGeneration": 4}
@@ -116,17 +121,23 @@ def test_a_replica_counts_once_it_was_proved(
 
 
 @pytest.mark.parametrize(
-    ("changes", "scaled_by", "target"),
+    ("changes", "scaled_by", "asked", "target"),
     [
-        ({}, "", 2),
-        ({"autoscaling": Autoscaling(max_replicas=9)}, "", 7),
-        ({}, "kubectl", 7),
-        ({"suspended": True}, "", 0),
+        ({}, "", None, 2),
+        ({"autoscaling": Autoscaling(max_replicas=9)}, "", None, 7),
+        ({}, "kubectl", None, 7),
+        ({}, "kubectl", "2", 7),
+        # Edited since somebody scaled: the service's own word counts again.
+        ({}, "kubectl", "1", 2),
+        ({"suspended": True}, "kubectl", None, 0),
+        ({"replicas": 0}, "kubectl", None, 0),
     ],
 )
-def test_the_target_is_that_of_whoever_scales(changes: Object, scaled_by: str, target: int) -> None:
-    seen = observed(deployment=deployment(7, ready=7, scaled_by=scaled_by))
-    found = facts(seen, service(replicas=2, **changes))
+def test_the_target_is_that_of_whoever_spoke_last(
+    changes: Object, scaled_by: str, asked: str | None, target: int
+) -> None:
+    seen = observed(deployment=deployment(7, ready=7, scaled_by=scaled_by, asked=asked))
+    found = facts(seen, service(**{"replicas": 2, **changes}))
     assert found.desired_replicas == target
     assert found.replicas == 7
 
