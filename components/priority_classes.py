@@ -28,7 +28,6 @@ def _document(priority: str, value: int) -> JsonObject:
         "kind": kinds.PRIORITY_CLASSES.kind,
         "metadata": {"name": class_name(priority), "labels": {"app.kubernetes.io/part-of": "herdsman"}},
         "value": value,
-        "globalDefault": False,
         "preemptionPolicy": "Never" if waits else "PreemptLowerPriority",
         "description": f"Inference services of priority `{priority}`"
         + (", which wait for room and take nobody's place." if waits else "."),

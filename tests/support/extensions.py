@@ -1,0 +1,67 @@
+"""The kinds that extensions bring, made for a test: small CRDs that take what the real ones take, and no controller."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.kinds import Kind
+from tests.support.controlplane import eventually
+
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def crd(kind: Kind) -> dict[str, Any]:
+    """A definition whose schema says of the spec only that it is an object."""
+    schema = {"type": "object", "properties": {"spec": ANYTHING, "status": ANYTHING}, "required": ["spec"]}
+    definition: dict[str, Any] = {
+        "apiVersion": kinds.CRDS.api_version,
+        "kind": kinds.CRDS.kind,
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "names": {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": kind.api_version.rpartition("/")[2],
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}},
+                }
+            ],
+        },
+    }
+    if kind.group.endswith(".k8s.io"):
+        # The API server keeps such groups for kinds that Kubernetes' reviewers have seen.
+        definition["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, of a test"}
+    return definition
+
+
+@contextlib.contextmanager
+def installed(client: KubeClient, wanted: Iterable[Kind] = kinds.OPTIONAL) -> Iterator[frozenset[str]]:
+    """Serve these kinds while the block lasts; gives their names as `RenderOptions.installed` takes them."""
+    served = tuple(wanted)
+    for kind in served:
+        client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
+    for kind in served:
+        eventually(lambda kind=kind: _is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
+    try:
+        yield frozenset(kind.full_name for kind in served)
+    finally:
+        for kind in served:
+            with contextlib.suppress(NotFound):
+                client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+
+
+def _is_served(client: KubeClient, kind: Kind) -> bool:
+    try:
+        client.list(kind, limit=1)
+    except NotFound:
+        return False
+    return True
