@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from automation.engine.differences import differences
 from automation.engine.port import Change, Op
 from components import naming
 
@@ -112,7 +113,14 @@ def _diagnose(log: RunLog, body: dict[str, Any]) -> None:
 
 def _change(urn: str, op: str, metadata: dict[str, Any]) -> Change:
     paths = tuple(sorted(metadata.get("detailedDiff") or metadata.get("diffs") or ()))
-    return Change(urn, naming.kind_of_urn(urn), _name_of(metadata, urn), _OPS.get(op, "update"), paths)
+    done = _OPS.get(op, "update")
+    details = _details(metadata) if done in ("update", "replace") else ()
+    return Change(urn, naming.kind_of_urn(urn), _name_of(metadata, urn), done, paths, details)
+
+
+def _details(metadata: dict[str, Any]) -> tuple[str, ...]:
+    old, new = ((metadata.get(side) or {}).get("inputs") for side in ("old", "new"))
+    return differences(old, new) if isinstance(old, dict) and isinstance(new, dict) else ()
 
 
 def _name_of(metadata: dict[str, Any], urn: str) -> str:
@@ -130,5 +138,5 @@ def _merged(before: Change | None, now: Change) -> Change:
     if before is None or before.op == "same":
         return now
     if before.op == "replace" or {before.op, now.op} == {"create", "delete"}:
-        return Change(now.urn, now.kind, now.name, "replace", before.paths or now.paths)
+        return Change(now.urn, now.kind, now.name, "replace", before.paths or now.paths, before.details or now.details)
     return now

@@ -63,13 +63,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Change:
-    """What was done, or would be done, to one object. `paths` are the fields that differ, in the provider's words."""
+    """What was done, or would be done, to one object. `paths` are the fields that differ, in the provider's words.
+
+    `details` say the same in a user's words, with the values that may be told (`differences`).
+    """
 
     urn: str
     kind: str
     name: str
     op: Op
     paths: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
 
 class EngineFailed(Exception):
