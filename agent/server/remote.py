@@ -1,8 +1,9 @@
 """Speak HTTP to the servers that hold models: guarded, pinned, bounded in time, with typed errors.
 
-Called by `agent.server.download` (ranges of a file) and `automation.model_probe` (its header and its state). Calls
-`agent.server.source_policy` before each connection. An address is resolved once and that very address is dialled; each
-redirect is checked like a first request. Proxies of the environment are not used: a proxy would dial for us, unguarded.
+Called by `agent.server.download` (ranges of a file), `agent.server.peek` (its header) and `automation.model_probe` (its
+state). Calls `agent.server.source_policy` before each connection. An address is resolved once and that very address is
+dialled; each redirect is checked like a first request. Proxies of the environment are not used: a proxy would dial for
+us, unguarded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import io
 import re
 import ssl
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,11 +24,9 @@ import urllib3
 import urllib3.exceptions
 from urllib3.util import Timeout, Url, make_headers, parse_url
 
+from agent.server.credentials import Signer
 from agent.server.errors import (
     FileError,
-    GgufInvalid,
-    NeedMoreBytes,
-    SourceChanged,
     SourceNotFound,
     SourceRefused,
     SourceUnauthorized,
@@ -35,14 +34,10 @@ from agent.server.errors import (
     SourceUnreachable,
     SourceUntrusted,
 )
-from agent.server.gguf_header import read_header
 from agent.server.source_policy import SourcePolicy
-from program.desired.model import GgufFacts
 
 MAX_REDIRECTS = 5
 CONNECT_TIMEOUT_S = 10.0
-PEEK_CHUNKS = (1 << 20, 8 << 20)
-"""Bytes asked for first, and with each request after that: most headers end in the first or second piece."""
 _USER_AGENT = "herdsman"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NUMBER = r"[0-9]{1,18}"
@@ -65,14 +60,6 @@ class RemoteFile(NamedTuple):
         if self.etag and not self.etag.startswith("W/"):
             return self.etag
         return self.last_modified
-
-
-class Peek(NamedTuple):
-    """A remote file's header and state."""
-
-    facts: GgufFacts
-    size_bytes: int | None
-    etag: str | None
 
 
 @dataclass(eq=False)
@@ -124,9 +111,11 @@ def get(
     last: int | None = None,
     if_range: str | None = None,
     whole: bool = False,
+    signer: Signer | None = None,
 ) -> Iterator[Answer]:
     """Ask for bytes `first` to `last` (inclusive; None: the end) of a file, or for all of it without a range.
 
+    `signer` proves who asks, to the server of `url` and to none that it redirects to.
     Yields an Answer with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else. The
     connection is closed at the end, however much of the body was read.
     """
@@ -137,7 +126,8 @@ def get(
             headers["If-Range"] = if_range
     target, auth = url, _auth(url)
     for _ in range(MAX_REDIRECTS + 1):
-        pool, response = _send(target, policy, {**headers, **auth}, read_timeout_s)
+        proof = signer.headers(target) if signer is not None and _same_origin(url, target) else {}
+        pool, response = _send(target, policy, {**headers, **auth, **proof}, read_timeout_s)
         try:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:
@@ -152,36 +142,18 @@ def get(
     raise SourceUnexpected(f"{shown(url)} redirects more than {MAX_REDIRECTS} times")
 
 
-def stat(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0) -> RemoteFile:
+def stat(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None) -> RemoteFile:
     """Ask for a file's size and validators. Uses a range of one byte, because signed URLs often forbid HEAD."""
-    with get(url, policy=policy, read_timeout_s=timeout_s, last=0) as answer:
+    with get(url, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer) as answer:
         return answer.remote_file()
 
 
-def peek_header(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0) -> Peek:
-    """Read the header of a remote GGUF file by ranges, or from the start of the stream where ranges are not served.
-
-    Raises GgufInvalid if it is another kind of file, SourceUnreachable also when `timeout_s` in all is not enough.
-    """
-    reader = _RangeReader(url, policy, deadline=time.monotonic() + timeout_s)
-    try:
-        facts = read_header(reader)
-    except NeedMoreBytes as error:
-        raise GgufInvalid(
-            f"{shown(url)} ends inside its GGUF header, which needs at least {error.needed} bytes"
-        ) from None
-    except GgufInvalid as error:
-        raise GgufInvalid(f"{shown(url)}: {error.message}", conclusive=error.conclusive) from None
-    finally:
-        reader.close()
-    assert reader.file is not None
-    return Peek(facts, reader.file.size_bytes, reader.file.etag)
-
-
-def fetch_small(url: str, *, policy: SourcePolicy, max_bytes: int, timeout_s: float = 30.0) -> tuple[bytes, RemoteFile]:
+def fetch_small(
+    url: str, *, policy: SourcePolicy, max_bytes: int, timeout_s: float = 30.0, signer: Signer | None = None
+) -> tuple[bytes, RemoteFile]:
     """Fetch a whole file of at most `max_bytes`. Raises SourceUnexpected if it is larger."""
     deadline = time.monotonic() + timeout_s
-    with get(url, policy=policy, read_timeout_s=timeout_s, whole=True) as answer:
+    with get(url, policy=policy, read_timeout_s=timeout_s, whole=True, signer=signer) as answer:
         data = io.BytesIO()
         while chunk := answer.read1(1 << 16):
             data.write(chunk)
@@ -198,70 +170,6 @@ def shown(url: str) -> str:
         return parse_url(url)._replace(auth=None, query=None, fragment=None).url
     except urllib3.exceptions.LocationParseError:
         return "the address"
-
-
-class _RangeReader:
-    """A remote file as a `gguf_header.Reader`: ranges, asked for as they are needed."""
-
-    def __init__(self, url: str, policy: SourcePolicy, *, deadline: float) -> None:
-        self._url = url
-        self._policy = policy
-        self._deadline = deadline
-        self._buffer = bytearray()
-        self._fetched = 0
-        self._requests = 0
-        self._open: Generator[bytes] | None = None
-        self.file: RemoteFile | None = None
-
-    def read(self, size: int, /) -> bytes:
-        while len(self._buffer) < size:
-            chunk = next(self._open, b"") if self._open is not None else b""
-            if chunk:
-                self._buffer += chunk
-                self._fetched += len(chunk)
-            elif not self._next_request():
-                break
-        data = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return data
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-
-    def _next_request(self) -> bool:
-        """Open the next range; False at the end of the file."""
-        if self.file is not None and (
-            not self.file.accepts_ranges or self.file.size_bytes is None or self._fetched >= self.file.size_bytes
-        ):
-            return False
-        size = PEEK_CHUNKS[min(self._requests, len(PEEK_CHUNKS) - 1)]
-        self._requests += 1
-        self._open = self._stream(self._fetched, self._fetched + size - 1)
-        return True
-
-    def _stream(self, first: int, last: int) -> Generator[bytes]:
-        remaining_s = self._remaining_s()
-        with get(self._url, policy=self._policy, read_timeout_s=remaining_s, first=first, last=last) as answer:
-            seen = answer.remote_file()
-            if self.file is None:
-                self.file = seen
-            elif answer.status != 206 or (seen.size_bytes, seen.etag) != (self.file.size_bytes, self.file.etag):
-                raise SourceChanged(f"{shown(self._url)} changed while it was read")
-            if answer.status == 416:
-                return
-            if answer.status == 206 and answer.first_byte() != first:
-                raise SourceUnexpected(f"{shown(self._url)} answered another range than was asked for")
-            while chunk := answer.read1(1 << 16):
-                self._remaining_s()
-                yield chunk
-
-    def _remaining_s(self) -> float:
-        remaining_s = self._deadline - time.monotonic()
-        if remaining_s <= 0:
-            raise SourceUnreachable(f"{shown(self._url)} was too slow to read its header in time")
-        return remaining_s
 
 
 def _send(
@@ -313,7 +221,13 @@ def _pool(
 
 @functools.lru_cache(maxsize=8)
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=ca_file)
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            raise SourceUntrusted(f"the certificates in {ca_file} cannot be read: {error}") from None
+    return context
 
 
 def _parsed(url: str) -> Url:
@@ -342,8 +256,12 @@ def _redirected(url: str, location: str, auth: dict[str, str]) -> tuple[str, dic
         raise SourceUntrusted(f"{shown(url)} redirects to {shown(target)}, which is not protected by TLS")
     if after.auth:
         return target, _auth(target)
-    same = (before.scheme, before.host, before.port) == (after.scheme, after.host, after.port)
-    return target, auth if same else {}
+    return target, auth if _same_origin(url, target) else {}
+
+
+def _same_origin(one: str, other: str) -> bool:
+    a, b = _parsed(one), _parsed(other)
+    return (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port)
 
 
 def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:

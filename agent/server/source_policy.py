@@ -47,7 +47,7 @@ class SourcePolicy:
     allowed_host_path_roots: tuple[str, ...] = ()
     """Absolute directories below which local files may be read; none means no local file is read."""
     ca_file: str | None = None
-    """PEM file with the certificate authorities to trust instead of the system's."""
+    """PEM file with certificate authorities to trust beside the system's."""
 
     def addresses(self, host: str, port: int) -> tuple[str, ...]:
         """Resolve `host` and give the addresses that may be dialled, in the resolver's order.

@@ -14,6 +14,8 @@ import gguf
 import pytest
 
 from agent.server import errors, remote
+from agent.server.credentials import BearerToken
+from agent.server.peek import peek_header
 from agent.server.source_policy import SourcePolicy, is_public
 from tests.support.model_server import File, FileServer, self_signed
 
@@ -53,7 +55,7 @@ def test_a_private_address_is_refused_before_anything_is_sent(server: FileServer
     url = server.serve("/x.gguf", File(PLAIN))
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f000001"):
         with pytest.raises(errors.SourceRefused, match="allowed-remote-hosts"):
-            remote.peek_header(url.replace("127.0.0.1", host), policy=SourcePolicy())
+            peek_header(url.replace("127.0.0.1", host), policy=SourcePolicy())
     assert server.requests == []
 
 
@@ -63,7 +65,7 @@ def test_a_redirect_to_a_private_address_is_refused(server: FileServer) -> None:
     server.serve("/secret.gguf", File(PLAIN))
     url = server.serve("/x.gguf", File(redirect=server.url("/secret.gguf")), host="localhost")
     with pytest.raises(errors.SourceRefused):
-        remote.peek_header(url, policy=policy)
+        peek_header(url, policy=policy)
     assert [request.path for request in server.requests] == ["/x.gguf"]
 
 
@@ -154,7 +156,7 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_broken_network(t
             remote.stat(url, policy=LOOPBACK)
         assert not caught.value.transient
         trusting = SourcePolicy(allowed_remote_hosts=("127.0.0.1", "localhost"), ca_file=str(pem))
-        assert remote.peek_header(url, policy=trusting).facts.name == "Plain 7B Chat"
+        assert peek_header(url, policy=trusting).facts.name == "Plain 7B Chat"
         with pytest.raises(errors.SourceUntrusted, match="localhost"):
             remote.stat(server.url("/x.gguf", host="localhost"), policy=trusting)
 
@@ -206,7 +208,7 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.gguf"
         with pytest.raises(errors.FileError):
-            remote.peek_header(url, policy=LOOPBACK, timeout_s=2)
+            peek_header(url, policy=LOOPBACK, timeout_s=2)
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -217,14 +219,14 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
 @pytest.mark.parametrize("says_length", [True, False])
 def test_a_header_is_read_with_and_without_ranges(server: FileServer, ranges: bool, says_length: bool) -> None:
     url = server.serve("/x.gguf", File(PLAIN, ranges=ranges, says_length=says_length))
-    peek = remote.peek_header(url, policy=LOOPBACK)
+    peek = peek_header(url, policy=LOOPBACK)
     assert (peek.facts.name, peek.facts.layer_count, peek.etag) == ("Plain 7B Chat", 32, '"v1"')
     assert peek.size_bytes == (544 if ranges or says_length else None)
 
 
 def test_only_the_beginning_of_a_large_file_is_fetched(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN + bytes(64 << 20)))
-    peek = remote.peek_header(url, policy=LOOPBACK)
+    peek = peek_header(url, policy=LOOPBACK)
     assert peek.size_bytes == 544 + (64 << 20)
     assert server.sent("/x.gguf") <= 1 << 20
 
@@ -239,9 +241,9 @@ def test_a_long_header_is_read_over_several_ranges(server: FileServer, tmp_path:
     writer.write_kv_data_to_file()
     writer.close()
     url = server.serve("/x.gguf", File(path.read_bytes()))
-    peek = remote.peek_header(url, policy=LOOPBACK)
+    peek = peek_header(url, policy=LOOPBACK)
     assert (peek.facts.quantization, peek.facts.layer_count) == ("Q4_K_M", 7)
-    assert [request.range for request in server.requests] == ["bytes=0-1048575", "bytes=1048576-9437183"]
+    assert [request.range for request in server.requests] == ["bytes=0-1048575", "bytes=1048576-5242879"]
 
 
 def test_a_file_that_changes_between_two_ranges_is_noticed(server: FileServer) -> None:
@@ -249,21 +251,21 @@ def test_a_file_that_changes_between_two_ranges_is_noticed(server: FileServer) -
     long += (9).to_bytes(4, "little") + (0).to_bytes(4, "little") + (3 << 20).to_bytes(8, "little") + bytes(3 << 20)
     url = server.serve("/x.gguf", File(long, new_etag_each_time=True))
     with pytest.raises(errors.SourceChanged):
-        remote.peek_header(url, policy=LOOPBACK)
+        peek_header(url, policy=LOOPBACK)
 
 
 @pytest.mark.parametrize("content", [b"", b"GG", PLAIN[:200], (FIXTURES / "notgguf.gguf").read_bytes()])
 def test_what_is_no_gguf_file_is_named_so(server: FileServer, content: bytes) -> None:
     url = server.serve("/x.gguf", File(content))
     with pytest.raises(errors.GgufInvalid, match=r"/x\.gguf"):
-        remote.peek_header(url, policy=LOOPBACK)
+        peek_header(url, policy=LOOPBACK)
 
 
 def test_a_server_that_says_nothing_is_left_in_time(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN, stall=threading.Event()))
     began = time.monotonic()
     with pytest.raises(errors.SourceUnreachable):
-        remote.peek_header(url, policy=LOOPBACK, timeout_s=0.5)
+        peek_header(url, policy=LOOPBACK, timeout_s=0.5)
     assert time.monotonic() - began < 3
 
 
@@ -271,7 +273,7 @@ def test_a_server_that_trickles_is_left_in_time(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN, bytes_per_s=60))
     began = time.monotonic()
     with pytest.raises(errors.SourceUnreachable, match="too slow"):
-        remote.peek_header(url, policy=LOOPBACK, timeout_s=0.5)
+        peek_header(url, policy=LOOPBACK, timeout_s=0.5)
     assert time.monotonic() - began < 3
 
 
@@ -305,3 +307,40 @@ def test_a_local_path_must_lie_below_a_root_also_when_links_are_followed(tmp_pat
         SourcePolicy().allowed_path(str(root / "x.gguf"))
     assert policy.path_is_allowed(str(root / "missing"))
     assert not policy.path_is_allowed(str(outside))
+
+
+def test_a_slow_tokenizer_costs_only_what_it_would_have_told(server: FileServer, tmp_path: Path) -> None:
+    path = tmp_path / "slow.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("Slow")
+    writer.add_file_type(15)
+    writer.add_context_length(4096)
+    writer.add_embedding_length(64)
+    writer.add_block_count(7)
+    writer.add_head_count(4)
+    writer.add_token_list([f"token-{number:08d}" for number in range(150_000)])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    url = server.serve("/x.gguf", File(path.read_bytes(), bytes_per_s=400_000))
+    facts = peek_header(url, policy=LOOPBACK, timeout_s=1.0).facts
+    assert (facts.name, facts.layer_count, facts.weights_bytes) == ("Slow", 7, None)
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+def test_a_proof_goes_to_its_own_server_and_to_no_other(server: FileServer) -> None:
+    with FileServer() as elsewhere:
+        url = elsewhere.serve("/there.gguf", File(b"x"))
+        server.serve("/here.gguf", File(redirect=server.url("/again.gguf")))
+        server.serve("/again.gguf", File(redirect=url))
+        remote.stat(server.url("/here.gguf"), policy=LOOPBACK, signer=BearerToken("t0ken"))
+        assert [request.headers.get("Authorization") for request in server.requests] == ["Bearer t0ken"] * 2
+        assert [request.headers.get("Authorization") for request in elsewhere.requests] == [None]
+
+
+def test_certificates_that_cannot_be_read_are_named(server: FileServer, tmp_path: Path) -> None:
+    policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1",), ca_file=str(tmp_path / "gone.pem"))
+    with pytest.raises(errors.SourceUntrusted, match=r"gone\.pem cannot be read"):
+        remote.stat("https://127.0.0.1:1/x", policy=policy)
