@@ -1,4 +1,4 @@
-"""`herdsman get`: what is served, where, and how far it is."""
+"""`herdsman get`: what is served, where, and how far it is; with `models`, what there is to serve."""
 
 from __future__ import annotations
 
@@ -11,73 +11,158 @@ from automation.cli.output import OutputFormat, complain, print_json, print_tabl
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.kinds import Kind
 
 Object = dict[str, Any]
+MODELS = frozenset({"model", "models", "mdl"})
+"""Words that, as the first one, ask for Models instead of services."""
+
+_SERVICE_COLUMNS = {
+    "NAMESPACE": "namespace",
+    "NAME": "name",
+    "PHASE": "phase",
+    "MODEL": "model",
+    "REPLICAS": "replicas",
+    "QUEUE": "queue",
+    "PRIORITY": "priority",
+    "RUNS ON": "runsOn",
+    "ENDPOINT": "endpoint",
+    "AGE": "age",
+    "REASON": "reason",
+    "MESSAGE": "message",
+}
+_MODEL_COLUMNS = {
+    "NAMESPACE": "namespace",
+    "NAME": "name",
+    "PHASE": "phase",
+    "SIZE": "size",
+    "ARCHITECTURE": "architecture",
+    "QUANTIZATION": "quantization",
+    "ACCELERATOR": "accelerator",
+    "AGE": "age",
+    "SOURCE": "source",
+    "MESSAGE": "message",
+}
 
 
 def get(
-    names: Annotated[list[str] | None, typer.Argument(help="Services to show; all of them when none is named.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Services to show, all of them when none is named; `models` for Models.")
+    ] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show InferenceServices with their phase, their place and their endpoint."""
+    """Show InferenceServices with their phase, their place and their endpoint; or Models."""
+    asked = list(names or ())
+    of_models = bool(asked) and asked[0].lower() in MODELS
+    kind = kinds.MODELS if of_models else kinds.INFERENCE_SERVICES
+    now = datetime.now(UTC)
     try:
         client = KubeClient.default(kubeconfig)
-        services = client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
-        try:
-            processes = client.list(kinds.HOST_PROCESSES, namespace)["items"]
-        except NotFound:
-            processes = []
+        objects = _named(client.list(kind, namespace)["items"], asked[1:] if of_models else asked, kind)
+        if of_models:
+            rows = [model_row(model, now=now) for model in objects]
+        else:
+            processes = processes_of(client, namespace)
+            rows = [service_row(service, processes, now=now) for service in objects]
     except NotFound:
-        complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -`")
+        complain(f"the cluster does not know {kind.kind}s", hint="`herdsman crds | kubectl apply -f -`")
         raise typer.Exit(1) from None
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    if names:
-        services = [s for s in services if s["metadata"]["name"] in names]
-        missing = set(names) - {s["metadata"]["name"] for s in services}
-        if missing:
-            complain(f"no InferenceService {', '.join(f'`{name}`' for name in sorted(missing))}")
-            raise typer.Exit(1)
-    by_service = {(p["metadata"]["namespace"], p["metadata"]["name"]): p for p in processes}
-    rows = [describe(service, by_service, now=datetime.now(UTC)) for service in services]
     if output is OutputFormat.JSON:
         print_json(rows)
         return
     if not rows:
-        complain("no InferenceServices here", hint="`examples/` has some to apply")
+        complain(f"no {kind.kind}s here", hint="`examples/` has some to apply")
         return
-    columns = ("NAMESPACE", "NAME", "PHASE", "READY", "MODEL", "RUNS ON", "ENDPOINT", "AGE", "MESSAGE")
-    keys = ("namespace", "name", "phase", "ready", "model", "runsOn", "endpoint", "age", "message")
-    print_table(columns, [[str(row[key]) for key in keys] for row in rows], phase_column=2)
+    columns = _MODEL_COLUMNS if of_models else _SERVICE_COLUMNS
+    print_table(tuple(columns), [[row[key] for key in columns.values()] for row in rows], phase_column=2)
 
 
-def describe(service: Object, processes: dict[tuple[str, str], Object], *, now: datetime) -> dict[str, str]:
+def _named(objects: list[Object], names: list[str], kind: Kind) -> list[Object]:
+    if not names:
+        return objects
+    found = [obj for obj in objects if obj["metadata"]["name"] in names]
+    missing = set(names) - {obj["metadata"]["name"] for obj in found}
+    if missing:
+        complain(f"no {kind.kind} {', '.join(f'`{name}`' for name in sorted(missing))}")
+        raise typer.Exit(1)
+    return found
+
+
+def processes_of(client: KubeClient, namespace: str | None) -> dict[tuple[str, str], Object]:
+    """Find the processes on hosts, by namespace and name of their service; none where the cluster knows no hosts."""
+    try:
+        found = client.list(kinds.HOST_PROCESSES, namespace)["items"]
+    except NotFound:
+        return {}
+    return {(process["metadata"]["namespace"], process["metadata"]["name"]): process for process in found}
+
+
+def service_row(service: Object, processes: dict[tuple[str, str], Object], *, now: datetime) -> dict[str, str]:
     """Flatten one service to what a person asks first."""
     metadata, status = service["metadata"], service.get("status") or {}
-    conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    ready = conditions.get("Ready") or {}
-    process = processes.get((metadata["namespace"], metadata["name"]))
-    report = (process or {}).get("status") or {}
-    age = now - datetime.fromisoformat(metadata["creationTimestamp"])
-    runs_on = "pods"
-    if process is not None:
-        runs_on = f"host {process['spec']['host']}"
-        if report.get("address") and report.get("port"):
-            runs_on += f" ({report['address']}:{report['port']})"
+    ready = condition_of(status, "Ready")
+    well = ready.get("status") == "True"
+    queue = ""
+    if status.get("queuePosition"):
+        queue = f"{status['queuePosition']}/{status.get('queueLength', '?')} {status.get('waitingFor', '')}".strip()
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "phase": status.get("phase") or "Unknown",
-        "ready": f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', 0)}",
         "model": service["spec"]["modelRef"],
-        "runsOn": runs_on,
+        "replicas": f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', 0)}",
+        "queue": queue,
+        "priority": str(status.get("effectivePriority", "")),
+        "runsOn": runs_on(processes.get((metadata["namespace"], metadata["name"]))),
         "endpoint": status.get("endpoint") or "",
-        "age": duration_text(age.total_seconds()),
+        "age": age_text(metadata, now=now),
+        "reason": str(ready.get("reason", "")),
+        "message": "" if well else str(ready.get("message", "")),
+    }
+
+
+def runs_on(process: Object | None) -> str:
+    """Say where a service runs: in pods, or on which host and where that listens."""
+    if process is None:
+        return "pods"
+    report = process.get("status") or {}
+    place = f"host {process['spec']['host']}"
+    if report.get("address") and report.get("port"):
+        place += f" ({report['address']}:{report['port']})"
+    return place
+
+
+def model_row(model: Object, *, now: datetime) -> dict[str, str]:
+    """Flatten one Model to what a person asks first."""
+    metadata, spec, status = model["metadata"], model["spec"], model.get("status") or {}
+    gguf, ready = status.get("gguf") or {}, condition_of(status, "Ready")
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "phase": status.get("phase") or "Unknown",
+        "size": "" if status.get("size") in (None, "0") else str(status["size"]),
+        "architecture": gguf.get("architecture", ""),
+        "quantization": gguf.get("quantization") or spec.get("quantization") or "",
+        "accelerator": (spec.get("hardware") or {}).get("accelerator", "cpu"),
+        "age": age_text(metadata, now=now),
+        "source": spec["source"],
         "message": "" if ready.get("status") == "True" else str(ready.get("message", "")),
     }
+
+
+def condition_of(status: Object, kind: str) -> Object:
+    """Find a condition by its type; empty where there is none."""
+    return next((dict(c) for c in status.get("conditions") or () if c["type"] == kind), {})
+
+
+def age_text(metadata: Object, *, now: datetime) -> str:
+    """Write how long ago an object was made."""
+    return duration_text((now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds())
 
 
 def duration_text(seconds: float) -> str:

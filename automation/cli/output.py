@@ -42,7 +42,19 @@ _PHASE_STYLES = {
     "warning": "yellow",
     "Stopped": "dim",
     "WaitingForGPU": "yellow",
+    "Suspended": "dim",
+    "Running": "green",
+    "Warning": "yellow",
+    "CrashLoopBackOff": "red",
+    "ImagePullBackOff": "red",
+    "ErrImagePull": "red",
+    "OOMKilled": "red",
 }
+
+
+def phase_style(word: str) -> str:
+    """The colour of a phase, state or type; empty for one that needs none."""
+    return _PHASE_STYLES.get(word, "")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
@@ -52,10 +64,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_
     for column in columns:
         table.add_column(column, no_wrap=True, overflow="ignore")
     for row in rows:
-        cells = [
-            Text(cell, style=_PHASE_STYLES.get(cell, "") if index == phase_column else "")
-            for index, cell in enumerate(row)
-        ]
+        cells = [Text(cell, style=phase_style(cell) if index == phase_column else "") for index, cell in enumerate(row)]
         table.add_row(*cells)
     if not console.is_terminal:
         console = Console(soft_wrap=True, highlight=False, width=400)

@@ -1,0 +1,294 @@
+"""`herdsman describe NAME`: one service for people: how it is and why, its replicas, what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from automation.cli.get import age_text, condition_of, duration_text, model_row, processes_of, runs_on
+from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+
+Object = dict[str, Any]
+
+EVENTS_SHOWN = 20
+_PROOF = {"True": "yes", "False": "no"}
+
+
+def describe(
+    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+    ] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Show one service: phase and why, replicas, queue, memory, rollout, recent Events."""
+    try:
+        client = KubeClient.default(kubeconfig)
+        service = _find(client, namespace, name)
+        told = description(service, **_around(client, service), now=datetime.now(UTC))
+    except NotFound:
+        complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -`")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        print_description(told)
+
+
+def _find(client: KubeClient, namespace: str | None, name: str) -> Object:
+    found = client.list(kinds.INFERENCE_SERVICES, namespace, field_selector=f"metadata.name={name}")["items"]
+    if not found:
+        where = f" in namespace `{namespace}`" if namespace else ""
+        complain(f"no InferenceService `{name}`{where}")
+        raise typer.Exit(1)
+    if len(found) > 1:
+        namespaces = ", ".join(sorted(service["metadata"]["namespace"] for service in found))
+        complain(f"`{name}` is in several namespaces: {namespaces}", hint="name one with -n")
+        raise typer.Exit(1)
+    return dict(found[0])
+
+
+def _around(client: KubeClient, service: Object) -> dict[str, Any]:
+    """Ask for what belongs to the service. What may not be seen is shown as nothing rather than refused."""
+    metadata = service["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    try:
+        model: Object | None = client.get(kinds.MODELS, namespace, service["spec"]["modelRef"])
+    except NotFound:
+        model = None
+    about = f"involvedObject.uid={metadata['uid']}"
+    return {
+        "model": model,
+        "pods": client.list(kinds.PODS, namespace, label_selector=f"{naming.LABEL_SERVICE}={name}")["items"],
+        "events": client.list(kinds.EVENTS, namespace, field_selector=about)["items"],
+        "process": processes_of(client, namespace).get((namespace, name)),
+    }
+
+
+# --- what there is to say: pure ---------------------------------------------------------------------------------------
+
+
+def description(
+    service: Object,
+    *,
+    model: Object | None,
+    pods: Sequence[Object],
+    events: Sequence[Object],
+    process: Object | None,
+    now: datetime,
+) -> Object:
+    """Gather one service as a document: what `-o json` prints, and the text is made of. Empty parts are left out."""
+    metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
+    ready = condition_of(status, "Ready")
+    told: Object = {
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "phase": status.get("phase") or "Unknown",
+        "reason": ready.get("reason", ""),
+        "message": ready.get("message", ""),
+        "age": age_text(metadata, now=now),
+        "current": status.get("observedGeneration") == metadata.get("generation"),
+        "model": {"name": spec["modelRef"], **_model(model, now=now)},
+        "runtime": spec.get("runtime", "llamacpp"),
+        "mode": status.get("mode", ""),
+        "runsOn": runs_on(process),
+        "endpoint": status.get("endpoint", ""),
+        "gateway": status.get("gateway") or {},
+        "priority": status.get("effectivePriority"),
+        "counts": {
+            "ready": status.get("readyReplicas", 0),
+            "desired": status.get("desiredReplicas", 0),
+            "existing": status.get("replicas", 0),
+            "unproved": status.get("unprovedReplicas", 0),
+        },
+        "queue": _queue(status),
+        "scheduling": status.get("schedulingMessage", ""),
+        "memory": status.get("memory") or {},
+        "acceleration": status.get("acceleration") or {},
+        "conditions": [_condition(c, now=now) for c in status.get("conditions") or ()],
+        "replicas": [_replica(pod, now=now) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))],
+        "events": _story(events, now=now),
+    }
+    return {key: value for key, value in told.items() if value not in ("", None, {}, [])}
+
+
+def _model(model: Object | None, *, now: datetime) -> Object:
+    if model is None:
+        return {"phase": "missing"}
+    row = model_row(model, now=now)
+    return {key: row[key] for key in ("phase", "size", "architecture", "quantization", "source") if row[key]}
+
+
+def _queue(status: Object) -> Object:
+    if not status.get("waitingFor"):
+        return {}
+    told = {"waitingFor": status["waitingFor"], "position": status.get("queuePosition")}
+    return {**told, "length": status.get("queueLength")}
+
+
+def _condition(condition: Object, *, now: datetime) -> Object:
+    since = datetime.fromisoformat(condition["lastTransitionTime"])
+    kept = {key: condition.get(key, "") for key in ("type", "status", "reason", "message")}
+    return {**kept, "for": duration_text((now - since).total_seconds())}
+
+
+def _replica(pod: Object, *, now: datetime) -> Object:
+    status = pod.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return {
+        "pod": pod["metadata"]["name"],
+        "node": (pod.get("spec") or {}).get("nodeName", ""),
+        "state": _state(pod, containers),
+        "ready": conditions.get("Ready", {}).get("status") == "True",
+        "proved": _PROOF.get(str(conditions.get(naming.CONDITION_COMPLETED, {}).get("status")), "-"),
+        "restarts": sum(int(entry.get("restartCount", 0)) for entry in containers),
+        "age": age_text(pod["metadata"], now=now),
+    }
+
+
+def _state(pod: Object, containers: Sequence[Object]) -> str:
+    """Say in a word what a pod does, as `kubectl get pods` would."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return "Terminating"
+    for entry in containers:
+        state = entry.get("state") or {}
+        stopped = state.get("waiting") or state.get("terminated") or {}
+        if stopped.get("reason") not in (None, "Completed", "PodInitializing", "ContainerCreating"):
+            return str(stopped["reason"])
+    return str((pod.get("status") or {}).get("phase", "Unknown"))
+
+
+def _story(events: Sequence[Object], *, now: datetime) -> list[Object]:
+    """The last Events, the oldest first."""
+
+    def at(event: Object) -> str:
+        return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+    return [
+        {
+            "age": duration_text((now - datetime.fromisoformat(at(event))).total_seconds()),
+            "type": event.get("type", "Normal"),
+            "reason": event.get("reason", ""),
+            "count": event.get("count") or (event.get("series") or {}).get("count") or 1,
+            "message": event.get("message", ""),
+        }
+        for event in sorted(events, key=at)[-EVENTS_SHOWN:]
+    ]
+
+
+# --- the text ---------------------------------------------------------------------------------------------------------
+
+
+def print_description(told: Object) -> None:
+    """Print it for people; colours only where the output is a terminal."""
+    console = Console(soft_wrap=True, highlight=False)
+
+    def line(title: str, text: str | Text) -> None:
+        if text:
+            console.print(Text(f"{title + ':':<14}", style="bold") + (text if isinstance(text, Text) else Text(text)))
+
+    line("Name", f"{told['namespace']}/{told['name']}")
+    phase = Text(told["phase"], style=phase_style(told["phase"]))
+    reason = told.get("reason", "")
+    line("Phase", phase + Text(f" ({reason})" if reason and reason != told["phase"] else ""))
+    line("Why", told.get("message", ""))
+    if not told.get("current"):
+        line("Note", Text("this is about an earlier spec; the loop has not seen the last edit yet", style="yellow"))
+    model = told["model"]
+    about = ", ".join(model[key] for key in ("phase", "size", "architecture", "quantization") if model.get(key))
+    line("Model", f"{model['name']} ({about})")
+    line("Engine", ", ".join(part for part in (told["runtime"], told.get("mode", "")) if part))
+    line("Runs on", told["runsOn"])
+    line("Endpoint", told.get("endpoint", ""))
+    line("Outside", told.get("gateway", {}).get("endpoint", ""))
+    line("Replicas", counts_text(told["counts"]))
+    line("Queue", queue_text(told.get("queue", {})))
+    line("Scheduler", told.get("scheduling", ""))
+    line("Priority", str(told.get("priority", "")))
+    line("Memory", memory_text(told.get("memory", {})))
+    line("Computes on", acceleration_text(told.get("acceleration", {})))
+    for condition in notable(told.get("conditions", [])):
+        line(condition["type"], f"{condition['reason']} for {condition['for']}: {condition['message']}")
+    if told.get("replicas"):
+        console.print()
+        keys = ("pod", "node", "state", "ready", "proved", "restarts", "age")
+        rows = [[_cell(replica[key]) for key in keys] for replica in told["replicas"]]
+        print_table([key.upper() for key in keys], rows, phase_column=2)
+    if told.get("events"):
+        console.print()
+        keys = ("age", "type", "reason", "count", "message")
+        rows = [[_cell(event[key]) for key in keys] for event in told["events"]]
+        print_table(["LAST SEEN", "TYPE", "EVENT", "COUNT", "MESSAGE"], rows, phase_column=1)
+
+
+def _cell(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def counts_text(counts: Object) -> str:
+    """Say how many replicas serve, and what the others do."""
+    text = f"{counts['ready']} of {counts['desired']} serve"
+    if counts["existing"] != counts["desired"]:
+        text += f", {counts['existing']} exist"
+    if counts["unproved"]:
+        text += f", {counts['unproved']} healthy but not yet proved by a completion"
+    return text
+
+
+def queue_text(queue: Object) -> str:
+    """Say where the service stands; empty when it waits for no GPU."""
+    if not queue:
+        return ""
+    place = f"number {queue['position']} of {queue.get('length') or '?'}, " if queue.get("position") else ""
+    return f"{place}waits for {queue['waitingFor']}"
+
+
+def memory_text(memory: Object) -> str:
+    """Say what a replica is estimated to need beside what it asks for."""
+    if not memory:
+        return ""
+    parts = {"weights": "weights", "kvCache": "KV cache", "compute": "compute"}
+    made_of = ", ".join(f"{memory[key]} {word}" for key, word in parts.items() if memory.get(key))
+    text = f"{memory.get('total', '?')} estimated ({made_of})"
+    if memory.get("asked"):
+        text += f"; {memory['asked']} asked for"
+    if memory.get("available"):
+        text += f"; the largest node has {memory['available']}"
+    return text
+
+
+def acceleration_text(acceleration: Object) -> str:
+    """Say what computes."""
+    if not acceleration:
+        return ""
+    layers = f"{acceleration.get('layersOffloaded', 0)} of {acceleration.get('layersTotal', 0)} layers"
+    return f"{acceleration.get('device', '?')} ({layers})"
+
+
+_TOLD_ALREADY = frozenset({"Ready", "Reconciling", "Stalled", "Available", "Progressing", "GPUAvailable", "Degraded"})
+_WELL_WHEN_FALSE = frozenset({"Suspended", "RolledBack", "RolloutDeferred"})
+
+
+def notable(conditions: Sequence[Object]) -> list[Object]:
+    """Pick the conditions that say that something is not as it should be and that no other line says."""
+    return [
+        condition
+        for condition in conditions
+        if condition["type"] not in _TOLD_ALREADY
+        and condition["status"] == ("True" if condition["type"] in _WELL_WHEN_FALSE else "False")
+        and condition["type"] != "Suspended"
+    ]

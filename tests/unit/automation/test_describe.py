@@ -1,0 +1,203 @@
+"""What `herdsman get` and `herdsman describe` make of the objects of a cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from automation.cli.describe import (
+    acceleration_text,
+    counts_text,
+    description,
+    memory_text,
+    notable,
+    print_description,
+    queue_text,
+)
+from automation.cli.get import condition_of, duration_text, model_row, service_row
+from components import naming
+
+Json = dict[str, Any]
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+READY = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "WaitingForGPU",
+    "message": "0 of 1 replicas ready; waiting",
+    "lastTransitionTime": "2026-11-21T11:00:00Z",
+}
+MEMORY = {**READY, "type": "MemoryFits", "reason": "EstimateExceedsRequest", "message": "too little"}
+SERVICE: Json = {
+    "metadata": {
+        "name": "chat",
+        "namespace": "prod",
+        "uid": "u",
+        "generation": 3,
+        "creationTimestamp": "2026-11-21T10:00:00Z",
+    },
+    "spec": {"modelRef": "llama", "runtime": "vllm"},
+    "status": {
+        "phase": "WaitingForGPU",
+        "observedGeneration": 3,
+        "readyReplicas": 0,
+        "desiredReplicas": 1,
+        "replicas": 1,
+        "effectivePriority": 10000,
+        "waitingFor": "nvidia.com/gpu: 2",
+        "queuePosition": 3,
+        "queueLength": 5,
+        "memory": {"total": "5120Mi", "weights": "4096Mi", "kvCache": "512Mi", "compute": "512Mi", "asked": "2Gi"},
+        "conditions": [READY, MEMORY],
+    },
+}
+MODEL: Json = {
+    "metadata": {"name": "llama", "namespace": "prod", "creationTimestamp": "2026-11-20T12:00:00Z"},
+    "spec": {"source": "https://example.com/m.gguf", "hardware": {"accelerator": "cuda"}},
+    "status": {"phase": "Ready", "size": "4.0 GiB", "gguf": {"architecture": "llama", "quantization": "Q4_K_M"}},
+}
+POD: Json = {
+    "metadata": {"name": "chat-1", "creationTimestamp": "2026-11-21T11:59:00Z"},
+    "spec": {"nodeName": "gpu-1"},
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "False"}, {"type": naming.CONDITION_COMPLETED, "status": "True"}],
+        "initContainerStatuses": [{"restartCount": 1, "state": {"terminated": {"reason": "Completed"}}}],
+        "containerStatuses": [{"restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+    },
+}
+
+
+def event(at: str, reason: str, **fields: Any) -> Json:
+    return {"metadata": {"creationTimestamp": at}, "lastTimestamp": at, "reason": reason, "message": "m", **fields}
+
+
+def described(service: Json = SERVICE, **around: Any) -> Json:
+    return description(service, **{"model": MODEL, "pods": [POD], "events": [], "process": None, **around}, now=NOW)
+
+
+def test_a_row_has_what_is_asked_first() -> None:
+    row = service_row(SERVICE, {}, now=NOW)
+    assert (row["phase"], row["model"], row["replicas"]) == ("WaitingForGPU", "llama", "0/1")
+    assert (row["queue"], row["priority"], row["reason"]) == ("3/5 nvidia.com/gpu: 2", "10000", "WaitingForGPU")
+    assert (row["runsOn"], row["age"]) == ("pods", "2h")
+    assert row["message"] == READY["message"]
+
+
+def test_a_service_without_a_status_has_a_row_too() -> None:
+    bare = {"metadata": SERVICE["metadata"], "spec": {"modelRef": "m"}}
+    row = service_row(bare, {}, now=NOW)
+    assert (row["phase"], row["replicas"], row["queue"], row["priority"]) == ("Unknown", "0/0", "", "")
+
+
+def test_a_service_on_a_host_says_where_it_listens() -> None:
+    process = {"spec": {"host": "mac"}, "status": {"address": "10.0.0.7", "port": 41001}}
+    assert service_row(SERVICE, {("prod", "chat"): process}, now=NOW)["runsOn"] == "host mac (10.0.0.7:41001)"
+
+
+def test_a_model_has_a_row() -> None:
+    row = model_row(MODEL, now=NOW)
+    assert (row["phase"], row["size"], row["architecture"], row["quantization"]) == (
+        "Ready",
+        "4.0 GiB",
+        "llama",
+        "Q4_K_M",
+    )
+    assert model_row({**MODEL, "status": {"size": "0"}}, now=NOW)["size"] == ""
+
+
+def test_a_description_gathers_all_around_a_service() -> None:
+    told = described()
+    assert told["queue"] == {"waitingFor": "nvidia.com/gpu: 2", "position": 3, "length": 5}
+    assert told["model"]["size"] == "4.0 GiB"
+    assert told["replicas"] == [
+        {
+            "pod": "chat-1",
+            "node": "gpu-1",
+            "state": "CrashLoopBackOff",
+            "ready": False,
+            "proved": "yes",
+            "restarts": 3,
+            "age": "60s",
+        }
+    ]
+    assert [condition["type"] for condition in told["conditions"]] == ["Ready", "MemoryFits"]
+    assert told["conditions"][0]["for"] == "60m"
+    assert "endpoint" not in told
+
+
+def test_events_are_told_in_order_and_the_oldest_are_left_out() -> None:
+    events = [event(f"2026-11-21T11:{minute:02}:00Z", f"R{minute}", count=minute) for minute in range(30)]
+    told = described(events=list(reversed(events)))["events"]
+    assert [entry["reason"] for entry in told] == [f"R{minute}" for minute in range(10, 30)]
+    assert (told[-1]["count"], told[-1]["age"]) == (29, "31m")
+
+
+def test_a_model_that_is_missing_and_a_pod_that_ends_are_told() -> None:
+    going = {**POD, "metadata": {**POD["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}}
+    told = described(model=None, pods=[going])
+    assert told["model"] == {"name": "llama", "phase": "missing"}
+    assert told["replicas"][0]["state"] == "Terminating"
+
+
+def test_the_text_has_no_colours_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_description(described(events=[event("2026-11-21T11:59:00Z", "Queued", type="Normal")]))
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    for line in (
+        "Name:         prod/chat",
+        "Phase:        WaitingForGPU",
+        "Why:          0 of 1 replicas ready; waiting",
+        "Model:        llama (Ready, 4.0 GiB, llama, Q4_K_M)",
+        "Queue:        number 3 of 5, waits for nvidia.com/gpu: 2",
+        "MemoryFits:   EstimateExceedsRequest for 60m: too little",
+    ):
+        assert line in text
+    assert any(
+        line.split() == ["chat-1", "gpu-1", "CrashLoopBackOff", "no", "yes", "3", "60s"] for line in text.splitlines()
+    )
+    assert any(line.split() == ["60s", "Normal", "Queued", "1", "m"] for line in text.splitlines())
+
+
+def test_a_status_of_an_earlier_spec_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    print_description(described({**SERVICE, "metadata": {**SERVICE["metadata"], "generation": 4}}))
+    assert "earlier spec" in capsys.readouterr().out
+
+
+def test_amounts_are_put_into_words() -> None:
+    assert counts_text({"ready": 1, "desired": 2, "existing": 3, "unproved": 1}) == (
+        "1 of 2 serve, 3 exist, 1 healthy but not yet proved by a completion"
+    )
+    assert memory_text(SERVICE["status"]["memory"]) == (
+        "5120Mi estimated (4096Mi weights, 512Mi KV cache, 512Mi compute); 2Gi asked for"
+    )
+    assert queue_text({}) == memory_text({}) == acceleration_text({}) == ""
+    assert acceleration_text({"device": "CUDA", "layersOffloaded": 3, "layersTotal": 4}) == "CUDA (3 of 4 layers)"
+
+
+def test_only_conditions_that_say_something_of_their_own_are_shown() -> None:
+    def condition(kind: str, status: str) -> Json:
+        return {"type": kind, "status": status}
+
+    shown = [
+        condition("MemoryFits", "False"),
+        condition("RolloutDeferred", "True"),
+        condition("RolledBack", "True"),
+    ]
+    hidden = [
+        condition("Ready", "False"),
+        condition("Suspended", "True"),
+        condition("AutoscalerReady", "True"),
+        condition("RolloutDeferred", "False"),
+    ]
+    assert notable([*shown, *hidden]) == shown
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172800, "2d")])
+def test_durations_have_one_unit(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_a_condition_that_is_missing_is_empty() -> None:
+    assert condition_of({}, "Ready") == {}
