@@ -2,61 +2,44 @@
 
 Called by `automation.model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a
 small pool of threads when one is due; a finished look calls back. A failed look is repeated with back-off, a good one
-is confirmed once an hour by size and ETag. Calls `agent.server.remote` and `agent.server.gguf_header`.
+is confirmed once an hour by size and ETag. What a look is made of stands in `automation.model_look`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
 from agent.server import remote
-from agent.server.errors import (
-    FileError,
-    GgufInvalid,
-    NeedMoreBytes,
-    SourceNotFound,
-    SourceRefused,
-)
-from agent.server.gguf_header import read_header
-from agent.server.model_store import sha256_of, storing
 from agent.server.source_policy import SourcePolicy
 from automation.backoff import backoff_s
+from automation.model_look import Looker, LookSettings, ReadSecret
 from program.desired.facts import ProbeFacts
-from program.desired.model import GgufFacts, ModelSource, SourceKind
+from program.desired.model import ModelSource
+from program.dialects.llmkube.source import HUB
 
 __all__ = ["ModelProbe", "ProbeSettings", "SourcePolicy"]
 
 log = structlog.get_logger(__name__)
 
 Changed = Callable[[], None]
-_LONGEST_ETAG = 256
 
 
 @dataclass(frozen=True)
-class ProbeSettings:
+class ProbeSettings(LookSettings):
     """How often and how far to look."""
 
     threads: int = 4
-    timeout_s: float = 15.0
-    """For one look at a remote source in all; a service waits for the first."""
     confirm_s: float = 3600.0
     retry_base_s: float = 10.0
     retry_cap_s: float = 900.0
-    small_file_bytes: int = 8 << 20
-    """A remote file of up to this size is fetched to check its SHA-256; larger ones are checked where they are used."""
-    hashed_unasked_bytes: int = 64 << 20
-    """A local file of up to this size is hashed although no SHA-256 is asked for."""
     forget_s: float = 4 * 3600.0
 
 
@@ -64,6 +47,9 @@ class _Key(NamedTuple):
     address: str
     sha256: str
     format: str
+    files: tuple[str, ...]
+    secret: str
+    """`namespace/name` of the Secret to look with: what one namespace's Secret opens is none of another's business."""
 
 
 @dataclass
@@ -84,6 +70,8 @@ class ModelProbe:
         self,
         policy: SourcePolicy,
         *,
+        hub_url: str = HUB,
+        read_secret: ReadSecret | None = None,
         settings: ProbeSettings = ProbeSettings(),
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
@@ -94,21 +82,30 @@ class ModelProbe:
         self._dice = dice
         self._lock = threading.Lock()
         self._entries: dict[_Key, _Entry] = {}
-        self._hashes: dict[tuple[str, int, int, int], str] = {}
         self._cancel = threading.Event()
+        self._looker = Looker(policy, hub_url=hub_url, read_secret=read_secret, settings=settings, cancel=self._cancel)
         self._wanted: queue.SimpleQueue[tuple[_Key, _Entry] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._pending = 0
 
     def latest(
-        self, source: ModelSource, *, sha256: str | None, model_format: str, who: str, changed: Changed
+        self,
+        source: ModelSource,
+        *,
+        sha256: str | None,
+        model_format: str,
+        who: str,
+        changed: Changed,
+        files: Sequence[str] = (),
+        secret: str = "",
     ) -> ProbeFacts | None:
         """Return what is known of `source`, None while the first look is under way. Never blocks.
 
-        Starts a look if one is due. `changed` is called from a probe thread when a look has found something else than
-        before; of several callbacks by the same `who` the last one counts.
+        `files` is the set of files below the source, the one to open first; `secret` names, as `namespace/name`, the
+        Secret with the credentials. Starts a look if one is due. `changed` is called from a probe thread when a look
+        has found something else than before; of several callbacks by the same `who` the last one counts.
         """
-        key = _Key(source.address, (sha256 or "").lower(), model_format)
+        key = _Key(source.address, (sha256 or "").lower(), model_format, tuple(files), secret)
         now = self._clock()
         with self._lock:
             self._forget_unasked(now)
@@ -120,9 +117,17 @@ class ModelProbe:
                 self._submit(key, entry)
             return entry.facts
 
-    def due_in_s(self, source: ModelSource, *, sha256: str | None, model_format: str) -> float:
+    def due_in_s(
+        self,
+        source: ModelSource,
+        *,
+        sha256: str | None,
+        model_format: str,
+        files: Sequence[str] = (),
+        secret: str = "",
+    ) -> float:
         """Seconds until `latest` should be asked again, so that the next look starts."""
-        key = _Key(source.address, (sha256 or "").lower(), model_format)
+        key = _Key(source.address, (sha256 or "").lower(), model_format, tuple(files), secret)
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -142,89 +147,6 @@ class ModelProbe:
         self._cancel.set()
         for _ in self._threads:
             self._wanted.put(None)
-
-    # --- one look -------------------------------------------------------------------------------------------------
-
-    def probe(
-        self, source: ModelSource, *, sha256: str | None, previous: ProbeFacts | None, model_format: str = "gguf"
-    ) -> ProbeFacts:
-        """Look at a source now, and block until done. Never raises for what the source or the network does.
-
-        `previous` is what the last look found; if size and ETag are still the same it is returned as it is.
-        """
-        try:
-            if source.kind is SourceKind.FILE:
-                return self._local(source, sha256, model_format)
-            if source.kind is SourceKind.HTTP:
-                return self._remote(source, sha256, previous, model_format)
-            return ProbeFacts(outcome="unreachable", source=source.address, message="only a pod can see this source")
-        except SourceRefused as error:
-            return _failed("refused", error, source)
-        except GgufInvalid as error:
-            return _failed("not-gguf" if error.conclusive else "unreachable", error, source)
-        except FileError as error:
-            return _failed("unreachable", error, source)
-
-    def _remote(
-        self, source: ModelSource, sha256: str | None, previous: ProbeFacts | None, model_format: str
-    ) -> ProbeFacts:
-        url, timeout_s, policy = source.download_address, self._settings.timeout_s, self.policy
-        deadline = time.monotonic() + timeout_s
-        file = remote.stat(url, policy=policy, timeout_s=timeout_s)
-        etag = file.etag[:_LONGEST_ETAG] if file.etag else None
-        if (
-            previous is not None
-            and previous.outcome == "read"
-            and file.size_bytes is not None
-            and (previous.size_bytes, previous.etag) == (file.size_bytes, etag)
-        ):
-            return previous
-        remaining_s = max(1.0, deadline - time.monotonic())
-        small = file.size_bytes is not None and file.size_bytes <= self._settings.small_file_bytes
-        if sha256 and small:
-            limit = self._settings.small_file_bytes
-            data, file = remote.fetch_small(url, policy=policy, max_bytes=limit, timeout_s=remaining_s)
-            digest = hashlib.sha256(data).hexdigest()
-            facts = _read(source, _header_of(data, model_format, remote.shown(url)), len(data), etag, digest)
-            return _checked(facts, sha256, remote.shown(url))
-        if model_format != "gguf":
-            return _read(source, None, file.size_bytes, etag, "")
-        peek = remote.peek_header(url, policy=policy, timeout_s=remaining_s)
-        return _read(source, peek.facts, peek.size_bytes, peek.etag, "")
-
-    def _local(self, source: ModelSource, sha256: str | None, model_format: str) -> ProbeFacts:
-        try:
-            real = self.policy.allowed_path(source.path)
-        except SourceNotFound:
-            raise SourceNotFound(f"`{source.path}` is not on this machine; a node may have it") from None
-        if real.is_dir():
-            if model_format == "gguf":
-                raise GgufInvalid(f"`{source.path}` is a directory; a gguf model is one file")
-            return _read(source, None, None, None, "")
-        if not real.is_file():
-            raise SourceNotFound(f"`{source.path}` is neither a file nor a directory")
-        with storing(real):
-            size = real.stat().st_size
-            gguf = None
-            if model_format == "gguf":
-                with real.open("rb") as file:
-                    gguf = _header(file, source.path)
-            wants_hash = bool(sha256) or size <= self._settings.hashed_unasked_bytes
-            digest = self._hash(real) if wants_hash else ""
-        facts = _read(source, gguf, size, None, digest)
-        return _checked(facts, sha256, source.path) if sha256 else facts
-
-    def _hash(self, path: Path) -> str:
-        """Hash a local file, once for as long as nobody touches it."""
-        stat = path.stat()
-        identity = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        with self._lock:
-            known = self._hashes.get(identity)
-        if known is None:
-            known = sha256_of(path, self._cancel)
-            with self._lock:
-                self._hashes = {k: v for k, v in self._hashes.items() if k[0] != identity[0]} | {identity: known}
-        return known
 
     # --- in the background ----------------------------------------------------------------------------------------
 
@@ -250,7 +172,14 @@ class ModelProbe:
     def _look(self, key: _Key, entry: _Entry) -> None:
         before = entry.facts
         try:
-            found = self.probe(entry.source, sha256=key.sha256 or None, previous=before, model_format=key.format)
+            found = self._looker.look(
+                entry.source,
+                sha256=key.sha256 or None,
+                previous=before,
+                model_format=key.format,
+                files=key.files,
+                secret=key.secret,
+            )
         except Exception:
             log.exception("A look at a model's source failed by a defect of Herdsman", source=remote.shown(key.address))
             found = ProbeFacts(
@@ -279,43 +208,3 @@ class ModelProbe:
             k for k, e in self._entries.items() if not e.looking and now - e.asked_at > self._settings.forget_s
         ]:
             del self._entries[key]
-
-
-def _read(
-    source: ModelSource, gguf: GgufFacts | None, size_bytes: int | None, etag: str | None, sha256: str
-) -> ProbeFacts:
-    return ProbeFacts(
-        outcome="read",
-        source=source.address,
-        gguf=gguf,
-        size_bytes=size_bytes,
-        etag=etag[:_LONGEST_ETAG] if etag else None,
-        sha256=sha256,
-    )
-
-
-def _failed(outcome: str, error: FileError, source: ModelSource) -> ProbeFacts:
-    return ProbeFacts.model_validate(
-        {"outcome": outcome, "source": source.address, "reason": str(error.reason), "message": error.message}
-    )
-
-
-def _checked(facts: ProbeFacts, sha256: str, what: str) -> ProbeFacts:
-    """Turn facts of a file with another digest into a mismatch."""
-    if facts.sha256 == sha256.lower():
-        return facts
-    message = f"spec.sha256: the SHA-256 of {what} is {facts.sha256}, not {sha256.lower()}"
-    return facts.model_copy(update={"outcome": "mismatch", "reason": "ChecksumMismatch", "message": message})
-
-
-def _header_of(data: bytes, model_format: str, what: str) -> GgufFacts | None:
-    return _header(io.BytesIO(data), what) if model_format == "gguf" else None
-
-
-def _header(file: io.BufferedIOBase, what: str) -> GgufFacts:
-    try:
-        return read_header(file)
-    except NeedMoreBytes as error:
-        raise GgufInvalid(f"{what} ends inside its GGUF header, which needs {error.needed} bytes") from None
-    except GgufInvalid as error:
-        raise GgufInvalid(f"{what}: {error.message}", conclusive=error.conclusive) from None

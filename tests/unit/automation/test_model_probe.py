@@ -6,12 +6,17 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from agent.server.credentials import Credentials, S3Signer
 from automation.model_probe import ModelProbe, ProbeSettings, SourcePolicy
+from automation.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
+from program.desired.model import ModelSource, SourceKind
 from program.dialects.llmkube.source import parse_source
 from tests.support.model_server import File, FileServer
 
@@ -50,9 +55,37 @@ def probe(tmp_path: Path, clock: Clock) -> Iterator[ModelProbe]:
     made.close()
 
 
-def look(probe: ModelProbe, address: str, *, sha256: str | None = None, model_format: str = "gguf") -> ProbeFacts:
-    source = parse_source(address, format=model_format)
-    return probe.probe(source, sha256=sha256, previous=None, model_format=model_format)
+def look(
+    probe: ModelProbe,
+    address: str,
+    *,
+    sha256: str | None = None,
+    model_format: str = "gguf",
+    files: tuple[str, ...] = (),
+    secret: str = "",
+) -> ProbeFacts:
+    """Ask for what nobody has asked for before, and wait for the first look to end."""
+    source = parse_source(address, format=model_format, files=bool(files))
+    found: list[ProbeFacts | None] = []
+
+    def ask() -> bool:
+        found.append(
+            probe.latest(
+                source,
+                sha256=sha256,
+                model_format=model_format,
+                who="ns/m",
+                changed=lambda: None,
+                files=files,
+                secret=secret,
+            )
+        )
+        return found[-1] is not None
+
+    until(ask)
+    facts = found[-1]
+    assert facts is not None
+    return facts
 
 
 class Asking:
@@ -204,7 +237,7 @@ def test_many_models_of_one_source_look_once(server: FileServer, probe: ModelPro
         )
     until(probe.idle)
     until(lambda: len(news) == 50)
-    assert len(server.requests) == 2
+    assert len(server.requests) == 1
 
 
 def test_a_failed_look_is_repeated_with_growing_pauses(server: FileServer, probe: ModelProbe, clock: Clock) -> None:
@@ -274,3 +307,129 @@ def test_a_closed_probe_looks_no_more(server: FileServer, probe: ModelProbe) -> 
     assert asking() is None
     assert probe.idle()
     assert server.requests == []
+
+
+# --- hubs, sets of files, stores, secrets -----------------------------------------------------------------------------
+
+SPLIT = tuple(f"q4/tiny-{n:05d}-of-00003.gguf" for n in (1, 2, 3))
+
+
+class Secrets:
+    """Gives the same credentials, or the same refusal, for every Secret."""
+
+    def __init__(self, answer: Credentials | SecretUnreadable) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, str]] = []
+
+    def read(self, namespace: str, name: str) -> Credentials:
+        self.asked.append((namespace, name))
+        if isinstance(self.answer, SecretUnreadable):
+            raise self.answer
+        return self.answer
+
+
+@contextmanager
+def credible(server: FileServer, secrets: Secrets) -> Iterator[ModelProbe]:
+    """A probe with Secrets, whose hub is the server."""
+    policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1",))
+    probe = ModelProbe(policy, hub_url=server.url(""), read_secret=secrets.read, dice=lambda: 0.0)
+    yield probe
+    probe.close()
+
+
+def test_one_file_of_a_repository_is_looked_at_through_the_hub(server: FileServer) -> None:
+    server.serve("/acme/tiny/resolve/v2/tiny.gguf", File(PLAIN))
+    with credible(server, Secrets(Credentials(hub_token="hf_x"))) as probe:
+        found = look(probe, "hf://acme/tiny@v2/tiny.gguf", secret="ns/hub")
+        assert (found.outcome, found.size_bytes) == ("read", len(PLAIN))
+        assert {request.headers["Authorization"] for request in server.requests} == {"Bearer hf_x"}
+
+
+def test_a_set_is_as_large_as_all_its_files_and_changes_with_each(server: FileServer) -> None:
+    for index, name in enumerate(SPLIT):
+        server.serve(f"/acme/tiny/resolve/main/{name}", File(PLAIN + bytes(1000 * index), etag=f'"{index}"'))
+    with credible(server, Secrets(Credentials())) as probe:
+        found = look(probe, "hf://acme/tiny", files=SPLIT)
+        assert found.outcome == "read"
+        assert found.gguf is not None
+        assert (found.gguf.name, found.size_bytes) == ("Plain 7B Chat", 3 * len(PLAIN) + 3000)
+        again = look(probe, "hf://acme/tiny", files=SPLIT, sha256="0" * 64)
+        assert again.etag == found.etag
+        server.files[f"/acme/tiny/resolve/main/{SPLIT[2]}"].etag = '"new"'
+        assert look(probe, "hf://acme/tiny", files=SPLIT, sha256="1" * 64).etag != found.etag
+        del server.files[f"/acme/tiny/resolve/main/{SPLIT[1]}"]
+        gone = look(probe, "hf://acme/tiny", files=SPLIT, sha256="2" * 64)
+        assert (gone.outcome, gone.reason) == ("unreachable", "SourceNotFound")
+        assert SPLIT[1] in gone.message
+
+
+def test_an_object_is_asked_for_with_a_signature_that_the_store_can_check(server: FileServer) -> None:
+    server.serve("/weights/chat/a%20b.gguf", File(PLAIN))
+    credentials = Credentials(
+        access_key_id="id", secret_access_key="key", region="eu-west-1", endpoint=f"{server.url('')}/"
+    )
+    with credible(server, Secrets(credentials)) as probe:
+        source = ModelSource(
+            kind=SourceKind.S3, address="s3://weights/chat/a b.gguf", bucket="weights", path="chat/a b.gguf"
+        )
+        probe.latest(source, sha256=None, model_format="gguf", who="x", changed=lambda: None, secret="ns/s3")
+        until(probe.idle)
+        found = probe.latest(source, sha256=None, model_format="gguf", who="x", changed=lambda: None, secret="ns/s3")
+        assert found is not None
+        assert found.outcome == "read"
+        sent = server.requests[0].headers
+        moment = datetime.strptime(sent["X-Amz-Date"], "%Y%m%dT%H%M%SZ")
+        signer = S3Signer("id", "key", "", "eu-west-1", clock=lambda: moment)
+        assert (
+            sent["Authorization"] == signer.headers(f"http://{sent['Host']}{server.requests[0].path}")["Authorization"]
+        )
+
+
+def test_without_its_secret_a_source_is_not_asked_at_all(server: FileServer) -> None:
+    url = server.serve("/x.gguf", File(PLAIN))
+    refused = SecretUnreadable("SourceSecretNotReadable", "the loop may not read Secret `s`")
+    with credible(server, Secrets(refused)) as probe:
+        found = look(probe, url, secret="ns/s")
+        assert (found.outcome, found.reason) == ("unreachable", "SourceSecretNotReadable")
+        assert "may not read" in found.message
+        assert server.requests == []
+
+
+def test_what_one_namespace_s_secret_opened_is_not_another_s(server: FileServer) -> None:
+    url = server.serve("/x.gguf", File(PLAIN))
+    secrets = Secrets(Credentials(hub_token="t"))
+    with credible(server, secrets) as probe:
+        look(probe, url, secret="a/s")
+        look(probe, url, secret="b/s")
+        look(probe, url)
+        assert secrets.asked == [("a", "s"), ("b", "s")]
+        assert [request.headers.get("Authorization") for request in server.requests] == ["Bearer t", "Bearer t", None]
+
+
+@pytest.mark.parametrize("files", [(), ("a.gguf", "b.gguf")])
+def test_a_redirect_to_a_private_address_is_not_followed(server: FileServer, files: tuple[str, ...]) -> None:
+    for name in ("x.gguf", "a.gguf", "b.gguf"):
+        server.serve(f"/acme/tiny/resolve/main/{name}", File(redirect="http://10.0.0.1/latest/meta-data"))
+    with credible(server, Secrets(Credentials())) as probe:
+        found = look(probe, "hf://acme/tiny" if files else "hf://acme/tiny/x.gguf", files=files)
+        assert (found.outcome, found.reason) == ("refused", "SourceRefused")
+        assert "10.0.0.1" in found.message
+
+
+@pytest.mark.parametrize(
+    ("file", "outcome"),
+    [
+        (File(PLAIN, claims_length=len(PLAIN) + 10), "unreachable"),
+        (File(PLAIN[:300], claims_length=len(PLAIN), ranges=False), "unreachable"),
+        (File(PLAIN[:200]), "not-gguf"),
+        (File(PLAIN, cut_after=100, cuts=9, ranges=False), "unreachable"),
+        (File(b"<html>quota exceeded</html>"), "not-gguf"),
+        (File(b"GGUF" + bytes(4), new_etag_each_time=True), "not-gguf"),
+    ],
+    ids=["longer than it is", "shorter than it says", "cut off", "hangs up", "a page", "version 0"],
+)
+def test_a_server_that_lies_is_never_believed(server: FileServer, probe: ModelProbe, file: File, outcome: str) -> None:
+    found = look(probe, server.serve("/x.gguf", file))
+    assert found.outcome == outcome
+    assert found.gguf is None
+    assert found.message

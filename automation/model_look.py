@@ -1,0 +1,287 @@
+"""One look at a model where it lies: is it there, how large is it, what does its header say, is it intact.
+
+Called by the threads of `automation.model_probe`. Calls `agent.server.peek` and `agent.server.remote` for what is
+remote, `agent.server.gguf_header` for local files, and reads credentials only by the reader that it was given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from agent.server import remote
+from agent.server.credentials import Credentials, Signer
+from agent.server.errors import (
+    FileError,
+    GgufInvalid,
+    NeedMoreBytes,
+    SourceNotFound,
+    SourceRefused,
+)
+from agent.server.gguf_header import read_header
+from agent.server.model_store import sha256_of, storing
+from agent.server.peek import peek_header
+from agent.server.remote import RemoteFile
+from agent.server.source_policy import SourcePolicy
+from automation.source_credentials import SecretUnreadable
+from program.desired.facts import ProbeFacts
+from program.desired.model import GgufFacts, ModelSource, SourceKind
+from program.dialects.llmkube.source import HUB, file_url, hub_location, object_key
+
+ReadSecret = Callable[[str, str], Credentials]
+"""Reads the credentials of a namespace's Secret; raises SecretUnreadable."""
+_LONGEST_ETAG = 256
+_PARALLEL_STATS = 8
+
+
+@dataclass(frozen=True)
+class LookSettings:
+    """How far a look goes."""
+
+    timeout_s: float = 15.0
+    """For one look at a remote source in all; a service waits for the first."""
+    small_file_bytes: int = 8 << 20
+    """A remote file of up to this size is fetched to check its SHA-256; larger ones are checked where they are used."""
+    hashed_unasked_bytes: int = 64 << 20
+    """A local file of up to this size is hashed although no SHA-256 is asked for."""
+
+
+class _Place(NamedTuple):
+    """One remote file, and who may ask for it."""
+
+    url: str
+    signer: Signer | None
+
+
+class Looker:
+    """Looks, with what one policy allows. Thread-safe."""
+
+    def __init__(
+        self,
+        policy: SourcePolicy,
+        *,
+        hub_url: str,
+        read_secret: ReadSecret | None,
+        settings: LookSettings,
+        cancel: threading.Event,
+    ) -> None:
+        self.policy = policy
+        self._hub_url = hub_url
+        self._read_secret = read_secret
+        self._settings = settings
+        self._cancel = cancel
+        self._lock = threading.Lock()
+        self._hashes: dict[tuple[str, int, int, int], str] = {}
+
+    def look(
+        self,
+        source: ModelSource,
+        *,
+        sha256: str | None,
+        previous: ProbeFacts | None,
+        model_format: str = "gguf",
+        files: Sequence[str] = (),
+        secret: str = "",
+    ) -> ProbeFacts:
+        """Look at a source now, and block until done. Never raises for what the source or the network does.
+
+        `previous` is what the last look found; if size and ETag are still the same it is returned as it is. Of a set
+        of files the header is the first one's, the size is that of all, and the ETag changes with any of them.
+        """
+        try:
+            if source.kind is SourceKind.FILE:
+                return self._local(source, sha256, model_format)
+            if source.kind is SourceKind.CLAIM or (source.kind is SourceKind.REPOSITORY and not files):
+                return ProbeFacts(
+                    outcome="unreachable", source=source.address, message="only a pod can see this source"
+                )
+            places = self._places(source, files, self._credentials(secret))
+            if len(places) > 1:
+                return self._remote_set(source, places, previous, model_format)
+            return self._remote(source, places[0], sha256, previous, model_format)
+        except SecretUnreadable as error:
+            return ProbeFacts(outcome="unreachable", source=source.address, reason=error.reason, message=error.message)
+        except SourceRefused as error:
+            return _failed("refused", error, source)
+        except GgufInvalid as error:
+            return _failed("not-gguf" if error.conclusive else "unreachable", error, source)
+        except FileError as error:
+            return _failed("unreachable", error, source)
+
+    # --- remote -------------------------------------------------------------------------------------------------------
+
+    def _credentials(self, secret: str) -> Credentials:
+        if not secret:
+            return Credentials()
+        namespace, _, name = secret.partition("/")
+        if self._read_secret is None:
+            raise SecretUnreadable("SourceSecretNotReadable", f"Secret `{name}` is read by pods only")
+        return self._read_secret(namespace, name)
+
+    def _places(self, source: ModelSource, files: Sequence[str], credentials: Credentials) -> list[_Place]:
+        if source.kind is SourceKind.S3:
+            keys = [object_key(source, file) for file in files] or [object_key(source)]
+            return [_Place(credentials.s3_url(source.bucket, key), credentials.for_s3()) for key in keys]
+        if source.kind is SourceKind.REPOSITORY:
+            signer = credentials.for_web(hub=True)
+            return [_Place(file_url(source, file, self._hub_url), signer) for file in files]
+        url = hub_location(source.download_address, self._hub_url)
+        return [_Place(url, credentials.for_web(hub=self._is_hub(url)))]
+
+    def _is_hub(self, url: str) -> bool:
+        return urlsplit(url).netloc in (urlsplit(HUB).netloc, urlsplit(self._hub_url).netloc)
+
+    def _remote(
+        self, source: ModelSource, place: _Place, sha256: str | None, previous: ProbeFacts | None, model_format: str
+    ) -> ProbeFacts:
+        timeout_s, policy = self._settings.timeout_s, self.policy
+        deadline = time.monotonic() + timeout_s
+        if sha256 or model_format != "gguf" or (previous is not None and previous.outcome == "read"):
+            file = remote.stat(place.url, policy=policy, timeout_s=timeout_s, signer=place.signer)
+            if _unchanged(previous, file.size_bytes, _etag(file)):
+                assert previous is not None
+                return previous
+            if sha256 and file.size_bytes is not None and file.size_bytes <= self._settings.small_file_bytes:
+                return self._small(source, place, sha256, model_format, deadline)
+            if model_format != "gguf":
+                return _read(source, None, file.size_bytes, _etag(file), "")
+        # The first range of the header tells size and ETag too: one request where two would do the same.
+        peek = peek_header(place.url, policy=policy, timeout_s=_left_s(deadline), signer=place.signer)
+        return _read(source, peek.facts, peek.size_bytes, peek.etag, "")
+
+    def _small(self, source: ModelSource, place: _Place, sha256: str, model_format: str, deadline: float) -> ProbeFacts:
+        data, file = remote.fetch_small(
+            place.url,
+            policy=self.policy,
+            max_bytes=self._settings.small_file_bytes,
+            timeout_s=_left_s(deadline),
+            signer=place.signer,
+        )
+        digest, shown = hashlib.sha256(data).hexdigest(), remote.shown(place.url)
+        facts = _read(source, _header_of(data, model_format, shown), len(data), _etag(file), digest)
+        return _checked(facts, sha256, shown)
+
+    def _remote_set(
+        self, source: ModelSource, places: list[_Place], previous: ProbeFacts | None, model_format: str
+    ) -> ProbeFacts:
+        """Look at a set: the state of each file, a few at a time, and the header of the first."""
+        deadline = time.monotonic() + self._settings.timeout_s
+
+        def state(place: _Place) -> RemoteFile:
+            return remote.stat(place.url, policy=self.policy, timeout_s=_left_s(deadline), signer=place.signer)
+
+        with ThreadPoolExecutor(min(_PARALLEL_STATS, len(places)), thread_name_prefix="model-set") as pool:
+            states = list(pool.map(state, places))
+        sizes = [file.size_bytes for file in states]
+        size = sum(known for known in sizes if known is not None) if None not in sizes else None
+        versions = "\n".join(f"{file.size_bytes} {file.etag or file.last_modified or ''}" for file in states)
+        etag = f'"{hashlib.sha256(versions.encode()).hexdigest()[:32]}"'
+        if _unchanged(previous, size, etag):
+            assert previous is not None
+            return previous
+        gguf = None
+        if model_format == "gguf":
+            first = places[0]
+            gguf = peek_header(first.url, policy=self.policy, timeout_s=_left_s(deadline), signer=first.signer).facts
+        return _read(source, gguf, size, etag, "")
+
+    # --- local --------------------------------------------------------------------------------------------------------
+
+    def _local(self, source: ModelSource, sha256: str | None, model_format: str) -> ProbeFacts:
+        try:
+            real = self.policy.allowed_path(source.path)
+        except SourceNotFound:
+            raise SourceNotFound(f"`{source.path}` is not on this machine; a node may have it") from None
+        if real.is_dir():
+            if model_format == "gguf":
+                raise GgufInvalid(f"`{source.path}` is a directory; a gguf model is one file")
+            return _read(source, None, None, None, "")
+        if not real.is_file():
+            raise SourceNotFound(f"`{source.path}` is neither a file nor a directory")
+        with storing(real):
+            size = real.stat().st_size
+            gguf = None
+            if model_format == "gguf":
+                with real.open("rb") as file:
+                    gguf = _header(file, source.path)
+            wants_hash = bool(sha256) or size <= self._settings.hashed_unasked_bytes
+            digest = self._hash(real) if wants_hash else ""
+        facts = _read(source, gguf, size, None, digest)
+        return _checked(facts, sha256, source.path) if sha256 else facts
+
+    def _hash(self, path: Path) -> str:
+        """Hash a local file, once for as long as nobody touches it."""
+        stat = path.stat()
+        identity = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        with self._lock:
+            known = self._hashes.get(identity)
+        if known is None:
+            known = sha256_of(path, self._cancel)
+            with self._lock:
+                self._hashes = {k: v for k, v in self._hashes.items() if k[0] != identity[0]} | {identity: known}
+        return known
+
+
+def _left_s(deadline: float) -> float:
+    return max(1.0, deadline - time.monotonic())
+
+
+def _etag(file: RemoteFile) -> str | None:
+    return file.etag[:_LONGEST_ETAG] if file.etag else None
+
+
+def _unchanged(previous: ProbeFacts | None, size_bytes: int | None, etag: str | None) -> bool:
+    return (
+        previous is not None
+        and previous.outcome == "read"
+        and size_bytes is not None
+        and (previous.size_bytes, previous.etag) == (size_bytes, etag)
+    )
+
+
+def _read(
+    source: ModelSource, gguf: GgufFacts | None, size_bytes: int | None, etag: str | None, sha256: str
+) -> ProbeFacts:
+    return ProbeFacts(
+        outcome="read",
+        source=source.address,
+        gguf=gguf,
+        size_bytes=size_bytes,
+        etag=etag[:_LONGEST_ETAG] if etag else None,
+        sha256=sha256,
+    )
+
+
+def _failed(outcome: str, error: FileError, source: ModelSource) -> ProbeFacts:
+    return ProbeFacts.model_validate(
+        {"outcome": outcome, "source": source.address, "reason": str(error.reason), "message": error.message}
+    )
+
+
+def _checked(facts: ProbeFacts, sha256: str, what: str) -> ProbeFacts:
+    """Turn facts of a file with another digest into a mismatch."""
+    if facts.sha256 == sha256.lower():
+        return facts
+    message = f"spec.sha256: the SHA-256 of {what} is {facts.sha256}, not {sha256.lower()}"
+    return facts.model_copy(update={"outcome": "mismatch", "reason": "ChecksumMismatch", "message": message})
+
+
+def _header_of(data: bytes, model_format: str, what: str) -> GgufFacts | None:
+    return _header(io.BytesIO(data), what) if model_format == "gguf" else None
+
+
+def _header(file: io.BufferedIOBase, what: str) -> GgufFacts:
+    try:
+        return read_header(file)
+    except NeedMoreBytes as error:
+        raise GgufInvalid(f"{what} ends inside its GGUF header, which needs {error.needed} bytes") from None
+    except GgufInvalid as error:
+        raise GgufInvalid(f"{what}: {error.message}", conclusive=error.conclusive) from None

@@ -1,0 +1,60 @@
+"""Read the Secret that a Model names, where a user has allowed the loop to do so (docs/install/secrets-reader.yaml).
+
+Called by `automation.model_probe` once per look. Nothing is kept: a credential lives for one look, in memory only, and
+stands in no status, log or error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from agent.server.credentials import Credentials
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, NotFound
+
+
+class SecretUnreadable(Exception):
+    """The credentials are not known here; a pod may have them all the same. `reason` is for a condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class SecretReader:
+    """Reads Secrets by name with the loop's own rights. Thread-safe."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def read(self, namespace: str, name: str) -> Credentials:
+        """Read the credentials in a Secret. Raises SecretUnreadable, with what to do where something can be done."""
+        try:
+            secret = self._client.get(kinds.SECRETS, namespace, name)
+        except Forbidden:
+            raise SecretUnreadable(
+                "SourceSecretNotReadable",
+                f"the loop may not read Secret `{name}`; pods check the source when they start "
+                "(docs/install/secrets-reader.yaml lets the loop look, too)",
+            ) from None
+        except NotFound:
+            raise SecretUnreadable(
+                "SourceSecretMissing", f"Secret `{name}` does not exist in namespace `{namespace}`; pods wait for it"
+            ) from None
+        except ApiError as error:
+            raise SecretUnreadable("SourceSecretNotReadable", f"cannot read Secret `{name}`: {error.reason}") from None
+        return Credentials.of(_decoded(secret.get("data") or {}))
+
+
+def _decoded(data: dict[str, str]) -> dict[str, str]:
+    values = {}
+    for key, text in data.items():
+        try:
+            values[key] = base64.b64decode(text).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            # Another key of the same Secret, a certificate perhaps; a container would not get it either.
+            continue
+    return values
