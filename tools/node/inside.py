@@ -78,8 +78,8 @@ def _supervise(layout: NodeLayout, commands: dict[str, list[str]], keeper: socke
             del due[name]
             running[_spawn(commands[name], layout.log(name))] = name
         timeout = max(0.0, min(due.values()) - now) if due else None
-        ready, _, _ = select.select([keeper, wakeup], [], [], timeout)
-        if keeper in ready:
+        ready, _, _ = select.select([keeper.fileno(), wakeup], [], [], timeout)
+        if keeper.fileno() in ready:
             return
         if wakeup in ready:
             os.read(wakeup, 4096)
@@ -97,7 +97,7 @@ def _spawn(command: list[str], log: Path) -> int:
 
 
 def _ended() -> list[int]:
-    found = []
+    found: list[int] = []
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -45,7 +46,8 @@ def stop(layout: NodeLayout, *, purge: bool = False) -> bool:
     ran = processes.find(record, layout.directory) is not None
     if record is not None:
         processes.end([record], layout.directory, grace_s=_GRACE_S)
-        cgroups.remove(layout.read_plan().network.cgroup)
+        with contextlib.suppress(OSError, ValueError, TypeError):  # without a plan there is nothing to remove
+            cgroups.remove(layout.read_plan().network.cgroup)
         layout.write_record(None)
     if purge and layout.directory.is_dir():
         _remove(layout.directory)

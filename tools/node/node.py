@@ -6,6 +6,7 @@ servers of this machine on `network.gateway`; nothing else is reachable from a p
 
 from __future__ import annotations
 
+import datetime
 import http.client
 import json
 import socket
@@ -151,10 +152,15 @@ class Node:
     def _is_ready(self) -> bool:
         answer = self._get(self._cluster.server, f"/api/v1/nodes/{self.name}", as_administrator=True)
         node = json.loads(answer) if answer else {}
-        conditions = node.get("status", {}).get("conditions", [])
+        record = self.layout.read_record()
         tainted = {taint["key"] for taint in node.get("spec", {}).get("taints", [])}
-        ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
-        return ready and "node.kubernetes.io/not-ready" not in tainted
+        return "node.kubernetes.io/not-ready" not in tainted and any(
+            entry["type"] == "Ready"
+            and entry["status"] == "True"
+            # A node that is started again is Ready by its object, from the time before, until its kubelet speaks.
+            and (record is None or _epoch(entry["lastHeartbeatTime"]) + 1 >= record.started_at_s)
+            for entry in node.get("status", {}).get("conditions", [])
+        )
 
     def _routes_services(self) -> bool:
         address = f"http://{self.network.address}:{configuration.KUBE_PROXY_HEALTH_PORT}"
@@ -190,6 +196,10 @@ class Node:
         log = self.layout.log(program)
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:] if log.is_file() else []
         return f"the end of {log}:\n" + "\n".join(lines)
+
+
+def _epoch(timestamp: str) -> float:
+    return datetime.datetime.fromisoformat(timestamp).timestamp()
 
 
 def _free_index() -> int:
