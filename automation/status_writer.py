@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from automation.status_ownership import clear_status, written_by_another
+from automation.tracing import span
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, NotFound
@@ -57,11 +58,12 @@ class StatusWriter:
             "status": status,
         }
         try:
-            if written_by_another(cr.get("status")):
-                clear_status(self._client, self._kind, cr)
-            written = self._client.apply(
-                self._kind, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
-            )
+            with span("status write", kind=self._kind.kind, namespace=namespace, name=name):
+                if written_by_another(cr.get("status")):
+                    clear_status(self._client, self._kind, cr)
+                written = self._client.apply(
+                    self._kind, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
+                )
         except (NotFound, Conflict):
             # Deleted, or deleted and made again since the cache saw it: the new object has a pass of its own.
             return False
