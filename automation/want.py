@@ -14,6 +14,7 @@ from automation.observe import Observed, live_hosts, scaled_elsewhere
 from automation.placement import place
 from automation.watch import World, models_of
 from components import naming
+from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from program.desired.errors import DesiredError, NotYet, SpecInvalid
@@ -61,13 +62,19 @@ def want(
             placed_host=_place(world, cr, model_cr, observed, now=now),
             draft=model_of(draft) if draft is not None else None,
         )
-        own = {"claim_exists": observed.claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
+        claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
+        own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
         rendered = render(desired, options.model_copy(update=own))
-        return Wanted(desired, rendered, unhonoured=unhonoured(cr, desired))
+        return Wanted(desired, rendered, unhonoured=(*unhonoured(cr, desired), *asked_in_vain(desired, options)))
     except SpecInvalid as error:
         return Wanted(problem=_problem_of(error, terminal=True))
     except NotYet as error:
         return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+
+
+def _has_own_claim(world: World, key: ServiceKey) -> bool:
+    claim = world.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
+    return claim is not None and not claim["metadata"]["deleting"]
 
 
 def _check_name(world: World, key: ServiceKey, cr: Object) -> None:

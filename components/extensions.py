@@ -1,14 +1,21 @@
-"""What a service can have only where the cluster was extended: Gateway API, KEDA, Prometheus' operator, Pyrra. Pure.
+"""What a service can have only where the cluster was extended: Gateway API, KEDA, Prometheus' operator, Pyrra.
 
-Called by `components.render`; what a service asks for in vain stands in its status (`program.dialects`).
+`components.render` asks what there is; the loop and static fleets say what a service asks for in vain. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from components.level_objective import measures_latency
 from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.kinds import Kind
-from program.desired.service import Autoscaling
+from program.desired import keys
+from program.desired.facts import Problem
+from program.desired.service import Autoscaling, DesiredService
+
+REASON = "NotInstalled"
 
 
 def is_installed(kind: Kind, options: RenderOptions) -> bool:
@@ -17,6 +24,53 @@ def is_installed(kind: Kind, options: RenderOptions) -> bool:
 
 
 def keda_scales(scaling: Autoscaling, options: RenderOptions) -> bool:
-    """Tell whether KEDA scales a service: only it can scale to nothing, and only with metrics to look at."""
+    """Tell whether KEDA scales a service: it asks for what only KEDA can do, and KEDA has metrics to look at."""
     able = is_installed(kinds.SCALED_OBJECTS, options) and bool(options.prometheus_url)
-    return able and scaling.min_replicas == 0
+    return able and _wants_keda(scaling)
+
+
+def asked_in_vain(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
+    """List what the cluster lacks for a service in pods to have all that it asks for. None of it is fatal."""
+    if desired.host_placement is not None:
+        return ()
+    return (*_of_scaling(desired.autoscaling, options), *_of_exposure(desired, options), *_of_slo(desired, options))
+
+
+def _wants_keda(scaling: Autoscaling) -> bool:
+    return scaling.min_replicas == 0 or bool(scaling.query)
+
+
+def _of_scaling(scaling: Autoscaling | None, options: RenderOptions) -> Iterator[Problem]:
+    if scaling is None or not _wants_keda(scaling) or keda_scales(scaling, options):
+        return
+    lacks_keda = not is_installed(kinds.SCALED_OBJECTS, options)
+    cause = "KEDA is not installed" if lacks_keda else "no Prometheus is configured for KEDA (--prometheus-url)"
+    if scaling.min_replicas == 0:
+        yield _problem("spec.autoscaling.minReplicas", f"0 needs KEDA, and {cause}; one replica stays")
+    if scaling.query:
+        field = f"metadata.annotations[{keys.ANNOTATION_SCALE_QUERY}]"
+        yield _problem(field, f"needs KEDA, and {cause}; the service scales by its metrics")
+
+
+def _of_exposure(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
+    expose = desired.expose
+    if expose is None or expose.by != "gateway" or is_installed(kinds.HTTP_ROUTES, options):
+        return
+    # Only LLMKube's own field asks for the requests of one model.
+    field = "spec.endpoint.gateway" if expose.model_name else f"metadata.annotations[{keys.ANNOTATION_EXPOSE}]"
+    yield _problem(field, "needs the Gateway API, which is not installed; only the cluster itself reaches the service")
+
+
+def _of_slo(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
+    slo = desired.slo
+    if slo is None:
+        return
+    if not is_installed(kinds.SERVICE_LEVEL_OBJECTIVES, options):
+        yield _problem("spec.slo", "needs Pyrra, which is not installed")
+    elif slo.indicator == "latency" and not measures_latency(desired.engine):
+        why = f"runtime {desired.engine.kind} does not say how long its requests take; use indicator availability"
+        yield Problem(reason="NotHonoured", message=why, field="spec.slo.indicator", terminal=True)
+
+
+def _problem(field: str, message: str) -> Problem:
+    return Problem(reason=REASON, message=message, field=field)

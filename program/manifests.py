@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from components.extensions import asked_in_vain
+from components.options import RenderOptions
 from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
@@ -193,7 +195,7 @@ class Manifests:
         desired = parse_service(
             document.cr, model, draft=models.get((document.namespace, draft_reference(document.cr)))
         )
-        for problem in unhonoured(document.cr, desired):
+        for problem in (*unhonoured(document.cr, desired), *asked_in_vain(desired, RenderOptions())):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return desired
 

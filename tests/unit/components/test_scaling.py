@@ -107,3 +107,7 @@ def test_a_service_that_scales_from_nothing_is_not_stopped_by_starting_there() -
 def test_each_engine_wakes_by_its_own_metric() -> None:
     desired = scaled().model_copy(update={"engine": Vllm()})
     assert "vllm:num_requests_running" in triggers(desired)[0]["metadata"]["query"]
+
+
+def test_a_query_alone_is_kedas_too() -> None:
+    assert "scaler" in objects(scaled(min_replicas=1, query="sum(x)"), KEDA)
