@@ -58,7 +58,7 @@ _NOTHING = _Nothing()
 _tracer: trace.Tracer | None = None
 
 
-def span(name: str, **attributes: Value) -> AbstractContextManager[Span]:
+def span(name: str, /, **attributes: Value) -> AbstractContextManager[Span]:
     """Measure a block as a span; what it raises marks the span as failed and goes on its way."""
     if _tracer is None:
         return _NOTHING

@@ -227,12 +227,12 @@ def print_description(told: Object) -> None:
         console.print()
         keys = ("pod", "node", "state", "ready", "proved", "restarts", "age")
         rows = [[_cell(replica[key]) for key in keys] for replica in told["replicas"]]
-        print_table([key.upper() for key in keys], rows, phase_column=2)
+        print_table(tuple(key.upper() for key in keys), rows, phase_column=2)
     if told.get("events"):
         console.print()
-        keys = ("age", "type", "reason", "count", "message")
-        rows = [[_cell(event[key]) for key in keys] for event in told["events"]]
-        print_table(["LAST SEEN", "TYPE", "EVENT", "COUNT", "MESSAGE"], rows, phase_column=1)
+        columns = {"LAST SEEN": "age", "TYPE": "type", "EVENT": "reason", "COUNT": "count", "MESSAGE": "message"}
+        rows = [[_cell(event[key]) for key in columns.values()] for event in told["events"]]
+        print_table(tuple(columns), rows, phase_column=1)
 
 
 def _cell(value: object) -> str:

@@ -69,7 +69,7 @@ def attributes(found: ReceivedSpan) -> dict[str, object]:
 
 def test_spans_arrive_nested_with_what_they_say(collector: Collector) -> None:
     stop = start_tracing(collector.url)
-    with span("reconcile", key="llmkube/ns/svc") as here:
+    with span("reconcile", key="llmkube/ns/svc", name="svc") as here:
         with span("observe"):
             pass
         here.note(action="apply", objects=3)
@@ -79,7 +79,12 @@ def test_spans_arrive_nested_with_what_they_say(collector: Collector) -> None:
     assert set(spans) == {"reconcile", "observe"}
     assert spans["observe"].parent_span_id == spans["reconcile"].span_id
     assert spans["observe"].trace_id == spans["reconcile"].trace_id
-    assert attributes(spans["reconcile"]) == {"key": "llmkube/ns/svc", "action": "apply", "objects": 3}
+    assert attributes(spans["reconcile"]) == {
+        "key": "llmkube/ns/svc",
+        "name": "svc",
+        "action": "apply",
+        "objects": 3,
+    }
     resource = collector.requests[0][1].resource_spans[0].resource
     assert {a.key: a.value.string_value for a in resource.attributes}["service.name"] == "herdsman"
 
