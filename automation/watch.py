@@ -323,7 +323,7 @@ def _uses(service: Object, changed: frozenset[Kind]) -> bool:
     return bool(
         kinds.POD_MONITORS in changed
         or (kinds.HTTP_ROUTES in changed and (exposed or gateway))
-        or (kinds.SCALED_OBJECTS in changed and (spec.get("autoscaling") or {}).get("minReplicas") == 0)
+        or (kinds.SCALED_OBJECTS in changed and spec.get("autoscaling"))
         or (kinds.SERVICE_LEVEL_OBJECTIVES in changed and spec.get("slo"))
     )
 
