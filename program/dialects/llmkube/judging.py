@@ -125,7 +125,7 @@ def _not_yet_as_wanted(facts: ServiceFacts, replicas: Judgement) -> Judgement | 
     rollout = facts.rollout
     changed: dict[str, object] = {}
     if rollout.rolled_back is not None:
-        message = f"{rollout.rolled_back.message}; the last template that served runs again until the spec changes"
+        message = rollout.rolled_back.message
         changed = {"outcome": "stalled", "reason": Reason.ROLLED_BACK, "message": message}
     elif rollout.failed is not None:
         changed = {

@@ -160,6 +160,8 @@ def test_who_lost_its_place_says_to_whom() -> None:
     assert (moment["phase"], protocol(moment)[3]) == ("Creating", "Preempted")
     unnamed = status_of(facts(pods=(PodFacts(name="svc-1", node="gpu-7", preempted=True),)))
     assert protocol(unnamed)[3] == "Preempted"
+    beside = facts(ready=1, desired=2, pods=(PodFacts(name="svc-0", node="gpu-1", ready=True),), preemption=(taken,))
+    assert protocol(status_of(beside))[3] == "Preempted"
     starting = status_of(facts(pods=(PodFacts(name="svc-2", node="gpu-8"),), preemption=(taken,)))
     assert protocol(starting)[3] == "ReplicasStarting"
     assert status_of(facts(ready=1, preemption=(taken,)))["phase"] == "Ready"
