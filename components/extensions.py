@@ -44,7 +44,7 @@ def _of_scaling(scaling: Autoscaling | None, options: RenderOptions) -> Iterator
     if scaling is None or not _wants_keda(scaling) or keda_scales(scaling, options):
         return
     lacks_keda = not is_installed(kinds.SCALED_OBJECTS, options)
-    cause = "KEDA is not installed" if lacks_keda else "no Prometheus is configured for KEDA (--prometheus-url)"
+    cause = "KEDA is not installed" if lacks_keda else "no Prometheus is configured for KEDA (HERDSMAN_PROMETHEUS_URL)"
     if scaling.min_replicas == 0:
         yield _problem("spec.autoscaling.minReplicas", f"0 needs KEDA, and {cause}; one replica stays")
     if scaling.query:

@@ -60,7 +60,7 @@ def node_selector(desired: DesiredService, options: RenderOptions) -> dict[str, 
     if not options.shared_gpu_selector:
         raise SpecInvalid(
             field="spec.resources.gpuSharing.mode",
-            why="mode `shared` needs nodes whose GPUs are time-shared; the operator names none (--shared-gpu-selector)",
+            why="mode `shared` needs nodes whose GPUs are time-shared; none are named (HERDSMAN_SHARED_GPU_SELECTOR)",
         )
     return {**options.shared_gpu_selector, **desired.pod.node_selector}
 
