@@ -238,4 +238,6 @@ class ModelFacts(Desired):
     claim: ClaimFacts | None = None
     accelerator_ready: bool = True
     transfer: TransferFacts | None = None
+    refetched: bool = False
+    """A pod has fetched the source again since it was found to differ from what the caches hold."""
     prefetch: PrefetchFacts | None = None

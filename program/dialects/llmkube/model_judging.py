@@ -5,36 +5,62 @@ The phases and reasons are LLMKube's, where it has one for the case. What only a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from program.desired.base import Desired, JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.facts import ModelFacts, ProbeFacts, Problem
-from program.desired.model import ModelSource, SourceKind
+from program.desired.facts import ModelFacts, PrefetchFacts, ProbeFacts, Problem
+from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.source import file_set, needs_cache, parse_source
+
+PREFETCHED = "ModelPrefetched"
 
 
 class Verdict(Desired):
     """What a pass concludes about a Model; phase and conditions all follow from this."""
 
-    phase: Literal["Pending", "Ready", "Failed"]
+    phase: Literal["Pending", "Downloading", "Ready", "Failed"]
     outcome: Literal["ready", "reconciling", "stalled"]
     reason: str
     message: str
 
 
-def source_of(cr: JsonObject, facts: ModelFacts) -> tuple[ModelSource | None, Problem | None]:
-    """Parse the source; the problem is the one that `facts` name, else what is wrong with the spec."""
+class Subject(NamedTuple):
+    """What a status is about: facts of another subject do not count."""
+
+    source: ModelSource
+    staged: tuple[str, ...]
+    """The set of files, each once, the one to open first; empty for a single file."""
+    cached: bool
+    """Pods keep a copy in the model cache."""
+
+
+def subject_of(cr: JsonObject, facts: ModelFacts) -> tuple[Subject | None, Problem | None]:
+    """Parse source and files; the problem is the one that `facts` name, else what is wrong with the spec."""
     spec = cr.get("spec") or {}
+    files = spec.get("files") or ()
     source = None
     try:
-        source = parse_source(str(spec.get("source") or ""), format=spec.get("format") or "gguf")
-        model_of(cr)
+        source = parse_source(str(spec.get("source") or ""), format=spec.get("format") or "gguf", files=bool(files))
+        model = model_of(cr)
     except SpecInvalid as error:
         invalid = Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
-        return source, facts.problem or invalid
-    return source, facts.problem
+        subject = Subject(source, (), needs_cache(source)) if source is not None else None
+        return subject, facts.problem or invalid
+    staged = file_set(model.source, model.files, model.mmproj)
+    return Subject(source, staged, needs_cache(source, staged)), facts.problem
+
+
+def prefetch_problem(model: DesiredModel) -> str:
+    """Say why a model cannot be fetched ahead of its services; empty where it can."""
+    if model.accelerator == "metal":
+        return "the host that serves a metal Model keeps a store of its own"
+    if model.source.kind is SourceKind.FILE:
+        return "a file on a node is copied by the pods of that node"
+    if not model.cache_key:
+        return "there is nothing to cache: the engine or a claim brings the weights; list spec.files to cache some"
+    return ""
 
 
 def verdict_of_problem(problem: Problem) -> Verdict:
@@ -45,26 +71,42 @@ def verdict_of_problem(problem: Problem) -> Verdict:
 
 
 def judge_model(
-    cr: JsonObject, source: ModelSource, facts: ModelFacts, probe: ProbeFacts | None, same: JsonObject
+    cr: JsonObject, subject: Subject, facts: ModelFacts, probe: ProbeFacts | None, same: JsonObject
 ) -> Verdict:
-    """Conclude from the facts; `probe` and `same`, the old status, are about this very source or empty."""
+    """Conclude from the facts; `probe` and `same`, the old status, are about this very subject or empty."""
+    source = subject.source
     if facts.problem is not None:
         return verdict_of_problem(facts.problem)
+    if facts.prefetch is not None and facts.prefetch.state == "invalid":
+        return _stalled("PrefetchInvalid", f"spec.prefetch: {facts.prefetch.message}")
     if source.kind is SourceKind.CLAIM:
         return _of_claim(cr, source, facts)
-    if source.kind is SourceKind.REPOSITORY:
+    if source.kind is SourceKind.REPOSITORY and not subject.cached:
         return _ready("RuntimeResolved", f"The engine fetches repository {source.repository} itself when it starts")
     if source.kind is SourceKind.FILE and is_metal(cr):
         return _ready("MetalAgentManaged", f"The host that serves the model reads {source.path} where it lies")
     if probe is None:
         return _not_probed(cr, source, same)
     if probe.outcome == "mismatch":
-        return Verdict(phase="Failed", outcome="stalled", reason="IntegrityCheckFailed", message=probe.message)
+        return _stalled("IntegrityCheckFailed", probe.message)
     if probe.outcome == "not-gguf":
-        return Verdict(phase="Failed", outcome="stalled", reason=probe.reason or "NotGguf", message=probe.message)
+        return _stalled(probe.reason or "NotGguf", probe.message)
     if probe.outcome == "refused" and source.kind is SourceKind.FILE:
-        return Verdict(phase="Failed", outcome="stalled", reason="SourceNotAllowed", message=probe.message)
+        return _stalled("SourceNotAllowed", probe.message)
+    if facts.prefetch is not None:
+        return _of_prefetch(facts.prefetch)
     return _resolved(cr, source)
+
+
+def _of_prefetch(prefetch: PrefetchFacts) -> Verdict:
+    if prefetch.state == "done":
+        return _ready(PREFETCHED, "The model is in its namespace's model cache")
+    if prefetch.state == "failed":
+        again = f"; once the cause is gone, delete Job `{prefetch.job}` to try again"
+        return _stalled("PrefetchFailed", f"{prefetch.message or 'the Job failed'}{again}")
+    reason = "PrefetchStarted" if prefetch.state == "started" else "PrefetchRunning"
+    message = prefetch.message or f"Job `{prefetch.job}` fetches the model into its namespace's model cache"
+    return Verdict(phase="Downloading", outcome="reconciling", reason=reason, message=message)
 
 
 def _of_claim(cr: JsonObject, source: ModelSource, facts: ModelFacts) -> Verdict:
@@ -87,7 +129,7 @@ def _not_probed(cr: JsonObject, source: ModelSource, same: JsonObject) -> Verdic
         (c for c in same.get("conditions") or () if c["type"] == "Degraded" and c["status"] == "True"), None
     )
     if degraded is not None and degraded.get("observedGeneration") == int(cr["metadata"].get("generation") or 0):
-        return Verdict(phase="Failed", outcome="stalled", reason=degraded["reason"], message=degraded["message"])
+        return _stalled(degraded["reason"], degraded["message"])
     return Verdict(
         phase="Pending",
         outcome="reconciling",
@@ -106,6 +148,10 @@ def _resolved(cr: JsonObject, source: ModelSource) -> Verdict:
 
 def _ready(reason: str, message: str) -> Verdict:
     return Verdict(phase="Ready", outcome="ready", reason=reason, message=message)
+
+
+def _stalled(reason: str, message: str) -> Verdict:
+    return Verdict(phase="Failed", outcome="stalled", reason=reason, message=message)
 
 
 def is_metal(cr: JsonObject) -> bool:

@@ -120,7 +120,9 @@ class GgufStatus(CrdModel):
     embedding_size: int | None = optional("Width of the embeddings.", format="int64")
     expert_bytes: int | None = optional("Tensors of mixture-of-experts layers in bytes.", format="int64")
     expert_count: int | None = optional("Experts of a mixture-of-experts layer.", format="int64")
-    feed_forward_length: int | None = optional("Width of the feed-forward layers, or of all experts that a token uses.", format="int64")
+    feed_forward_length: int | None = optional(
+        "Width of the feed-forward layers, or of all experts that a token uses.", format="int64"
+    )
     file_version: int | None = optional("Version of the GGUF format.", format="int64")
     head_count: int | None = optional("Attention heads.", format="int64")
     head_count_kv: int | None = optional("Key and value heads.", name="headCountKV", format="int64")
@@ -133,6 +135,7 @@ class GgufStatus(CrdModel):
     model_name: str | None = optional("general.name")
     quantization: str | None = optional("Quantization that the header names.")
     sliding_window: int | None = optional("Tokens that sliding-window attention looks back.", format="int64")
+    sliding_window_layers: int | None = optional("Layers that look back only so far.", format="int64")
     tensor_count: int | None = optional("Tensors in the file.", format="int64")
     value_length: int | None = optional("Numbers in the value of one head.", format="int64")
     vocabulary_size: int | None = optional("Tokens of the vocabulary.", format="int64")

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from program.desired.base import JsonObject
-from program.desired.facts import ModelFacts, ProbeFacts
-from program.desired.model import GgufFacts, ModelSource, SourceKind
+from program.desired.facts import ModelFacts, ProbeFacts, TransferFacts
+from program.desired.model import GgufFacts, SourceKind
 from program.dialects.llmkube.conditions import (
     Condition,
     Status,
@@ -22,8 +22,15 @@ from program.dialects.llmkube.conditions import (
     set_condition,
     timestamp,
 )
-from program.dialects.llmkube.model_judging import Verdict, is_metal, judge_model, source_of, verdict_of_problem
-from program.dialects.llmkube.source import cache_key, file_name, needs_cache
+from program.dialects.llmkube.model_judging import (
+    Subject,
+    Verdict,
+    is_metal,
+    judge_model,
+    subject_of,
+    verdict_of_problem,
+)
+from program.dialects.llmkube.source import cache_key, file_name
 
 CACHE_MOUNT = "/models"
 CLAIM_MOUNT = "/model-source"
@@ -31,13 +38,14 @@ CLAIM_MOUNT = "/model-source"
 _PEER_TYPES = ("Available", "Progressing", "Degraded", "SourceDrifted")
 _OURS = frozenset({"Ready", "Reconciling", "Stalled", "SourceVerified", *_PEER_TYPES})
 _LEFT_BY_PEER = frozenset(
-    {"CopyStarted", "DownloadStarted", "CopyFailed", "DownloadFailed", "InvalidSource", "InvalidFileSet", "Superseded"}
+    {"CopyStarted", "DownloadStarted", "CopyFailed", "DownloadFailed", "InvalidSource", "Superseded"}
 )
 """Reasons that Herdsman never gives: the condition is another manager's, and an apply of ours cannot remove it."""
 _FIELDS = (
     "acceleratorReady",
     "cacheKey",
     "conditions",
+    "download",
     "gguf",
     "observedGeneration",
     "path",
@@ -46,6 +54,7 @@ _FIELDS = (
     "size",
     "sourceContentLength",
     "sourceETag",
+    "stagedFiles",
 )
 _BASELINE = ("gguf", "sourceContentLength", "sourceETag", "sha256")
 _MARKS = {"ready": mark_ready, "reconciling": mark_reconciling, "stalled": mark_stalled}
@@ -65,26 +74,55 @@ def model_status(cr: JsonObject, facts: ModelFacts, *, now: datetime) -> dict[st
     moves no file and restarts no pod.
     """
     previous: dict[str, Any] = cr.get("status") or {}
-    source, problem = source_of(cr, facts)
-    if source is None:
+    subject, problem = subject_of(cr, facts)
+    if subject is None:
         assert problem is not None
         return _finished(cr, previous, {}, verdict_of_problem(problem), verified=None, drifted=None, now=now)
     facts = facts.model_copy(update={"problem": problem})
-    same = previous if _is_about(previous, source) else {}
+    source = subject.source
+    same = previous if _is_about(previous, subject) else {}
     probe = facts.probe if facts.probe is not None and facts.probe.source == source.address else None
-    verdict = judge_model(cr, source, facts, probe, same)
+    verdict = judge_model(cr, subject, facts, probe, same)
     status: dict[str, Any] = {}
     drifted = None
-    if verdict.phase == "Ready":
+    if verdict.phase in ("Ready", "Downloading"):
         if facts.accelerator_ready:
             status["acceleratorReady"] = True
-        status.update(_of_file(cr, source, probe, same))
-        drifted = _drifted(source, probe, same)
-    elif verdict.phase == "Failed" and needs_cache(source):
-        status.update({name: same[name] for name in ("path", "size", *_BASELINE) if name in same})
+        if facts.refetched and probe is not None and probe.outcome == "read":
+            # What the caches hold now is what the source is now.
+            same = {name: value for name, value in same.items() if name not in _BASELINE}
+        status.update(_of_file(cr, subject, probe, same))
+        drifted = _drifted(subject, probe, same)
+    elif verdict.phase == "Failed" and subject.cached:
+        status.update({name: same[name] for name in ("path", "size", "stagedFiles", *_BASELINE) if name in same})
         status["cacheKey"] = cache_key(source.address)
-    verified = _verified(cr, source, probe, same) if problem is None else None
+    if facts.transfer is not None and subject.cached:
+        status["download"] = download_status(facts.transfer)
+    verified = _verified(cr, subject, probe, same) if problem is None else None
     return _finished(cr, previous, status, verdict, verified=verified, drifted=drifted, now=now)
+
+
+def download_status(transfer: TransferFacts) -> dict[str, Any]:
+    """Write a download that is under way for people: bytes, share, rate, and the time that is left."""
+    found: dict[str, Any] = {"bytes": transfer.done_bytes, "where": transfer.where}
+    if transfer.total_bytes:
+        found["total"] = transfer.total_bytes
+        found["percent"] = min(100, transfer.done_bytes * 100 // transfer.total_bytes)
+    if transfer.bytes_per_s is not None:
+        found["rate"] = f"{human_size(int(transfer.bytes_per_s))}/s"
+        if transfer.bytes_per_s > 0 and transfer.total_bytes:
+            found["eta"] = human_duration((transfer.total_bytes - transfer.done_bytes) / transfer.bytes_per_s)
+    return found
+
+
+def human_duration(seconds: float) -> str:
+    """Write a duration for people, its two largest units: `45s`, `2m10s`, `1h5m`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    return f"{whole // 3600}h{whole % 3600 // 60}m"
 
 
 def human_size(size_bytes: int) -> str:
@@ -102,9 +140,10 @@ def human_size(size_bytes: int) -> str:
 # --- what is known of the file ----------------------------------------------------------------------------------------
 
 
-def _of_file(cr: JsonObject, source: ModelSource, probe: ProbeFacts | None, same: JsonObject) -> dict[str, Any]:
+def _of_file(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> dict[str, Any]:
     name = str(cr["metadata"]["name"])
-    if source.kind is SourceKind.REPOSITORY:
+    source = subject.source
+    if source.kind is SourceKind.REPOSITORY and not subject.cached:
         return {"size": "0"}
     if source.kind is SourceKind.CLAIM:
         return {"cacheKey": cache_key(source.address), "path": f"{CLAIM_MOUNT}/{source.path}"}
@@ -115,7 +154,10 @@ def _of_file(cr: JsonObject, source: ModelSource, probe: ProbeFacts | None, same
     else:
         key = cache_key(source.address)
         file["cacheKey"] = key
-        file["path"] = f"{CACHE_MOUNT}/{key}/{_chosen_name(name, key, probe, same)}"
+        chosen = subject.staged[0] if subject.staged else _chosen_name(name, key, probe, same)
+        file["path"] = f"{CACHE_MOUNT}/{key}/{chosen}"
+        if subject.staged:
+            file["stagedFiles"] = list(subject.staged)
     # The baseline is what was there first: that is the file in the caches. A later version shows as drift.
     known: dict[str, Any] = {name: same[name] for name in _BASELINE if name in same}
     if probe is not None and probe.outcome == "read":
@@ -159,22 +201,35 @@ def _gguf(facts: GgufFacts) -> dict[str, Any]:
         "keyLength": facts.key_length,
         "valueLength": facts.value_length,
         "tensorCount": facts.tensor_count,
+        "headCountsKV": list(facts.head_counts_kv),
+        "slidingWindow": facts.sliding_window,
+        "slidingWindowLayers": facts.sliding_window_layers,
+        "vocabularySize": facts.vocabulary_size,
+        "feedForwardLength": facts.feed_forward_length,
+        "expertCount": facts.expert_count,
+        "weightsBytes": facts.weights_bytes,
+        "expertBytes": facts.expert_bytes,
     }
-    return {name: value for name, value in fields.items() if value}
+    # These zeros tell something: a cache without values, a window that no layer uses. Any other tells nothing.
+    telling = ("valueLength", "slidingWindowLayers")
+    return {name: value for name, value in fields.items() if value or (name in telling and value == 0)}
 
 
-def _is_about(status: JsonObject, source: ModelSource) -> bool:
-    """Tell whether a status that was written earlier speaks of this source."""
-    if needs_cache(source) or source.kind is SourceKind.CLAIM:
+def _is_about(status: JsonObject, subject: Subject) -> bool:
+    """Tell whether a status that was written earlier speaks of this source and these files."""
+    source = subject.source
+    if tuple(status.get("stagedFiles") or ()) != subject.staged:
+        return False
+    if subject.cached or source.kind is SourceKind.CLAIM:
         if status.get("cacheKey"):
             return bool(status["cacheKey"] == cache_key(source.address))
         return source.kind is SourceKind.FILE and status.get("path") == source.path
     return not status.get("cacheKey")
 
 
-def _drifted(source: ModelSource, probe: ProbeFacts | None, same: JsonObject) -> _Verified | None:
+def _drifted(subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> _Verified | None:
     """Compare the source with what it was when it was first read. A failed look changes nothing."""
-    if not needs_cache(source):
+    if not subject.cached:
         return None
     if probe is None or probe.outcome != "read" or probe.size_bytes is None:
         found = next((c for c in same.get("conditions") or () if c["type"] == "SourceDrifted"), None)
@@ -190,10 +245,10 @@ def _drifted(source: ModelSource, probe: ProbeFacts | None, same: JsonObject) ->
     return _Verified("False", "InSync", "The source is as it was when it was first read")
 
 
-def _verified(cr: JsonObject, source: ModelSource, probe: ProbeFacts | None, same: JsonObject) -> _Verified | None:
+def _verified(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> _Verified | None:
     """Say what Herdsman itself has checked of the file; None where nothing was asked and nothing can be seen."""
     sha256 = str((cr.get("spec") or {}).get("sha256") or "")
-    if not needs_cache(source):
+    if not subject.cached:
         if sha256:
             return _Verified("False", "ChecksumNotChecked", "spec.sha256 is not checked for this kind of source")
         return None
@@ -255,7 +310,7 @@ def _conditions(
     wanted: dict[str, _Verified] = {}
     if verdict.phase == "Ready":
         wanted["Available"] = _Verified("True", verdict.reason, verdict.message)
-    elif verdict.phase == "Pending":
+    elif verdict.phase in ("Pending", "Downloading"):
         wanted["Progressing"] = _Verified("True", verdict.reason, verdict.message)
     else:
         wanted["Degraded"] = _Verified("True", verdict.reason, verdict.message)

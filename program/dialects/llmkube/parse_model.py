@@ -102,6 +102,7 @@ def _gguf(status: ModelStatus) -> GgufFacts | None:
         head_count_kv=found.head_count_kv,
         head_counts_kv=tuple(found.head_counts_kv),
         sliding_window=found.sliding_window,
+        sliding_window_layers=found.sliding_window_layers,
         vocabulary_size=found.vocabulary_size,
         feed_forward_length=found.feed_forward_length,
         expert_count=found.expert_count,

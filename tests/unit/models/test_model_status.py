@@ -115,6 +115,12 @@ def test_a_recorded_status_is_reproduced(vector: Vector, cr: Json, recorded: Jso
             continue
         if name == "cacheKey" and recorded["phase"] != "Ready":
             continue
+        if name == "gguf":
+            # Ours says more of the header.
+            assert {key: (status.get(name) or {}).get(key) for key in recorded.get(name) or ()} == (
+                recorded.get(name) or {}
+            )
+            continue
         assert status.get(name) == recorded.get(name), name
     for name in ("path", "sha256"):
         if name in recorded:
