@@ -54,7 +54,8 @@ class ModelController:
     """Reconciles Models of the LLMKube dialect. One instance per loop; `reconcile` runs in any worker thread.
 
     `requeue(namespace, name, delay_s)` asks for another pass. `on_model_changed(namespace, name)` is called after a
-    status was written, for callers whose informers do not enqueue the model's services by themselves.
+    status was written, for callers whose informers do not enqueue the model's services by themselves; `on_written`
+    gets the object as it was and the new status, for metrics.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class ModelController:
         requeue: Callable[[str, str, float], None],
         on_model_changed: Callable[[str, str], None] | None = None,
         recorder: Recorder | None = None,
+        on_written: Callable[[Object, Object], None] = lambda *_: None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        self._statuses = StatusWriter(client, kinds.MODELS)
+        self._statuses = StatusWriter(client, kinds.MODELS, on_written=on_written)
         self._models = models
         self._claims = claims
         self._nodes = nodes

@@ -23,6 +23,7 @@ from automation.engine.port import (
     Stack,
 )
 from automation.engine.sharding import CAPACITY, Sharding
+from automation.tracing import span
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 
@@ -175,7 +176,8 @@ class Batcher:
         started = time.monotonic()
         error: EngineFailed | None = None
         try:
-            outcome = self._engine.up(batch, timeout_s=self._timeout_s, cancel=self._cancel)
+            with span("engine batch", stack=stack.name, services=len(waiting)):
+                outcome = self._engine.up(batch, timeout_s=self._timeout_s, cancel=self._cancel)
         except EngineFailed as failure:
             error = failure
         except Exception as failure:
