@@ -320,6 +320,9 @@ def test_the_command_line_brings_a_cluster_up_and_down(directory: Path) -> None:
     report = json.loads(status.stdout)
     assert (report["state"], report["provider"]) == ("up", "local")
 
+    classes = Api(LocalCluster(directory)).get("/apis/scheduling.k8s.io/v1/priorityclasses") or {}
+    assert {"llmkube-normal", "llmkube-batch"} <= {one["metadata"]["name"] for one in classes["items"]}
+
     # The processes outlived the command that started them, and a shell reaches them.
     kubectl = tool_or_skip("kubectl")
     script = f'eval "$({HERDSMAN} cluster env --dir {directory})" && {kubectl} get namespace default -o name'
