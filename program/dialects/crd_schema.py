@@ -50,6 +50,8 @@ def _field(default: Any, description: str, name: str | None, rules: Json) -> Any
     extra = {key.replace("_", "-"): rules.pop(key) for key in list(rules) if key.startswith("x_")}
     if "format" in rules:
         extra["format"] = rules.pop("format")
+    # A type with a schema of its own, such as Int64, would not say these.
+    extra.update({word: rules[rule] for rule, word in (("ge", "minimum"), ("le", "maximum")) if rule in rules})
     return Field(default, description=description or None, alias=name, json_schema_extra=extra or None, **rules)
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from automation.cli.crds import ManifestFormat, crds
-from program.dialects.crd_schema import CrdModel, Int64, Time, optional, required, structural_schema
+from program.dialects.crd_schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
 from program.dialects.crds import crd_files, main
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "crds"
@@ -27,7 +27,7 @@ class Inner(CrdModel):
 
 class Outer(CrdModel):
     snake_case: int | None = optional("Small.", ge=1)
-    big: Int64 | None = optional("Big.")
+    big: Int64 | None = optional("Big.", ge=2)
     at: Time | None = optional("When.")
     kind: Literal["a", "b"] = optional("Which.", "a")
     only: Literal["x"] | None = optional("One.")
@@ -50,7 +50,7 @@ def test_a_model_becomes_a_structural_schema() -> None:
         "required": ["plain"],
         "properties": {
             "snakeCase": {"type": "integer", "format": "int32", "minimum": 1, "description": "Small."},
-            "big": {"type": "integer", "format": "int64", "description": "Big."},
+            "big": {"type": "integer", "format": "int64", "minimum": 2, "description": "Big."},
             "at": {"type": "string", "format": "date-time", "description": "When."},
             "kind": {"type": "string", "enum": ["a", "b"], "default": "a", "description": "Which."},
             "only": {"type": "string", "enum": ["x"], "description": "One."},
@@ -66,6 +66,11 @@ def test_a_model_becomes_a_structural_schema() -> None:
             "offByNull": {"type": "string", "nullable": True, "default": "on", "description": "Null is not absence."},
         },
     }
+
+
+def test_a_rule_is_written_as_kubernetes_reads_it() -> None:
+    assert rule("self.a < self.b", "a is too big") == {"rule": "self.a < self.b", "message": "a is too big"}
+    assert rule("true", "", field=".a")["fieldPath"] == ".a"
 
 
 def test_integers_take_the_format_that_is_asked_for() -> None:

@@ -7,37 +7,11 @@ from typing import Any
 import pytest
 
 from program.desired.engines import Generic, LlamaCpp, PersonaPlex, RopeScaling, SecretKey, Speculative, Tgi, Vllm
-from program.desired.errors import NotYet, SpecInvalid
+from program.desired.errors import NotYet
 from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelFormat, ModelGpu
-from program.desired.service import Autoscaling, DesiredService, Endpoint, HostPlacement, ScalingMetric
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.source import parse_source
+from program.desired.service import Autoscaling, Endpoint, HostPlacement, ScalingMetric
 from tests.support.vectors import Vector, vectors
-
-Json = dict[str, Any]
-
-
-def model(name: str = "base", source: str = "https://example.com/m.gguf", **fields: Any) -> DesiredModel:
-    return DesiredModel(name=name, source=parse_source(source), **fields)
-
-
-def service(*, name: str = "svc", annotations: Json | None = None, **spec: Any) -> Json:
-    return {
-        "apiVersion": "inference.llmkube.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": {"name": name, "namespace": "ns", "uid": "u-1", "generation": 4, "annotations": annotations or {}},
-        "spec": {"modelRef": "base", **spec},
-    }
-
-
-def parse(cr: Json, of: DesiredModel | None = None, **fields: Any) -> DesiredService:
-    return parse_service(cr, of or model(), **fields)
-
-
-def refused(cr: Json, of: DesiredModel | None = None, **fields: Any) -> SpecInvalid:
-    with pytest.raises(SpecInvalid) as caught:
-        parse(cr, of, **fields)
-    return caught.value
+from tests.unit.dialects.services import Json, model, parse, refused, service
 
 
 def test_a_bare_service_takes_the_defaults() -> None:

@@ -47,6 +47,7 @@ def model(source: str = "https://example.com/m.gguf", **values: Any) -> DesiredM
         ({"flashAttention": True, "resources": {"gpu": 1}}, []),
         ({"flashAttention": False, "resources": {"gpu": 1}}, ["spec.flashAttention"]),
         ({"resources": {"gpuMemory": "16Gi"}}, ["spec.resources.gpuMemory"]),
+        ({"resources": {"gpuMemory": "16Gi", "gpu": 1}}, []),
         ({"evictionProtection": True}, ["spec.evictionProtection"]),
         ({"runtime": "vllm", "vllmConfig": {"speculative": {"enabled": True}}}, ["spec.vllmConfig.speculative.model"]),
         ({"runtime": "vllm", "vllmConfig": {"cpuOffloadGB": 4}}, ["spec.vllmConfig.cpuOffloadGB"]),
@@ -54,6 +55,132 @@ def model(source: str = "https://example.com/m.gguf", **values: Any) -> DesiredM
 )
 def test_in_pods(spec: Json, expected: list[str]) -> None:
     assert fields(model(), **spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {
+                "mode": "embedding",
+                "suspend": True,
+                "bindAddress": "0.0.0.0",
+                "revisionHistoryLimit": 3,
+                "disruption": {"protectAlways": True},
+                "rolloutPolicy": {"waitForIdle": True},
+                "maxPodLifetimeSeconds": 60,
+                "maxPodLifetimeIdleTimeoutSeconds": 5,
+                "modelCache": {"claimName": "c"},
+                "slo": {"objective": "99"},
+                "speculativeDecoding": {"type": "ngram-mod"},
+                "resources": {"ephemeralStorage": "1Gi", "gpu": 1, "gpuSharing": {"mode": "shared"}},
+                "endpoint": {"type": "NodePort", "nodePort": 31000},
+                "extraVolumes": [{"name": "v", "emptyDir": {}}],
+                "extraVolumeMounts": [{"name": "v", "mountPath": "/v"}],
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+                ],
+                "affinity": {"podAffinity": {}},
+            },
+            [],
+        ),
+        (
+            {"turboQuantBits": 3, "pagedSSDCacheDir": "/d", "hotCacheMaxSize": "1GB", "pagedSSDCacheMaxSize": "2GB"},
+            ["spec.hotCacheMaxSize", "spec.pagedSSDCacheDir", "spec.pagedSSDCacheMaxSize", "spec.turboQuantBits"],
+        ),
+        ({"runtime": "vllm", "speculativeDecoding": {"type": "ngram-mod"}}, ["spec.speculativeDecoding"]),
+        ({"sglangConfig": {}}, ["spec.sglangConfig"]),
+        ({"runtime": "generic", "image": "i", "bindAddress": "::"}, ["spec.bindAddress"]),
+        ({"runtime": "generic", "image": "i", "mode": "embedding"}, []),
+        ({"runtime": "tgi", "mode": "embedding"}, ["spec.mode"]),
+        ({"runtime": "tgi", "mode": "chat"}, []),
+        ({"runtime": "llamacpp-router", "contextSize": 512, "extraArgs": ["--x"]}, ["spec.contextSize"]),
+        ({"runtime": "llamacpp-router", "mode": "rerank"}, ["spec.mode"]),
+        ({"runtime": "sglang", "parallelSlots": 2}, ["spec.parallelSlots"]),
+        ({"runtime": "sglang", "sglangConfig": {"memFractionStatic": 0.8}}, ["spec.sglangConfig.memFractionStatic"]),
+        (
+            {"runtime": "sglang", "sglangConfig": {"toolCallParser": "functionary"}},
+            ["spec.sglangConfig.toolCallParser"],
+        ),
+        (
+            {"runtime": "sglang", "sglangConfig": {"speculative": {"enabled": True, "algorithm": "Medusa"}}},
+            ["spec.sglangConfig.speculative.algorithm"],
+        ),
+        (
+            {"runtime": "sglang", "sglangConfig": {"speculative": {"enabled": True}}},
+            ["spec.sglangConfig.speculative.algorithm"],
+        ),
+        (
+            {"runtime": "sglang", "sglangConfig": {"speculative": {"acceptThresholdAcc": 0.5}}},
+            ["spec.sglangConfig.speculative.acceptThresholdAcc"],
+        ),
+        ({"endpoint": {"nodePort": 31000}}, ["spec.endpoint.nodePort"]),
+        ({"modelCache": {"claimName": "c"}, "skipModelInit": True}, ["spec.modelCache"]),
+        ({"modelCache": {"persistence": "Ephemeral"}, "runtime": "tgi"}, ["spec.modelCache"]),
+        (
+            {"runtime": "generic", "image": "i", "rolloutPolicy": {"waitForIdle": True}},
+            ["spec.rolloutPolicy.waitForIdle"],
+        ),
+        ({"maxPodLifetimeIdleTimeoutSeconds": 5}, ["spec.maxPodLifetimeIdleTimeoutSeconds"]),
+        (
+            {"maxPodLifetimeSeconds": 60, "maxPodLifetimeIdleTimeoutSeconds": 5},
+            ["spec.maxPodLifetimeIdleTimeoutSeconds"],
+        ),
+    ],
+)
+def test_the_newer_fields_in_pods(spec: Json, expected: list[str]) -> None:
+    assert fields(model(), **spec) == expected
+
+
+def said(*names: str) -> list[str]:
+    return [f"metadata.annotations[herdsman.dev/{name}]" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "expected"),
+    [
+        ({"expose-host": "a.b", "expose-class": "nginx"}, {}, said("expose-host", "expose-class")),
+        ({"expose": "ingress", "expose-host": "a.b", "expose-class": "nginx", "expose-tls-secret": "t"}, {}, []),
+        ({"expose": "ingress", "expose-gateway": "edge"}, {}, said("expose-gateway")),
+        ({"expose": "gateway", "expose-gateway": "edge", "expose-tls-secret": "t"}, {}, said("expose-tls-secret")),
+        ({"api-key-secret": "keys"}, {}, []),
+        ({"api-key-secret": "keys"}, {"runtime": "sglang"}, said("api-key-secret")),
+        (
+            {"api-key-secret": "keys"},
+            {"rolloutPolicy": {"waitForIdle": True}},
+            ["spec.rolloutPolicy.waitForIdle"],
+        ),
+        (
+            {"api-key-secret": "keys", "completion-check": "true", "readiness-gate": "true"},
+            {},
+            said("completion-check", "readiness-gate"),
+        ),
+        ({"readiness-gate": "true"}, {}, []),
+        ({"readiness-gate": "true"}, {"runtime": "llamacpp-router"}, said("readiness-gate")),
+        ({"scale-query": "up"}, {}, said("scale-query")),
+        ({"scale-query": "up"}, {"autoscaling": {"minReplicas": 0, "maxReplicas": 2}}, []),
+        ({"network-policy": "namespace", "max-unavailable": "1", "rollback": "true"}, {}, []),
+    ],
+)
+def test_annotations_in_pods(annotations: Json, spec: Json, expected: list[str]) -> None:
+    written = {f"herdsman.dev/{name}": value for name, value in annotations.items()}
+    assert fields(model(), written, **spec) == expected
+
+
+def test_annotations_on_a_host() -> None:
+    names = (
+        "expose",
+        "api-key-secret",
+        "network-policy",
+        "max-unavailable",
+        "rollback",
+        "readiness-gate",
+        "scale-query",
+    )
+    values = ("ingress", "keys", "namespace", "1", "true", "true", "up")
+    written = {f"herdsman.dev/{name}": value for name, value in zip(names, values, strict=True)}
+    assert fields(model(), {**HOST, **written}) == said(*names)
+    assert fields(model(), {**HOST, "herdsman.dev/rollback": "false"}) == []
 
 
 def test_unknown_fields_are_named_wherever_they_are() -> None:
@@ -81,6 +208,16 @@ def test_structures_that_only_kubernetes_reads_hold_no_unknown_field() -> None:
         ({"gpu": ModelGpu(count=2, layer_split=("0-9", "10-19"))}, {}, []),
         ({"source": "hf://org/repo@v2"}, {}, ["Model/base spec.source"]),
         ({"source": "hf://org/repo@v2"}, {"runtime": "vllm"}, []),
+        ({"source": "hf://org/repo@v2", "files": ("m.gguf",)}, {}, []),
+        ({"source": "hf://org/repo", "files": ("m.gguf",), "mmproj": "p.gguf"}, {}, []),
+        (
+            {"source": "hf://org/repo", "files": ("m.gguf",), "mmproj": "p.gguf"},
+            {"runtime": "vllm"},
+            ["Model/base spec.mmproj"],
+        ),
+        ({"gpu": ModelGpu(count=1, backend="rocm")}, {}, []),
+        ({"gpu": ModelGpu(count=1, backend="rocm")}, {"runtime": "vllm"}, ["Model/base spec.hardware.gpu.runtime"]),
+        ({"source": "hf://org/repo"}, {"modelCache": {"claimName": "c"}}, ["spec.modelCache"]),
     ],
 )
 def test_what_the_model_asks_for(values: Json, spec: Json, expected: list[str]) -> None:
@@ -107,10 +244,40 @@ def test_what_the_model_asks_for(values: Json, spec: Json, expected: list[str]) 
         ({"runtime": "generic", "command": ["x"]}, []),
         ({"resources": {"cpu": "1", "memory": "1Gi"}}, ["spec.resources.cpu"]),
         ({"flashAttention": True}, ["spec.flashAttention"]),
+        ({"mode": "embedding", "speculativeDecoding": {"type": "ngram-mod"}, "suspend": True}, []),
+        ({"speculativeDecoding": {"type": "draft", "draftModel": "/d.gguf"}}, ["spec.speculativeDecoding"]),
+        ({"bindAddress": "::1", "slo": {"objective": "99"}}, ["spec.bindAddress", "spec.slo"]),
+        (
+            {"extraVolumes": [{"name": "v"}], "affinity": {"a": 1}, "modelCache": {"claimName": "c"}},
+            ["spec.affinity", "spec.extraVolumes", "spec.modelCache"],
+        ),
+        (
+            {"disruption": {}, "rolloutPolicy": {"waitForIdle": True}, "maxPodLifetimeSeconds": 5},
+            ["spec.disruption", "spec.maxPodLifetimeSeconds", "spec.rolloutPolicy"],
+        ),
+        (
+            {
+                "endpoint": {
+                    "type": "NodePort",
+                    "nodePort": 31000,
+                    "gateway": {"enabled": True, "gatewayRef": {"name": "e"}},
+                }
+            },
+            ["spec.endpoint.type", "spec.endpoint.gateway"],
+        ),
+        (
+            {"resources": {"ephemeralStorage": "1Gi", "gpuMemory": "1Gi"}},
+            ["spec.resources.ephemeralStorage", "spec.resources.gpuMemory"],
+        ),
     ],
 )
 def test_on_a_host(spec: Json, expected: list[str]) -> None:
     assert fields(model(memory_fraction=0.5), HOST, **spec) == expected
+
+
+def test_a_host_fetches_no_second_file() -> None:
+    of = model("hf://org/repo", files=("m.gguf",), mmproj="p.gguf")
+    assert fields(of, HOST) == ["Model/base spec.mmproj"]
 
 
 def test_messages_say_why_and_every_problem_waits_for_an_edit() -> None:
