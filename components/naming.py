@@ -31,8 +31,6 @@ CONDITION_COMPLETED = "herdsman.dev/completed"
 
 CACHE_CLAIM = "llmkube-model-cache"
 """The claim of a namespace's cache, which its services share."""
-CONDITION_COMPLETED = "herdsman.dev/completed"
-"""On a pod: it answered a completion since its engine started; the readiness gate of services that ask for it."""
 
 PULUMI_STACK_TYPE = "pulumi:pulumi:Stack"
 
