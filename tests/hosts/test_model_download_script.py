@@ -1,25 +1,23 @@
 """The downloader's script, run for real: a shell, curl, a local HTTP server that can be made to misbehave.
 
-Each test runs with the system's shell and, where there is one, with busybox, whose tools the init image has.
+Each test runs with the system's shell and, where there is one, with busybox, whose tools the init image has. Ranges
+(test_model_download_ranges) and sets, S3, tokens and refreshing (test_model_download_sources) have their own modules.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from components.model_files import download_script
+from tests.support.downloader import SHELLS, Downloader, last_line, small_disk, wait_for
 from tests.support.file_server import FileServer, own_certificate, serving
 
 BODY = os.urandom(3_000_000)
@@ -32,98 +30,9 @@ def server() -> Iterator[FileServer]:
         yield state
 
 
-def _wait_for(happened: Callable[[], bool], *, timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def _small_disk(directory: Path, *, size_bytes: int) -> Iterator[None]:
-    """Mount a file system of that size on `directory`."""
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)], capture_output=True, text=True
-    )
-    if mount.returncode:
-        pytest.skip(f"a small disk needs root and tmpfs: {mount.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
-@dataclass
-class Downloader:
-    """Runs the script as the init container does, but in a directory of the test."""
-
-    shell: list[str]
-    path: str
-    root: Path
-
-    @property
-    def cache(self) -> Path:
-        return self.root / "key"
-
-    @property
-    def model(self) -> Path:
-        return self.cache / "m.gguf"
-
-    def start(self, source: str, *, sha256: str = "", **env: str) -> subprocess.Popen[str]:
-        environment = {
-            "PATH": self.path,
-            "MODEL_SOURCE": source,
-            "CACHE_DIR": str(self.cache),
-            "MODEL_PATH": str(self.model),
-            "LOCK_POLL_S": "1",
-            "LOCK_STALE_S": "3",
-            "RETRY_S": "0",
-            "STALL_S": "3",
-            "TMPDIR": str(self.root),
-            **({"MODEL_SHA256": sha256} if sha256 else {}),
-            **env,
-        }
-        return subprocess.Popen(
-            [*self.shell, "-c", download_script()],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, source: str, *, sha256: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(source, sha256=sha256, **env)
-        out, err = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def leftovers(self) -> set[str]:
-        return {entry.name for entry in self.cache.iterdir()} - {"m.gguf"}
-
-
-def last_line(result: subprocess.CompletedProcess[str]) -> str:
-    return result.stderr.strip().splitlines()[-1]
-
-
-@pytest.fixture(params=["sh", "busybox"])
+@pytest.fixture(params=SHELLS)
 def downloader(request: pytest.FixtureRequest, tmp_path: Path) -> Downloader:
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("curl is not installed")
-    path = os.environ["PATH"]
-    shell = ["sh"]
-    if request.param == "busybox":
-        busybox = shutil.which("busybox")
-        if busybox is None:
-            pytest.skip("busybox is not installed")
-        tools = tmp_path / "bin"
-        tools.mkdir()
-        subprocess.run([busybox, "--install", "-s", str(tools)], check=True)
-        (tools / "curl").symlink_to(curl)
-        path, shell = str(tools), [str(tools / "sh")]
-    root = tmp_path / "cache"
-    root.mkdir()
-    return Downloader(shell=shell, path=path, root=root)
+    return Downloader.with_shell(request.param, tmp_path)
 
 
 def test_a_file_is_fetched_once_and_then_found(downloader: Downloader, server: FileServer) -> None:
@@ -147,7 +56,7 @@ def test_a_download_cut_in_the_middle_goes_on_where_it_stopped(downloader: Downl
 def test_a_killed_download_is_resumed_by_the_next_pod(downloader: Downloader, server: FileServer) -> None:
     server.chunk_pause_s = 0.1
     killed = downloader.start(server.url, HOSTNAME="pod-a")
-    _wait_for(lambda: (downloader.cache / ".m.gguf.partial").exists() and server.whole == 1)
+    wait_for(lambda: (downloader.cache / ".m.gguf.partial").exists() and server.whole == 1)
     time.sleep(0.5)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
@@ -165,7 +74,7 @@ def test_a_killed_download_is_resumed_by_the_next_pod(downloader: Downloader, se
 def test_a_terminated_download_gives_its_lock_back(downloader: Downloader, server: FileServer) -> None:
     server.chunk_pause_s = 0.1
     process = downloader.start(server.url)
-    _wait_for(lambda: server.whole == 1)
+    wait_for(lambda: server.whole == 1)
     process.terminate()
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
@@ -245,7 +154,7 @@ def test_a_file_changed_between_two_halves_is_fetched_whole(downloader: Download
     stop = threading.Event()
 
     def change() -> None:
-        _wait_for(lambda: server.whole == 1)
+        wait_for(lambda: server.whole == 1)
         server.body, server.etag = BODY[::-1], '"two"'
         stop.set()
 
@@ -356,7 +265,7 @@ def test_secrets_in_an_address_stay_out_of_messages(downloader: Downloader, serv
 
 
 def test_a_full_disk_leaves_nothing_behind(downloader: Downloader, server: FileServer) -> None:
-    with _small_disk(downloader.root, size_bytes=1_000_000):
+    with small_disk(downloader.root, size_bytes=1_000_000):
         result = downloader.run(server.url)
         assert result.returncode == 28, result.stderr
         assert last_line(result).startswith("ModelTransferOutOfSpace: ")
@@ -365,10 +274,10 @@ def test_a_full_disk_leaves_nothing_behind(downloader: Downloader, server: FileS
 
 
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing_behind(downloader: Downloader, server: FileServer) -> None:
-    with _small_disk(downloader.root, size_bytes=5_000_000):
+    with small_disk(downloader.root, size_bytes=5_000_000):
         server.chunk_pause_s = 0.1
         process = downloader.start(server.url)
-        _wait_for(lambda: server.whole == 1)
+        wait_for(lambda: server.whole == 1)
         (downloader.root / "other").write_bytes(b"x" * 4_000_000)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 28, err

@@ -1,4 +1,4 @@
-"""An HTTP server of one file that can be made to misbehave: cuts, silence, errors, no ranges, TLS of its own."""
+"""An HTTP server of files that can be made to misbehave: cuts, silence, errors, lies about ranges, TLS of its own."""
 
 from __future__ import annotations
 
@@ -6,76 +6,211 @@ import contextlib
 import datetime
 import http.server
 import ipaddress
+import re
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that arrived."""
+
+    method: str
+    path: str
+    range: str | None
+    headers: dict[str, str]
+
 
 @dataclass
 class FileServer:
-    """Serves one file with ranges and an ETag, and counts what it was asked; faults are switched on by fields."""
+    """Serves one file under every path, or several by path, with ranges and an ETag, and counts what it was asked.
+
+    Faults are switched on by fields. A request for one byte is a question about the file: it is counted apart, and the
+    faults of bodies spare it.
+    """
 
     body: bytes
     etag: str = '"one"'
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Bodies by decoded path; when there are any, other paths are not found."""
     cut_after: int | None = None
-    """Bytes of the next whole-file answer to send before the connection is dropped."""
+    """Bytes of the next answer to send before the connection is dropped."""
+    cut_each_after: int | None = None
+    """The same, for every answer."""
     fail_with: int | None = None
+    fail_times: int | None = None
+    """How often to fail; None: each time."""
+    retry_after_s: int | None = None
+    refuse: Callable[[Request], str | None] | None = None
+    """Gives the reason for which a request is answered 403."""
+    redirect_to: str = ""
+    """Where every request is sent instead: a server's root, which the path is put behind."""
     ranges: bool = True
+    lie: str = ""
+    """To a range: `whole` answers 200 with all, `shifted` another range, `short` and `long` another length than said in
+    Content-Range, `unsized` no length, `wrong-tag` another ETag; `plausible` sends other bytes, and nothing tells."""
+    says_length: bool = True
+    bytes_per_s: float | None = None
+    """A limit of each connection."""
+    most_at_once: int | None = None
+    """Bodies under way beyond which a request is answered 429."""
     chunk_pause_s: float = 0.0
     whole: int = 0
     """Answers that began at the first byte."""
     partial: int = 0
+    probes: int = 0
     not_modified: int = 0
+    sent_bytes: int = 0
+    """Bytes of all bodies, without those of the questions."""
+    requests: list[Request] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _at_once: int = 0
 
-    def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        if self.fail_with:
-            request.send_error(self.fail_with)
+    @property
+    def root(self) -> str:
+        """The server's address without a path."""
+        return "/".join(self.url.split("/")[:3])
+
+    def ranges_asked(self) -> list[str]:
+        """The ranges of all requests that were no mere questions, in the order of their arrival."""
+        with self.lock:
+            return [r.range for r in self.requests if r.range and r.range != "bytes=0-0"]
+
+    def handle(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        request = Request(handler.command, handler.path, handler.headers.get("Range"), dict(handler.headers.items()))
+        with self.lock:
+            self.requests.append(request)
+        asks = request.range == "bytes=0-0"
+        body = self.files.get(unquote(handler.path.partition("?")[0])) if self.files else self.body
+        if self._fails(handler, request, asks):
             return
-        if request.headers.get("If-None-Match") == self.etag:
+        if body is None:
+            handler.send_error(404)
+            return
+        if handler.headers.get("If-None-Match") == self.etag:
             self.not_modified += 1
-            request.send_response(304)
-            request.end_headers()
+            handler.send_response(304)
+            handler.end_headers()
             return
-        first, status = 0, 200
-        wanted = request.headers.get("Range")
-        if wanted and self.ranges and request.headers.get("If-Range", self.etag) == self.etag:
-            first, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
-        if first >= len(self.body):
-            request.send_response(416)
-            request.send_header("Content-Range", f"bytes */{len(self.body)}")
-            request.send_header("Content-Length", "0")
-            request.end_headers()
+        first, last, status = 0, len(body) - 1, 200
+        wanted = _RANGE.fullmatch(request.range or "")
+        if wanted and self.ranges and handler.headers.get("If-Range", self.etag) == self.etag:
+            first, status = int(wanted[1]), 206
+            last = min(int(wanted[2] or last), last)
+        if first >= len(body) and status == 206:
+            self._headers(handler, 416, {"Content-Range": f"bytes */{len(body)}", "Content-Length": "0"})
             return
-        request.send_response(status)
-        if self.etag:
-            request.send_header("ETag", self.etag)
-        if self.ranges:
-            request.send_header("Accept-Ranges", "bytes")
+        if self.lie and status == 206 and not asks:
+            self._lie(handler, body, first, last)
+            return
+        headers = {"Content-Length": str(last + 1 - first)} if self.says_length else {}
         if status == 206:
-            request.send_header("Content-Range", f"bytes {first}-{len(self.body) - 1}/{len(self.body)}")
-        request.send_header("Content-Length", str(len(self.body) - first))
-        request.end_headers()
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
+        self._headers(handler, status, headers)
+        if handler.command == "HEAD":
+            return
         with self.lock:
             self.whole += status == 200
-            self.partial += status == 206
-            stop, self.cut_after = self.cut_after, None
-        payload = self.body[first:] if stop is None else self.body[first : first + stop]
-        for at in range(0, len(payload), 100_000):
-            request.wfile.write(payload[at : at + 100_000])
-            if self.chunk_pause_s:
-                time.sleep(self.chunk_pause_s)
+            self.partial += status == 206 and not asks
+            self.probes += asks
+            stop = self.cut_each_after if self.cut_after is None or asks else self.cut_after
+            self.cut_after = self.cut_after if asks else None
+        self._send(handler, body[first : last + 1], None if asks else stop, asks=asks)
+
+    def _fails(self, handler: http.server.BaseHTTPRequestHandler, request: Request, asks: bool) -> bool:
+        """Answer with an error or a redirect, if one is due."""
+        with self.lock:
+            status = self.fail_with if self.fail_times is None or self.fail_times > 0 else None
+            if status and self.fail_times is not None:
+                self.fail_times -= 1
+            if self.most_at_once is not None and not asks and self._at_once >= self.most_at_once:
+                status = 429
+        if self.refuse is not None and (why := self.refuse(request)):
+            handler.send_error(403, why)
+            return True
+        if status:
+            handler.send_response(status)
+            if self.retry_after_s is not None:
+                handler.send_header("Retry-After", str(self.retry_after_s))
+            handler.end_headers()
+            return True
+        if self.redirect_to:
+            handler.send_response(302)
+            handler.send_header("Location", self.redirect_to + handler.path)
+            handler.end_headers()
+            return True
+        return False
+
+    def _headers(self, handler: http.server.BaseHTTPRequestHandler, status: int, headers: dict[str, str]) -> None:
+        handler.send_response(status)
+        if self.etag and "ETag" not in headers:
+            handler.send_header("ETag", self.etag)
+        if self.ranges:
+            handler.send_header("Accept-Ranges", "bytes")
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+
+    def _lie(self, handler: http.server.BaseHTTPRequestHandler, body: bytes, first: int, last: int) -> None:
+        """Answer a range wrongly, with bytes that would make a wrong file."""
+        size = last + 1 - first
+        said, payload, status = f"bytes {first}-{last}/{len(body)}", b"?" * size, 206
+        headers = {}
+        if self.lie == "whole":
+            payload, status = body, 200
+        elif self.lie == "shifted":
+            said = f"bytes {first + 1}-{last + 1}/{len(body)}"
+        elif self.lie == "short":
+            payload = payload[: size // 2]
+        elif self.lie == "long":
+            payload += b"?" * 300_000
+        elif self.lie == "wrong-tag":
+            headers["ETag"] = '"another"'
+        elif self.lie == "unsized":
+            payload += b"?" * 300_000
+        if status == 206:
+            headers["Content-Range"] = said
+        if self.lie != "unsized":
+            headers["Content-Length"] = str(len(payload))
+        self._headers(handler, status, headers)
+        self._send(handler, payload, None, asks=False)
+
+    def _send(
+        self, handler: http.server.BaseHTTPRequestHandler, payload: bytes, stop: int | None, *, asks: bool
+    ) -> None:
         if stop is not None:
-            request.close_connection = True
+            payload = payload[:stop]
+            handler.close_connection = True
+        with self.lock:
+            self._at_once += not asks
+        try:
+            for at in range(0, len(payload), 100_000):
+                piece = payload[at : at + 100_000]
+                if not asks:
+                    # Counted first, so that nobody has received what is not counted yet.
+                    with self.lock:
+                        self.sent_bytes += len(piece)
+                handler.wfile.write(piece)
+                if self.bytes_per_s:
+                    time.sleep(len(piece) / self.bytes_per_s)
+                if self.chunk_pause_s and not asks:
+                    time.sleep(self.chunk_pause_s)
+        finally:
+            with self.lock:
+                self._at_once -= not asks
 
 
 @contextlib.contextmanager
@@ -89,6 +224,8 @@ def serving(body: bytes, certificate: Path | None = None) -> Iterator[FileServer
                 state.handle(self)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
         def log_message(self, *args: object) -> None:
             pass
