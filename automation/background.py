@@ -127,12 +127,13 @@ class Background(Generic[K, A]):
 
     def _ask(self, key: K, entry: _Entry[A], ask: Callable[[A | None], A]) -> None:
         before = entry.answer
+        answer: A | None = before
         try:
-            answer: A | None = ask(before)
-            again_s = self._again_s(answer)  # type: ignore[arg-type] - an answer, not the None of a defect
+            new = ask(before)
+            answer, again_s = new, self._again_s(new)
         except Exception:
             log.exception("A question failed by a defect of Herdsman", question=self._name, key=str(key))
-            answer, again_s = before, DEFECT_RETRY_S
+            again_s = DEFECT_RETRY_S
         with self._lock:
             entry.answer = answer
             entry.due_at = self._clock() + again_s

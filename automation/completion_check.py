@@ -55,18 +55,23 @@ class Proof:
 
 
 class CompletionCheck:
-    """Asks each start once, and again only while it fails. Thread-safe."""
+    """Asks each start once, and again only while it fails. Thread-safe.
+
+    `timeout_s` is for one completion; `on_answer` is told the state of each answer.
+    """
 
     def __init__(
         self,
         client: KubeClient,
         *,
         timeout_s: float,
+        on_answer: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._timeout_s = timeout_s
+        self._on_answer = on_answer
         self._dice = dice
         self._answers: Background[EngineStart, Proof] = Background(
             "completion", again_s=self._again_s, threads=THREADS, clock=clock
@@ -124,6 +129,7 @@ class CompletionCheck:
         return True
 
     def _counted(self, before: Proof | None, proof: Proof) -> Proof:
+        self._on_answer(proof.state)
         if proof.state != "proved":
             log.info("An engine did not answer a completion", state=proof.state, why=proof.message)
         again = before is not None and before.state == proof.state

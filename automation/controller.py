@@ -1,83 +1,71 @@
-"""The flow of one service, top to bottom: key → observe → desired → plan → engine → status.
+"""The flow of one service, top to bottom: key → observe → desired → may it? → plan → engine → facts → status.
 
-A worker of `loop` calls `reconcile` with a key; nothing here blocks on the engine: a change is handed to the `Batcher`,
-whose outcome enqueues the key again. The error's type decides what follows: `SpecInvalid` waits for an edit, `NotYet`
-for the world, a failed batch is retried with back-off, an API error requeues the pass.
+A worker of `loop` calls `reconcile` with a key; nothing here blocks on the engine or on a replica: a change is handed
+to the `Batcher`, questions to `checks`, and their answers enqueue the key again. The error's type decides what follows:
+`SpecInvalid` waits for an edit, `NotYet` for the world, a failed batch is retried with back-off, an API error requeues
+the pass.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from automation.backoff import backoff_s
+from automation.checks import Checks
 from automation.engine.batches import Batcher
+from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
+from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
+from automation.metrics import Metrics
 from automation.observe import Observed, observe, service_facts
-from automation.plan import LastRun, LiveObject, make_plan
+from automation.plan import LiveObject, make_plan
+from automation.quota import claim_of
+from automation.readiness import Proofs, counted
+from automation.rollout import OPEN
 from automation.status_writer import StatusWriter
-from automation.want import want
-from automation.watch import World
+from automation.story import advice, story
+from automation.tracing import span
+from automation.want import Wanted, want
+from automation.watch import World, models_of
 from components import naming
 from components.render import RenderOptions
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.desired.facts import Problem, ServiceFacts
+from program import sizing
+from program.desired.facts import MemoryFacts, Problem, RolloutFacts, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
+from program.dialects.llmkube.conditions import Reason
 from program.dialects.llmkube.service_status import service_status
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
-# The engine needs half a second for one service and some seconds for a hundred; a status that only says "applying" for
-# that long is a write for nothing, times the number of services.
-QUIET_S = 10.0
-# A cache follows its own write within milliseconds; past this it is a real difference.
-CACHE_LAG_S = 3.0
 # A host says nothing when it dies; look again when its heartbeat would have grown stale (LLMKube: every 90 s).
 HOSTED_RECHECK_S = 90.0
-# After this many failures in a row the service is Stalled: Herdsman goes on trying, a person should look.
-STALLED_AFTER = 5
 
-# Phases that the Event about the applied objects already tells of.
-UNREMARKABLE = ("Pending", "Creating", "Progressing")
-
-_KINDS = {
-    "Deployment": kinds.DEPLOYMENTS,
-    "Service": kinds.SERVICES,
-    "HorizontalPodAutoscaler": kinds.AUTOSCALERS,
-    "HostProcess": kinds.HOST_PROCESSES,
-}
+_KINDS = {kind.kind: kind for kind in (*kinds.WELL_KNOWN, *kinds.OPTIONAL)}
 
 
 @dataclass(frozen=True)
-class EngineRun:
-    """The last outcome of the engine for one service."""
+class Judged:
+    """What a pass found out beyond what exists: may it act, do replicas serve, what went wrong."""
 
-    fingerprint: str
-    at: datetime
+    rendered: RenderedService | None = None
+    """What is to be made: as wanted, or with the last pod template that served."""
+    quota: Problem | None = None
+    rollout: RolloutFacts = field(default_factory=RolloutFacts)
+    proofs: Proofs | None = None
     problem: Problem | None = None
-    failures: int = 0
-    retry_at: datetime | None = None
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What was handed to the batcher and has no outcome yet."""
-
-    fingerprint: str
-    at: datetime
-    asked: tuple[object, ...]
-    """What the user asks for, as `_asked` gives it."""
+    may_act: bool = False
 
 
 def _now() -> datetime:
@@ -93,22 +81,25 @@ class Controller:
         client: KubeClient,
         world: World,
         batcher: Batcher,
+        checks: Checks,
         options: RenderOptions,
         recorder: EventRecorder,
         requeue: Callable[[ServiceKey, float], None],
+        metrics: Metrics | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._client = client
         self._world = world
         self._batcher = batcher
+        self._checks = checks
         self._options = options
         self._recorder = recorder
         self._requeue = requeue
         self._clock = clock
+        self._engine = EngineRuns()
+        on_written = metrics.on_service_status if metrics is not None else lambda *_: None
+        self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES, on_written=on_written)
         self._lock = threading.Lock()
-        self._runs: dict[ServiceKey, EngineRun] = {}
-        self._submitted: dict[ServiceKey, Submission] = {}
-        self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES)
         self._generations: dict[ServiceKey, int] = {}
 
     # --- one pass -------------------------------------------------------------------------------------------------
@@ -120,86 +111,83 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             self._remove(key)
             return
+        cr = self._statuses.latest(cr)
         model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
-        if self._is_quiet(key, cr, model, now=now):
+        asked = self._asked(key, cr, model)
+        if (quiet_for_s := self._engine.quiet_for_s(key, asked, now=now)) > 0:
+            # The engine is at work on just what is asked for: its objects appear one by one, and its outcome brings
+            # the key back.
+            self._requeue(key, quiet_for_s)
             return
-        observed = observe(self._world, key, owner=cr["metadata"]["uid"])
-        wanted = want(self._world, key, cr, model, observed, options=self._options, now=now)
-        objects_exist = False
-        problem = wanted.problem
-        if wanted.desired is not None and wanted.rendered is not None:
-            exist = self._act(key, wanted.rendered, observed, asked=_asked(cr, model), now=now)
-            objects_exist = exist and bool(wanted.rendered.objects)
-            problem = self._engine_problem(key, wanted.rendered)
-            self._release_ready_pods(wanted.desired, observed)
-            if wanted.desired.host_placement is not None:
-                self._requeue(key, HOSTED_RECHECK_S)
+        with span("observe"):
+            observed = observe(self._world, key, owner=cr["metadata"]["uid"])
+        options = self._options.model_copy(update={"installed": self._world.installed()})
+        with span("want"):
+            wanted = want(self._world, key, cr, model, observed, options=options, now=now)
+        judged = self._judge(key, cr, wanted, observed, now=now)
+        complete = self._act(key, judged, observed, asked=asked, now=now)
         if wanted.retry_after_s is not None:
             self._requeue(key, wanted.retry_after_s)
-        facts = service_facts(
-            observed,
-            desired=wanted.desired,
-            cr=cr,
-            model=model,
-            applying=self._batcher.busy(key),
-            objects_exist=objects_exist,
-            problem=problem,
-            unhonoured=wanted.unhonoured,
-            now=now,
-        )
+        facts = self._facts(key, cr, model, wanted, judged, observed, complete=complete, now=now)
         self._report(key, cr, wanted.desired, facts, now=now)
+        if wanted.desired is not None:
+            self._care(key, cr, wanted.desired, observed, judged.proofs, now=now)
+
+    def _judge(self, key: ServiceKey, cr: Object, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:
+        """Ask everything that has a say in whether, and in what form, the service is made now."""
+        desired, rendered = wanted.desired, wanted.rendered
+        if desired is None or rendered is None:
+            return Judged(problem=wanted.problem or _terminating(key, observed))
+        rendered, rollout = self._checks.rolled_back(key, cr, desired, rendered, observed)
+        proofs, failing = self._checks.prove(key, cr, desired, observed, now=now)
+        problem = wanted.problem or _terminating(key, observed)
+        quota = self._world.quotas.decide(
+            key,
+            claim_of(
+                desired,
+                priority=observed.priority_value or 0,
+                created=str(cr["metadata"].get("creationTimestamp", "")),
+            ),
+        )
+        gate = OPEN
+        if rollout.rolled_back is None:
+            gate = self._checks.gate(key, cr, desired, rendered, observed, now=now)
+            rollout = rollout.model_copy(update={k: getattr(gate.facts, k) for k in ("deferred", "timed_out")})
+        return Judged(
+            rendered=rendered,
+            quota=quota,
+            rollout=rollout,
+            proofs=proofs,
+            problem=problem or self._engine.problem(key, rendered.fingerprint) or failing,
+            may_act=problem is None and quota is None and gate.open,
+        )
 
     # --- acting ---------------------------------------------------------------------------------------------------
 
-    def _is_quiet(self, key: ServiceKey, cr: Object, model: Object | None, *, now: datetime) -> bool:
-        """Tell whether the engine is at work on just what is asked for: its objects appear one by one, and its outcome
-        brings the key back. After `QUIET_S` the status says that it takes its time."""
-        with self._lock:
-            submitted = self._submitted.get(key)
-        if submitted is None or submitted.asked != _asked(cr, model):
-            return False
-        quiet_for_s = QUIET_S - (now - submitted.at).total_seconds()
-        if quiet_for_s <= 0:
-            return False
-        self._requeue(key, quiet_for_s)
-        return True
-
-    def _act(
-        self,
-        key: ServiceKey,
-        rendered: RenderedService,
-        observed: Observed,
-        *,
-        asked: tuple[object, ...],
-        now: datetime,
-    ) -> bool:
+    def _act(self, key: ServiceKey, judged: Judged, observed: Observed, *, asked: Asked, now: datetime) -> bool:
         """Carry out the plan; True when every object is there as rendered."""
-        run = self._runs.get(key)
-        last = LastRun(run.fingerprint, run.problem is None) if run is not None else None
-        plan = make_plan(rendered, observed.live, last=last)
+        rendered = judged.rendered
+        if rendered is None:
+            return False
+        plan = make_plan(rendered, observed.live, last=self._engine.last(key), known=self._world.watched_kinds())
+        if not judged.may_act:
+            return plan.action == "none"
         if plan.action == "sweep":
             self._sweep(key, plan.leftovers)
             return True
-        with self._lock:
-            submitted = self._submitted.get(key)
-        if submitted is not None and submitted.fingerprint == rendered.fingerprint:
+        if self._engine.awaited(key) == rendered.fingerprint:
             return plan.action == "none"
         if plan.action == "none":
             if not self._drifted(key, rendered, observed):
                 return True
             plan = replace(plan, action="apply", why="the live object was changed by somebody else")
-        if run is not None and run.fingerprint == rendered.fingerprint:
-            if run.retry_at is not None and now < run.retry_at:
-                self._requeue(key, (run.retry_at - now).total_seconds())
-                return False
-            if run.problem is None and now < run.at + timedelta(seconds=CACHE_LAG_S):
-                # Applied a moment ago; the caches will show it, and their event brings the key back.
-                self._requeue(key, CACHE_LAG_S)
-                return False
+        if (hold_off_s := self._engine.hold_off_s(key, rendered.fingerprint, now=now)) > 0:
+            self._requeue(key, hold_off_s)
+            return False
         log.debug("Submitted to the engine", why=plan.why)
-        with self._lock:
-            self._submitted[key] = Submission(rendered.fingerprint, now, asked)
-        self._batcher.submit(rendered)
+        self._engine.submit(key, rendered.fingerprint, asked, now=now)
+        with span("submit"):
+            self._batcher.submit(rendered)
         return False
 
     def _remove(self, key: ServiceKey) -> None:
@@ -208,11 +196,11 @@ class Controller:
         What the engine does not know, because its state was lost, is deleted here.
         """
         self._statuses.forget(key.namespace, key.name)
+        self._checks.forget(key)
+        self._world.quotas.release(key)
         with self._lock:
             self._generations.pop(key, None)
-            self._runs.pop(key, None)
-            waiting = self._submitted.pop(key, None)
-        if waiting is not None or self._batcher.holds(key):
+        if self._engine.forget(key) or self._batcher.holds(key):
             self._batcher.remove(key)
             return
         leftovers = observe(self._world, key, owner=None).live
@@ -250,7 +238,7 @@ class Controller:
             return False
         with self._lock:
             known = self._generations.get(key)
-            just_applied = known is None and key in self._runs
+        just_applied = known is None and self._engine.last(key) is not None
         if known != live.generation and not just_applied:
             applied = self._client.apply(
                 _KINDS[last.kind],
@@ -267,12 +255,29 @@ class Controller:
             self._generations[key] = live.generation
         return False
 
+    def _care(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        desired: DesiredService,
+        observed: Observed,
+        proofs: Proofs | None,
+        *,
+        now: datetime,
+    ) -> None:
+        """Look after what runs: pods that serve may be moved, pods that are too old go, a silent host is noticed."""
+        if desired.host_placement is not None:
+            self._requeue(key, HOSTED_RECHECK_S)
+            return
+        self._release_ready_pods(desired, observed)
+        self._checks.retire(key, cr, desired, observed, proofs, now=now)
+
     def _release_ready_pods(self, desired: DesiredService, observed: Observed) -> None:
         """Let the node autoscaler move pods that serve: `do-not-disrupt` protects only the long start.
 
         The annotation goes from the pod, not from the template, where its removal would restart what just became ready.
         """
-        if naming.ANNOTATION_DO_NOT_DISRUPT in desired.pod.annotations:
+        if desired.disruption.protect_always or naming.ANNOTATION_DO_NOT_DISRUPT in desired.pod.annotations:
             return
         for pod in observed.pods:
             metadata = pod["metadata"]
@@ -287,90 +292,97 @@ class Controller:
 
     def on_outcome(self, key: ServiceKey, outcome: ServiceOutcome) -> None:
         """Record what the engine did; called by the Batcher, in its thread."""
-        now = self._clock()
         if self._batcher.busy(key):
             # Edited during the run: a newer submission waits, and what is remembered of the service is about that one.
             return
-        with self._lock:
-            submitted = self._submitted.pop(key, None)
-            before = self._runs.get(key)
-            if submitted is None:
-                return
-            fingerprint = submitted.fingerprint
-            if outcome.error is None:
-                self._runs[key] = EngineRun(fingerprint, now)
+        if not self._engine.finished(key, outcome.error, now=self._clock()):
+            return
+        if outcome.error is None:
+            with self._lock:
                 # The engine's own change is not drift: learn the new generation from the next pass.
                 self._generations.pop(key, None)
-            else:
-                failures = 1
-                if before is not None and before.fingerprint == fingerprint and before.problem is not None:
-                    failures = before.failures + 1
-                delay_s = backoff_s(failures, base_s=1.0, cap_s=300.0, jitter=0.2)
-                self._runs[key] = EngineRun(
-                    fingerprint,
-                    now,
-                    problem=Problem(
-                        reason=outcome.error.reason,
-                        message=outcome.error.message,
-                        terminal=failures >= STALLED_AFTER,
-                    ),
-                    failures=failures,
-                    retry_at=now + timedelta(seconds=delay_s),
-                )
         cr = self._world.services.get(key.namespace, key.name)
-        if cr is not None:
-            self._record(cr, outcome)
+        if cr is not None and outcome.error is not None:
+            self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
+        elif cr is not None and (message := told(outcome.changes)):
+            self._recorder.record(cr, type="Normal", reason="Applied", message=message)
         self._requeue(key, 0.0)
 
-    def _record(self, cr: Object, outcome: ServiceOutcome) -> None:
-        if outcome.error is not None:
-            self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
-            return
-        done = [f"{change.op}d {change.kind} {change.name}" for change in outcome.changes if change.op != "same"]
-        if done:
-            text = ", ".join(done)
-            self._recorder.record(cr, type="Normal", reason="Applied", message=text[0].upper() + text[1:])
-
-    def _engine_problem(self, key: ServiceKey, rendered: RenderedService) -> Problem | None:
-        run = self._runs.get(key)
-        if run is None or run.fingerprint != rendered.fingerprint:
-            return None
-        return run.problem
-
     # --- reporting ------------------------------------------------------------------------------------------------
+
+    def _facts(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        model: Object | None,
+        wanted: Wanted,
+        judged: Judged,
+        observed: Observed,
+        *,
+        complete: bool,
+        now: datetime,
+    ) -> ServiceFacts:
+        """Gather all that the status is made of."""
+        desired = wanted.desired
+        facts = service_facts(
+            observed,
+            desired=desired,
+            cr=cr,
+            model=model,
+            applying=self._batcher.busy(key),
+            objects_exist=complete and judged.rendered is not None and bool(judged.rendered.objects),
+            problem=judged.problem,
+            unhonoured=wanted.unhonoured,
+            quota=judged.quota,
+            now=now,
+        )
+        facts = counted(facts, observed.pods, judged.proofs)
+        if desired is None:
+            return facts
+        more = {
+            "rollout": judged.rollout,
+            "memory": _memory(desired, observed),
+            "acceleration": self._checks.acceleration(key, cr, desired, observed),
+        }
+        return facts.model_copy(update=more)
 
     def _report(
         self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> None:
-        """Write the status, once and only if it says something new."""
-        with self._lock:
-            submitted = self._submitted.get(key)
-        if submitted is not None and facts.problem is None and (now - submitted.at).total_seconds() < QUIET_S:
+        """Write the status, once and only if it says something new, and tell as Events what turned."""
+        if facts.problem is None and not facts.rollout.timed_out and self._engine.quiet_for_s(key, now=now) > 0:
             self._requeue(key, QUIET_S)
             return
-        current = self._statuses.latest(cr)
-        status = service_status(current, desired, facts, now=now)
-        if status == current.get("status"):
+        before = cr.get("status")
+        status = service_status(cr, desired, facts, now=now)
+        if status == before or not self._statuses.write(cr, status):
             return
-        if not self._statuses.write(current, status):
-            return
-        before, after = (current.get("status") or {}).get("phase"), status.get("phase")
-        if before != after:
-            log.info("Changed phase", before=before, after=after, ready=f"{facts.ready_replicas}")
-            if after not in UNREMARKABLE:
-                self._recorder.record(
-                    cr, type="Warning" if after == "Failed" else "Normal", reason=str(after), message=_summary(status)
-                )
+        was, phase = (before or {}).get("phase"), status.get("phase")
+        if was != phase:
+            log.info("Changed phase", before=was, after=phase, ready=f"{facts.ready_replicas}")
+        edited = (before or {}).get("observedGeneration") != status.get("observedGeneration")
+        for entry in (*story(before, status, facts), *(advice(cr) if edited else ())):
+            self._recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
+
+    def _asked(self, key: ServiceKey, cr: Object, model: Object | None) -> Asked:
+        """What decides the rendered objects, cheap to compare: versions instead of contents where there are any."""
+        metadata = cr["metadata"]
+        drafts = sorted(models_of(cr) - {cr["spec"].get("modelRef")})
+        models = (model, *(self._world.models.get(key.namespace, name) for name in drafts))
+        versions = tuple(((found or {}).get("metadata") or {}).get("resourceVersion") for found in models)
+        return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
 
 
-def _asked(cr: Object, model: Object | None) -> tuple[object, ...]:
-    """What decides the rendered objects, cheap to compare: versions instead of contents where there are any."""
-    metadata = cr["metadata"]
-    about_model = (model or {}).get("metadata") or {}
-    return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), about_model.get("resourceVersion")
+def _terminating(key: ServiceKey, observed: Observed) -> Problem | None:
+    if not observed.namespace_terminating:
+        return None
+    message = f"namespace `{key.namespace}` is being deleted, and nothing can be made in it any more"
+    return Problem(reason=Reason.NAMESPACE_TERMINATING, message=message)
 
 
-def _summary(status: Object) -> str:
-    conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    ready = conditions.get("Ready")
-    return str(ready["message"]) if ready else str(status.get("phase", ""))
+def _memory(desired: DesiredService, observed: Observed) -> MemoryFacts | None:
+    """Estimate a replica's memory; what nodes could give counts only where the weights lie in it."""
+    found = sizing.estimate(desired)
+    if found is None or desired.gpu is not None or desired.host_placement is not None:
+        return found
+    return found.model_copy(update={"available_bytes": observed.available_memory_bytes})

@@ -37,7 +37,7 @@ def engine_of(pod: Object) -> Object:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     containers = spec.get("containers") or ()
     engine = next((c for c in containers if _http_port(c)), containers[0] if containers else {})
-    state = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
+    state: Object = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
     healthy = (conditions.get("ContainersReady") or {}).get("status") == "True"
     completed = conditions.get(naming.CONDITION_COMPLETED) or {}
     kept: Object = {"container": engine.get("name", ""), "port": _http_port(engine)}

@@ -86,8 +86,9 @@ def _of_slots(probe: IdleProbe, text: str) -> Idleness:
         slots: Any = json.loads(text)
     except ValueError:
         slots = None
-    says = [slot.get("is_processing") for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
-    if not says or len(says) != len(slots) or not all(isinstance(word, bool) for word in says):
+    told = [slot.get("is_processing") for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+    says = [word for word in told if isinstance(word, bool)]
+    if not says or len(says) != len(slots):
         return Idleness("unknown", f"GET {probe.path}: no list of slots")
     busy = sum(says)
     return Idleness("busy", f"{busy} of {len(says)} slots work on a request") if busy else Idleness("idle")

@@ -17,6 +17,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from agent.server.source_policy import SourcePolicy
+from automation.checks import Checks
 from automation.controller import Controller
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import EngineFailed, ServiceOutcome
@@ -31,6 +32,7 @@ from automation.queue import WorkQueue
 from automation.quota_controller import QuotaController
 from automation.service_metrics import ServiceCollector
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.tracing import TracingUnavailable, span, start_tracing
 from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
@@ -80,6 +82,7 @@ class Loop:
         """
         settings = self._settings
         with ExitStack() as stack:
+            self._trace(stack)
             client = KubeClient.default(settings.kubeconfig)
             stack.callback(client.close)
             self._metrics.count_requests(client)
@@ -99,6 +102,14 @@ class Loop:
             if not stop.is_set():
                 return self._lead(client, stack, stop)
         return 0
+
+    def _trace(self, stack: ExitStack) -> None:
+        if not self._settings.trace_endpoint:
+            return
+        try:
+            stack.callback(start_tracing(self._settings.trace_endpoint))
+        except TracingUnavailable as error:
+            raise LoopFailed(str(error)) from error
 
     def _check_cluster(self, client: KubeClient) -> None:
         for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
@@ -177,13 +188,17 @@ class Loop:
             on_outcome=on_outcome,
             on_batch=self._on_batch,
         )
+        checks = Checks(client, recorder, settings=settings, metrics=self._metrics, requeue=self._queue.add_after)
+        stack.callback(checks.close)
         controller = Controller(
             client=client,
             world=world,
             batcher=batcher,
+            checks=checks,
             options=render_options(settings),
             recorder=recorder,
             requeue=self._queue.add_after,
+            metrics=self._metrics,
         )
         controllers.append(controller)
         probe = ModelProbe(
@@ -201,6 +216,7 @@ class Loop:
             probe=probe,
             requeue=lambda namespace, name, delay_s: self._model_queue.add_after(ModelKey(namespace, name), delay_s),
             recorder=recorder,
+            on_written=self._metrics.on_model_status,
         )
         world.start()
         stack.callback(world.stop)
@@ -293,7 +309,8 @@ class Loop:
         while (key := queue.get()) is not None:
             started = time.monotonic()
             result = "ok"
-            with bound_contextvars(namespace=key.namespace, name=key.name):
+            about = {"namespace": key.namespace, "name": key.name}
+            with bound_contextvars(**about), span("reconcile", **about) as here:
                 try:
                     reconcile(key)
                     queue.forget(key)
@@ -313,6 +330,7 @@ class Loop:
                     log.exception("A pass failed by a defect of Herdsman", retry_in_s=queue.add_failed(key))
                 finally:
                     queue.done(key)
+                    here.note(result=result)
             self._metrics.on_reconcile(result, time.monotonic() - started)
 
 

@@ -49,8 +49,9 @@ def make_plan(
     live: tuple[LiveObject, ...],
     *,
     last: LastRun | None,
+    known: frozenset[str] | None = None,
 ) -> Plan:
-    """Compare what is rendered with what lives.
+    """Compare what is rendered with what lives. `known` names the kinds that the caches hold; None for all.
 
     The applied hash stands on the last object of a service, which the engine makes after all others, so an equal hash
     and no missing object mean that everything was applied. Objects of the service that are not rendered (an autoscaler
@@ -60,8 +61,9 @@ def make_plan(
     wanted = {ObjectName(o.kind, o.name) for o in rendered.objects}
     by_name = {o.name: o for o in live}
     leftovers = tuple(o for o in live if o.name not in wanted)
-    # A shared object is rendered only while it does not exist.
-    missing = {ObjectName(o.kind, o.name) for o in rendered.shared} | (wanted - by_name.keys())
+    # A shared object is rendered only while it does not exist. Of a kind that no cache holds nothing is missing.
+    absent = {name for name in wanted - by_name.keys() if known is None or name.kind in known}
+    missing = {ObjectName(o.kind, o.name) for o in rendered.shared} | absent
     if missing:
         kind, name = min(missing)
         return Plan("apply", f"{kind} {name} is missing")

@@ -46,7 +46,7 @@ class Replicas:
     """Remembers what was replaced. Thread-safe for different services.
 
     Without `check` a replica's health is enough, and gates are opened at once. `requeue` asks for a pass of a service
-    in so many seconds.
+    in so many seconds; `on_stalled` is told namespace and name of a service whose replica makes no token.
     """
 
     def __init__(
@@ -57,12 +57,14 @@ class Replicas:
         check: CompletionCheck | None,
         stalls: StallWatch | None,
         requeue: Callable[[ServiceKey, float], None],
+        on_stalled: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._check = check
         self._stalls = stalls
         self._requeue = requeue
+        self._on_stalled = on_stalled
         self._lock = threading.Lock()
         self._replaced: dict[ServiceKey, Replaced] = {}
         self._stalled: dict[ServiceKey, dict[EngineStart, str]] = {}
@@ -131,6 +133,7 @@ class Replicas:
         def stalled(start: EngineStart, why: str) -> None:
             with self._lock:
                 self._stalled.setdefault(key, {})[start] = why
+            self._on_stalled(key.namespace, key.name)
             self._requeue(key, 0.0)
 
         runtime = runtime_for(desired.engine)

@@ -145,7 +145,9 @@ def _newest_template(pods: tuple[Object, ...]) -> str:
 
 def _restarts(pod: Object) -> int:
     # The container that fetches the model counts as well: a change of its source or its flags can break it.
-    return max([pod["engine"].get("restarts", 0), *(problem.get("restarts", 0) for problem in pod["problems"])])
+    return max(
+        [int(pod["engine"].get("restarts", 0)), *(int(problem.get("restarts", 0)) for problem in pod["problems"])]
+    )
 
 
 def served_hash(cr: Object) -> str:
@@ -156,7 +158,7 @@ def served_hash(cr: Object) -> str:
 def written_rollback(cr: Object, wish: str) -> Problem | None:
     """Read from the status that the template `wish` was given up for this generation of the spec. Pure."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
-    condition = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
+    condition: Object = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
     message = str(condition.get("message", ""))
     generation = int(cr["metadata"].get("generation") or 0)
     if condition.get("status") != "True" or condition.get("observedGeneration") != generation or wish not in message:

@@ -12,7 +12,7 @@ from typing import Any
 
 from automation.observe import Observed, live_hosts, scaled_elsewhere
 from automation.placement import place
-from automation.watch import World, models_of
+from automation.watch import World
 from components import naming
 from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
@@ -20,11 +20,15 @@ from components.rendered import RenderedService
 from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
+from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.conditions import Reason
+from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
 
 Object = dict[str, Any]
+
+DRAFT_RECHECK_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,12 @@ def want(
         if model_cr is None or (model_cr.get("status") or {}).get("phase") != "Ready":
             # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
             return Wanted()
-        drafts = sorted(models_of(cr) - {cr["spec"]["modelRef"]})
-        draft = world.models.get(key.namespace, drafts[0]) if drafts else None
+        draft = _draft(world, key, cr)
         desired = parse_service(
             cr,
             model_of(model_cr),
             placed_host=_place(world, cr, model_cr, observed, now=now),
-            draft=model_of(draft) if draft is not None else None,
+            draft=draft,
         )
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
@@ -75,6 +78,22 @@ def want(
 def _has_own_claim(world: World, key: ServiceKey) -> bool:
     claim = world.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
     return claim is not None and not claim["metadata"]["deleting"]
+
+
+def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
+    """Resolve the draft Model. One that is not Ready holds the service as its main Model does; a missing one is told by
+    the parser, which knows whether the engine uses it."""
+    name = draft_reference(cr)
+    if not name or name == cr["spec"].get("modelRef"):
+        return None
+    found = world.models.get(key.namespace, name)
+    if found is None:
+        return None
+    if (found.get("status") or {}).get("phase") != "Ready":
+        # A change of the Model enqueues the service.
+        why = f"draft Model `{name}` is not Ready yet"
+        raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)
+    return model_of(found)
 
 
 def _check_name(world: World, key: ServiceKey, cr: Object) -> None:

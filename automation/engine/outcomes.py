@@ -29,6 +29,8 @@ from program.desired.keys import ServiceKey
 _FOREIGN = "exists and is not ours"
 """As the embedded provider says it."""
 _MAX_LINES = 12
+_LONGEST_EVENT = 900
+"""Bytes. The API takes 1,024 for the message of an Event."""
 _NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
 
 
@@ -41,6 +43,31 @@ def of_run(targets: Targets, log: RunLog, result: CliResult, *, preview: bool) -
     """Judge each service of a run that came to its end."""
     done = {**log.planned, **log.done} if preview else log.done
     return {key: _judge(key, targets, done, log, result) for key in targets.keys}
+
+
+def told(changes: tuple[Change, ...]) -> str:
+    """Say what was done in one Event's text, the differences of updated objects included; empty for nothing at all."""
+    phrases, left = [], _LONGEST_EVENT
+    for change in changes:
+        if change.op == "same":
+            continue
+        phrase = f"{change.op}d {change.kind} {change.name}"
+        if change.details:
+            phrase += ": " + _some(change.details, left - len(phrase.encode()))
+        phrases.append(phrase)
+        left -= len(phrase.encode()) + 2
+    text = "; ".join(phrases)
+    return text[:1].upper() + text[1:]
+
+
+def _some(details: tuple[str, ...], limit: int) -> str:
+    """Join as many as fit into `limit` bytes, and count the others."""
+    taken: list[str] = []
+    for detail in details:
+        if taken and len(", ".join([*taken, detail]).encode()) > limit:
+            return ", ".join(taken) + f" and {len(details) - len(taken)} more"
+        taken.append(detail)
+    return ", ".join(taken)
 
 
 def shared_changes(targets: Targets, log: RunLog, *, preview: bool) -> tuple[Change, ...]:

@@ -1,0 +1,156 @@
+"""All that the loop finds out from replicas themselves, wired together: who serves, who is idle, what computes.
+
+Made by `loop` and asked by the controller, which sees this one object instead of seven. Nothing here blocks a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from automation.acceleration import Acceleration, reported
+from automation.completion_check import CompletionCheck
+from automation.engine_start import start_of
+from automation.events import EventRecorder
+from automation.idleness import IdleCheck, Idleness
+from automation.metrics import Metrics
+from automation.observe import Observed
+from automation.pod_lifetime import PodLifetime
+from automation.readiness import Proofs
+from automation.replicas import Replicas
+from automation.rollback import Rollback
+from automation.rollout import OPEN, RECHECK_S, Gate, deferred, gate, has_timed_out, may_serve, replaces_pods
+from automation.settings import Settings
+from automation.stall_watch import StallWatch
+from components.rendered import RenderedService
+from kubeapi.client import KubeClient
+from program.desired.facts import AccelerationFacts, Problem, RolloutFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.runtimes import runtime_for
+
+Object = dict[str, Any]
+
+
+class Checks:
+    """The questions to replicas, one method for each that a pass has. `close` ends all threads."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        recorder: EventRecorder,
+        *,
+        settings: Settings,
+        metrics: Metrics,
+        requeue: Callable[[ServiceKey, float], None],
+    ) -> None:
+        self._requeue = requeue
+        self._completion: CompletionCheck | None = None
+        self._stalls: StallWatch | None = None
+        if settings.completion_check:
+            self._completion = CompletionCheck(
+                client, timeout_s=settings.completion_timeout_s, on_answer=metrics.on_completion_check
+            )
+            self._stalls = StallWatch(
+                client, self._completion.prove, every_s=settings.stall_check_s, stall_s=settings.stall_timeout_s
+            )
+        self._idle = IdleCheck(client)
+        self._acceleration = Acceleration(client)
+        self._rollback = Rollback(client)
+        self._lifetime = PodLifetime(client, recorder, self._idle, requeue=requeue)
+        self._replicas = Replicas(
+            client,
+            recorder,
+            check=self._completion,
+            stalls=self._stalls,
+            requeue=requeue,
+            on_stalled=metrics.on_stalled,
+        )
+
+    def prove(
+        self, key: ServiceKey, cr: Object, desired: DesiredService, observed: Observed, *, now: datetime
+    ) -> tuple[Proofs | None, Problem | None]:
+        """Say which replicas serve; see `Replicas.prove`."""
+        return self._replicas.prove(key, cr, desired, observed.pods, now=now)
+
+    def rolled_back(
+        self, key: ServiceKey, cr: Object, desired: DesiredService, rendered: RenderedService, observed: Observed
+    ) -> tuple[RenderedService, RolloutFacts]:
+        """Put the last template that served in place of one that fails; see `Rollback.apply`."""
+        if desired.host_placement is not None:
+            return rendered, RolloutFacts()
+        wanted = desired.rollout.rollback
+        return self._rollback.apply(key, cr, rendered, observed.deployment, observed.pods, wanted=wanted)
+
+    def gate(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        desired: DesiredService,
+        rendered: RenderedService,
+        observed: Observed,
+        *,
+        now: datetime,
+    ) -> Gate:
+        """Say whether what is rendered may go out now, or waits for replicas to be idle."""
+        policy = desired.rollout
+        if not policy.wait_for_idle or policy.force or not replaces_pods(rendered, observed.deployment):
+            return OPEN
+        if has_timed_out(cr):
+            return Gate(True, RolloutFacts(timed_out=True))
+        found = gate(policy, observed.pods, self._idleness(key, desired, observed), before=deferred(cr), now=now)
+        if not found.open:
+            self._requeue(key, RECHECK_S)
+        return found
+
+    def _idleness(
+        self, key: ServiceKey, desired: DesiredService, observed: Observed
+    ) -> dict[str, Idleness | None] | None:
+        probe = runtime_for(desired.engine).idle_probe(desired)
+        if probe is None:
+            return None
+        found: dict[str, Idleness | None] = {}
+        for pod in observed.pods:
+            start = start_of(pod)
+            if start is not None and may_serve(pod):
+                again = lambda: self._requeue(key, 0.0)  # noqa: E731
+                found[pod["metadata"]["name"]] = self._idle.latest(start, probe, changed=again)
+        return found
+
+    def acceleration(
+        self, key: ServiceKey, cr: Object, desired: DesiredService, observed: Observed
+    ) -> AccelerationFacts | None:
+        """Say what computes, by the log of a replica; until that is read, by the status."""
+        if desired.gpu is None:
+            return None
+        found = self._acceleration.latest(desired, observed.pods, changed=lambda: self._requeue(key, 0.0))
+        return found or reported(cr)
+
+    def retire(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        desired: DesiredService,
+        observed: Observed,
+        proofs: Proofs | None,
+        *,
+        now: datetime,
+    ) -> None:
+        """Evict a pod that is too old; see `PodLifetime.enforce`."""
+        self._lifetime.enforce(key, cr, desired, observed.deployment, observed.pods, proofs, now=now)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        self._replicas.forget(key)
+        self._rollback.forget(key)
+
+    def idle(self) -> bool:
+        """Whether no answer is awaited."""
+        asked = (self._completion, self._idle, self._acceleration)
+        return all(check is None or check.idle() for check in asked)
+
+    def close(self) -> None:
+        for check in (self._stalls, self._completion, self._idle, self._acceleration):
+            if check is not None:
+                check.close()
