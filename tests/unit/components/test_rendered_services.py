@@ -10,11 +10,11 @@ import pytest
 
 from agent.contract import ProcessPlan
 from components import naming
-from components.model_files import download_script
+from components.download_script import download_script
 from components.options import RenderOptions
 from components.render import render
 from components.rendered import RenderedService
-from program.desired.engines import Generic, LlamaCpp, PersonaPlex, SecretKey, Tgi, Vllm
+from program.desired.engines import Generic, LlamaCpp, LlamaCppRouter, PersonaPlex, SecretKey, Sglang, Tgi, Vllm
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.model import Gpu
@@ -126,6 +126,10 @@ def test_the_replica_count_is_the_autoscalers_while_there_is_one() -> None:
         ({"container_port": 9090, "endpoint": Endpoint(port=80)}, 80, 9090),
         ({"engine": Vllm()}, 8080, 8000),
         ({"engine": Tgi()}, 8080, 80),
+        ({"engine": Sglang()}, 8080, 30000),
+        ({"engine": Sglang(), "endpoint": Endpoint(port=81)}, 81, 81),
+        ({"engine": LlamaCppRouter()}, 8080, 8080),
+        ({"engine": LlamaCppRouter(), "container_port": 9000}, 8080, 9000),
         ({"engine": Generic(), "image": "x"}, 8080, 8080),
         ({"engine": PersonaPlex(), "image": "x"}, 8080, 8998),
         ({"engine": PersonaPlex(), "image": "x", "endpoint": Endpoint(port=443)}, 443, 8998),
@@ -238,7 +242,7 @@ def test_a_users_claim_is_read_in_place() -> None:
     assert container(service(model=claim_model()))["args"][:2] == ["--model", "/model-source/a/m.gguf"]
 
 
-@pytest.mark.parametrize("engine", [LlamaCpp(), Vllm(), Tgi()])
+@pytest.mark.parametrize("engine", [LlamaCpp(), Vllm(), Tgi(), Sglang()])
 def test_a_repository_is_left_to_the_engine(engine: Any) -> None:
     rendered = render(service(engine=engine, model=repository_model()), OPTIONS)
     assert rendered.shared == ()

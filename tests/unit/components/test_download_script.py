@@ -1,0 +1,33 @@
+"""What of the downloader counts in hashes: its version, wherever in an object the script stands."""
+
+from __future__ import annotations
+
+import json
+
+from components.download_script import VERSION, download_script, script_by_version, script_without_comments
+from components.drain import drain_script
+from components.rendered import fingerprint_of
+
+
+def canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def test_the_text_of_the_script_does_not_count() -> None:
+    assert VERSION == 1, "a raised version restarts every pod with a downloader: say so in the change log"
+    first_release = script_without_comments("model_download.v1.sh")
+    assert download_script() != first_release
+    now, then = ({"initContainers": [{"command": ["sh", "-c", text]}]} for text in (download_script(), first_release))
+    assert script_by_version(canonical(now)) == canonical(then)
+    assert fingerprint_of(now) == fingerprint_of(then)
+
+
+def test_everything_else_counts() -> None:
+    script = download_script()
+    assert fingerprint_of(["sh", script]) != fingerprint_of(["bash", script])
+    assert fingerprint_of(script) != fingerprint_of(script + "exit 0\n")
+
+
+def test_scripts_travel_without_their_comments() -> None:
+    for script in (download_script(), drain_script()):
+        assert not any(line.startswith("#") for line in script.splitlines())
