@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -28,11 +29,14 @@ from automation.leader import LeaseElector
 from automation.metrics import Metrics
 from automation.model_controller import ModelController
 from automation.model_probe import ModelProbe
+from automation.prefetch import Prefetcher
 from automation.queue import WorkQueue
 from automation.quota_controller import QuotaController
 from automation.service_metrics import ServiceCollector
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.source_credentials import SecretReader
 from automation.tracing import TracingUnavailable, span, start_tracing
+from automation.transfers import TransferWatch
 from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
@@ -41,6 +45,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from program.desired.keys import ServiceKey
+from program.dialects.llmkube.source import HUB
 from tools import toolchain
 
 log = structlog.get_logger(__name__)
@@ -201,21 +206,36 @@ class Loop:
             metrics=self._metrics,
         )
         controllers.append(controller)
-        probe = ModelProbe(
-            SourcePolicy(
-                allowed_remote_hosts=settings.allowed_remote_hosts,
-                allowed_host_path_roots=settings.allowed_host_path_roots,
-            )
-        )
+        probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)
         stack.callback(probe.close)
+
+        def requeue_model(namespace: str, name: str, delay_s: float = 0.0) -> None:
+            self._model_queue.add_after(ModelKey(namespace, name), delay_s)
+
+        transfers = TransferWatch(client, changed=requeue_model)
+        stack.callback(transfers.close)
+        world.on_pod = transfers.pod_changed
+        prefetcher = Prefetcher(
+            client,
+            options=render_options(settings),
+            namespaces=settings.namespaces,
+            changed=requeue_model,
+            requeue=requeue_model,
+            transfers=transfers,
+            on_relist=self._metrics.on_relist,
+        )
+        prefetcher.jobs.start()
+        stack.callback(prefetcher.jobs.stop)
         models = ModelController(
             client=client,
             models=world.models,
             claims=world.claims,
             nodes=world.nodes,
             probe=probe,
-            requeue=lambda namespace, name, delay_s: self._model_queue.add_after(ModelKey(namespace, name), delay_s),
+            requeue=requeue_model,
             recorder=recorder,
+            transfers=transfers,
+            prefetcher=prefetcher,
             on_written=self._metrics.on_model_status,
         )
         world.start()
@@ -332,6 +352,17 @@ class Loop:
                     queue.done(key)
                     here.note(result=result)
             self._metrics.on_reconcile(result, time.monotonic() - started)
+
+
+def source_policy(settings: Settings) -> SourcePolicy:
+    """Take from the settings what the loop may look at; the hub that an operator names may be a private host."""
+    hub = urlsplit(settings.hub_url).hostname
+    hosts = settings.allowed_remote_hosts
+    return SourcePolicy(
+        allowed_remote_hosts=(*hosts, hub) if hub and settings.hub_url.rstrip("/") != HUB else hosts,
+        allowed_host_path_roots=settings.allowed_host_path_roots,
+        ca_file=str(settings.ca_cert_file) if settings.ca_cert_file else None,
+    )
 
 
 def render_options(settings: Settings) -> RenderOptions:

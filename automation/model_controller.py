@@ -1,8 +1,9 @@
 """The flow of one Model, top to bottom: key → custom resource → facts → status.
 
-A worker of `loop` calls `reconcile` with a key. Makes no objects: what a Model needs in the cluster is made with the
-services that use it, and a changed status enqueues them (`watch`). Reads the informers' caches, asks
-`automation.model_probe` what is known of the source, and writes the status only if it says something new.
+A worker of `loop` calls `reconcile` with a key. What a Model needs in the cluster is made with the services that use
+it, which a changed status enqueues (`watch`); only the Job of a prefetch is made from here (`automation.prefetch`).
+Reads the informers' caches, asks `automation.model_probe` what is known of the source and `automation.transfers` how
+far a download is, and writes the status only if it says something new.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ import structlog
 
 from automation.events import EventType
 from automation.model_probe import ModelProbe
+from automation.prefetch import Prefetcher
 from automation.status_writer import StatusWriter
+from automation.transfers import TransferWatch
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
-from program.desired.model import ModelSource, SourceKind
-from program.dialects.llmkube.model_status import model_status
-from program.dialects.llmkube.source import FIELD, needs_cache, parse_source
+from program.desired.model import GPU_RESOURCES, DesiredModel, GpuVendor, ModelGpu, SourceKind
+from program.dialects.llmkube.model_status import known_status, model_status
+from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.source import FIELD, file_set
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 CLAIM_RECHECK_S = 60.0
 """A claim's change enqueues its models; this only guards against a lost event (the peer asks every 10 to 30 s)."""
-_ACCELERATORS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 
 
 class Cache(Protocol):
@@ -69,6 +72,8 @@ class ModelController:
         requeue: Callable[[str, str, float], None],
         on_model_changed: Callable[[str, str], None] | None = None,
         recorder: Recorder | None = None,
+        transfers: TransferWatch | None = None,
+        prefetcher: Prefetcher | None = None,
         on_written: Callable[[Object, Object], None] = lambda *_: None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
@@ -80,6 +85,8 @@ class ModelController:
         self._requeue = requeue
         self._on_model_changed = on_model_changed
         self._recorder = recorder
+        self._transfers = transfers
+        self._prefetcher = prefetcher
         self._clock = clock
 
     def reconcile(self, namespace: str, name: str) -> None:
@@ -92,25 +99,32 @@ class ModelController:
         status = model_status(cr, self._facts(namespace, name, cr), now=self._clock())
         if status != cr.get("status") and self._statuses.write(cr, status):
             self._tell(namespace, name, cr, status)
+            if status.get("path") != (cr.get("status") or {}).get("path"):
+                # A prefetch waits for the file's place to be written down.
+                self._requeue(namespace, name, 0.0)
 
     # --- facts ----------------------------------------------------------------------------------------------------
 
     def _facts(self, namespace: str, name: str, cr: Object) -> ModelFacts:
-        spec = cr.get("spec") or {}
-        model_format = str(spec.get("format") or "gguf")
         try:
-            source = parse_source(str(spec.get("source") or ""), format=model_format)
+            model = model_of(cr)
         except SpecInvalid as error:
             problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
             return ModelFacts(problem=problem)
+        known = known_status(cr)
+        problem = self._not_allowed(model)
         return ModelFacts(
-            problem=self._not_allowed(source),
-            probe=self._look(namespace, name, spec, source, model_format),
-            claim=self._claim(namespace, name, source),
-            accelerator_ready=self._accelerator_ready(spec),
+            problem=problem,
+            probe=self._look(namespace, model) if problem is None else None,
+            claim=self._claim(namespace, model),
+            accelerator_ready=self._accelerator_ready(model),
+            transfer=self._transfers.latest(namespace, name) if self._transfers else None,
+            refetched=self._refetched(namespace, model, known),
+            prefetch=self._prefetcher.facts(cr, model, status=known) if self._prefetcher and problem is None else None,
         )
 
-    def _not_allowed(self, source: ModelSource) -> Problem | None:
+    def _not_allowed(self, model: DesiredModel) -> Problem | None:
+        source = model.source
         if source.kind is not SourceKind.FILE or self._probe.policy.path_is_allowed(source.path):
             return None
         return Problem(
@@ -120,42 +134,54 @@ class ModelController:
             terminal=True,
         )
 
-    def _look(
-        self, namespace: str, name: str, spec: Object, source: ModelSource, model_format: str
-    ) -> ProbeFacts | None:
+    def _look(self, namespace: str, model: DesiredModel) -> ProbeFacts | None:
         """Ask what is known of the source, and come back when the next look is due."""
-        if not needs_cache(source) or self._not_allowed(source) is not None:
+        if not model.cache_key:
             return None
-        sha256 = spec.get("sha256") or None
+        what: dict[str, Any] = {
+            "sha256": model.sha256,
+            "model_format": str(model.format),
+            "files": file_set(model.source, model.files, model.mmproj),
+            "secret": f"{namespace}/{model.source_secret}" if model.source_secret else "",
+        }
         facts = self._probe.latest(
-            source,
-            sha256=sha256,
-            model_format=model_format,
-            who=f"{namespace}/{name}",
-            changed=lambda: self._requeue(namespace, name, 0.0),
+            model.source,
+            who=f"{namespace}/{model.name}",
+            changed=lambda: self._requeue(namespace, model.name, 0.0),
+            **what,
         )
-        self._requeue(namespace, name, self._probe.due_in_s(source, sha256=sha256, model_format=model_format))
+        self._requeue(namespace, model.name, self._probe.due_in_s(model.source, **what))
         return facts
 
-    def _claim(self, namespace: str, name: str, source: ModelSource) -> ClaimFacts | None:
-        if source.kind is not SourceKind.CLAIM:
+    def _claim(self, namespace: str, model: DesiredModel) -> ClaimFacts | None:
+        if model.source.kind is not SourceKind.CLAIM:
             return None
-        found = self._claims.get(namespace, source.claim)
+        found = self._claims.get(namespace, model.source.claim)
         phase = str((found or {}).get("status", {}).get("phase", ""))
         if phase != "Bound":
-            self._requeue(namespace, name, CLAIM_RECHECK_S)
-        return ClaimFacts(name=source.claim, found=found is not None, bound=phase == "Bound", phase=phase)
+            self._requeue(namespace, model.name, CLAIM_RECHECK_S)
+        return ClaimFacts(name=model.source.claim, found=found is not None, bound=phase == "Bound", phase=phase)
 
-    def _accelerator_ready(self, spec: Object) -> bool:
-        """Tell whether some node has the GPUs that the Model wants; processors and Macs are not looked for."""
-        hardware = spec.get("hardware") or {}
-        accelerator = hardware.get("accelerator") or "cpu"
-        if accelerator not in ("cuda", "rocm"):
+    def _refetched(self, namespace: str, model: DesiredModel, known: Object) -> bool:
+        """Tell whether a pod fetched the source since it was first seen to differ; only OnChange makes one do so."""
+        if self._transfers is None or model.refresh != "OnChange":
+            return False
+        drifted = next((c for c in known.get("conditions") or () if c["type"] == "SourceDrifted"), None)
+        fetched_at = self._transfers.fetched_at(namespace, model.name)
+        if drifted is None or drifted["status"] != "True" or fetched_at is None:
+            return False
+        return fetched_at >= datetime.fromisoformat(drifted["lastTransitionTime"])
+
+    def _accelerator_ready(self, model: DesiredModel) -> bool:
+        """Tell whether some node has the GPUs that the Model wants; processors, Macs and claims are not looked for."""
+        wish = model.gpu or ModelGpu()
+        if model.accelerator in ("cpu", "metal") or wish.claims:
             return True
-        vendor = (hardware.get("gpu") or {}).get("vendor") or "nvidia"
-        if accelerator == "rocm" and vendor == "nvidia":
-            vendor = "amd"
-        resource = _ACCELERATORS[vendor]
+        vendor = wish.vendor
+        if vendor is GpuVendor.NVIDIA and model.accelerator in ("rocm", "intel"):
+            # The vendor's default says nothing beside an accelerator that is another vendor's.
+            vendor = GpuVendor.AMD if model.accelerator == "rocm" else GpuVendor.INTEL
+        resource = wish.resource or GPU_RESOURCES[vendor]
         return any(
             str((node.get("status") or {}).get("capacity", {}).get(resource, "0")) != "0" for node in self._nodes.list()
         )

@@ -38,7 +38,7 @@ _ANNOTATIONS = (
     naming.ANNOTATION_DO_NOT_DISRUPT,
     naming.ANNOTATION_TEMPLATE_HASH,
 )
-_LABELS = (naming.LABEL_SERVICE, naming.LABEL_HOST)
+_LABELS = (naming.LABEL_SERVICE, naming.LABEL_HOST, naming.LABEL_MODEL)
 _EMPTY: Object = {}
 """Shared by all that have none; what is cached is never changed."""
 

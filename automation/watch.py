@@ -44,6 +44,8 @@ class World:
         on_relist: Callable[[Kind], None] | None = None,
         enqueue_after: Callable[[ServiceKey, float], None] | None = None,
     ) -> None:
+        self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
+        """Is told of each change of a pod, in the informer's thread (`automation.transfers`)."""
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
         self._enqueue_model = enqueue_model
@@ -223,6 +225,7 @@ class World:
         metadata = (new or old or {})["metadata"]
         key = ServiceKey(DIALECT, metadata["namespace"], service)
         self.scheduling.pod_changed(key, new, name=metadata["name"])
+        self.on_pod(old, new)
         self._enqueue(key)
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:

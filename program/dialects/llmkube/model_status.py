@@ -102,6 +102,13 @@ def model_status(cr: JsonObject, facts: ModelFacts, *, now: datetime) -> dict[st
     return _finished(cr, previous, status, verdict, verified=verified, drifted=drifted, now=now)
 
 
+def known_status(cr: JsonObject) -> JsonObject:
+    """Give the status of `cr` if it is about its present source and files; else an empty one."""
+    status: JsonObject = cr.get("status") or {}
+    subject, _ = subject_of(cr, ModelFacts())
+    return status if subject is not None and _is_about(status, subject) else {}
+
+
 def download_status(transfer: TransferFacts) -> dict[str, Any]:
     """Write a download that is under way for people: bytes, share, rate, and the time that is left."""
     found: dict[str, Any] = {"bytes": transfer.done_bytes, "where": transfer.where}

@@ -1,0 +1,248 @@
+"""Follow the downloads that pods have under way, by the lines that the downloader prints to its log.
+
+The pods' informer tells of each change (`pod_changed`); `automation.prefetch` of its Jobs' pods. While a downloader
+runs, a thread reads the last lines of one pod's log per model every few seconds; while none runs the thread sleeps.
+The Model controller asks for the latest and is told of each change; whoever counts bytes hooks in by `on_bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import structlog
+
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+from program.desired.facts import TransferFacts
+
+log = structlog.get_logger(__name__)
+
+Object = dict[str, Any]
+
+CONTAINER = "model-downloader"
+EVERY_S = 5.0
+"""How often the downloader prints a line, and how often it is read."""
+MOST_READS = 16
+"""Logs that are read in one round; the others have their turn in the next."""
+RATE_WINDOW_S = 30.0
+TAIL_LINES = 5
+TAIL_BYTES = 2048
+_READ_TIMEOUT_S = 5.0
+
+_PROGRESS = re.compile(r"^progress ([0-9]{1,18}) ([0-9]{1,18}) (.*)$", re.MULTILINE)
+_FETCHED = re.compile(r"^Fetched ", re.MULTILINE)
+
+
+class Key(NamedTuple):
+    """A model: its namespace and name."""
+
+    namespace: str
+    model: str
+
+
+class Progress(NamedTuple):
+    """What a downloader's log says: bytes that are there, of bytes in all (None: unknown)."""
+
+    done_bytes: int
+    total_bytes: int | None
+
+
+def progress_of(text: str) -> Progress | None:
+    """Read the last line of progress in the end of a downloader's log; None where there is none."""
+    found = _PROGRESS.findall(text)
+    if not found:
+        return None
+    done, total, _file = found[-1]
+    return Progress(int(done), int(total) or None)
+
+
+@dataclass
+class _Download:
+    """One model's download, as the pods tell that have a downloader running."""
+
+    pods: dict[str, str]
+    """Names of pods with a running downloader, and who they are: `pod/…` or `job/…`."""
+    samples: list[tuple[float, int]]
+    facts: TransferFacts | None = None
+
+
+class TransferWatch:
+    """Keeps what is known of each download. Thread-safe; `close` ends its thread."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        changed: Callable[[str, str], None],
+        on_bytes: Callable[[str, str, int], None] | None = None,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._changed = changed
+        self._on_bytes = on_bytes
+        self._every_s = every_s
+        self._clock = clock
+        self._now = now
+        self._lock = threading.Lock()
+        self._downloads: dict[Key, _Download] = {}
+        self._fetched: dict[Key, datetime] = {}
+        self._ended: list[tuple[Key, str]] = []
+        self._busy = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def latest(self, namespace: str, model: str) -> TransferFacts | None:
+        """Give the download of a model that is under way, None where none is known."""
+        with self._lock:
+            download = self._downloads.get(Key(namespace, model))
+            return download.facts if download is not None else None
+
+    def fetched_at(self, namespace: str, model: str) -> datetime | None:
+        """Tell when a pod was last seen to end a download of the model well; None when none was since we started."""
+        with self._lock:
+            return self._fetched.get(Key(namespace, model))
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Take note of a pod as `automation.trim.pod` keeps it. Called by the informer's thread; never blocks."""
+        pod = new or old
+        if pod is None:
+            return
+        metadata = pod["metadata"]
+        model = metadata["labels"].get(naming.LABEL_MODEL, "")
+        if model:
+            running = new is not None and new["init_running"] == CONTAINER and not metadata["deleting"]
+            name = metadata["name"]
+            self.downloader_changed(metadata["namespace"], model, name, where=f"pod/{name}", running=running)
+
+    def downloader_changed(self, namespace: str, model: str, pod: str, *, where: str, running: bool) -> None:
+        """Take note that a pod's downloader runs, or runs no more."""
+        key = Key(namespace, model)
+        with self._lock:
+            download = self._downloads.get(key)
+            if running:
+                if download is None:
+                    download = self._downloads[key] = _Download(pods={}, samples=[])
+                download.pods[pod] = where
+            elif download is None or download.pods.pop(pod, None) is None:
+                return
+            else:
+                self._ended.append((key, pod))
+            self._start()
+        self._busy.set()
+
+    def close(self) -> None:
+        """Stop following; a read under way ends by its own timeout."""
+        self._closed.set()
+        self._busy.set()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._run, name="transfers", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._closed.is_set():
+            self._busy.wait()
+            try:
+                turn = self.round(turn)
+            except Exception:
+                log.exception("Following downloads failed by a defect of Herdsman")
+            with self._lock:
+                if not self._downloads and not self._ended:
+                    self._busy.clear()
+            self._closed.wait(self._every_s)
+
+    def round(self, turn: int = 0) -> int:
+        """Read once what is to be read, beginning with the model at `turn`; return where the next round begins."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            active = sorted(self._downloads)
+        for key, pod in ended:
+            self._finish(key, pod)
+        chosen = [active[(turn + n) % len(active)] for n in range(min(MOST_READS, len(active)))]
+        for key in chosen:
+            self._read(key)
+        return (turn + len(chosen)) % len(active) if active else 0
+
+    def _read(self, key: Key) -> None:
+        """Ask the pods of one model, the last that told something first, until one tells how far it is."""
+        with self._lock:
+            download = self._downloads.get(key)
+            if download is None:
+                return
+            pods = list(download.pods.items())
+            last = download.facts.where if download.facts is not None else ""
+        for pod, where in sorted(pods, key=lambda entry: entry[1] != last)[:2]:
+            found = progress_of(self._log(key.namespace, pod))
+            if found is not None:
+                self._note(key, found, pod=pod, where=where)
+                return
+        # Whoever asked first only waits for another pod's download: ask the next one in the next round.
+        with self._lock:
+            if len(download.pods) > 2 and pods[0][0] in download.pods:
+                download.pods[pods[0][0]] = download.pods.pop(pods[0][0])
+
+    def _note(self, key: Key, found: Progress, *, pod: str, where: str) -> None:
+        now = self._clock()
+        with self._lock:
+            download = self._downloads.get(key)
+            if download is None or pod not in download.pods:
+                return
+            before = download.facts.done_bytes if download.facts is not None else None
+            if before is not None and found.done_bytes < before:
+                # Another file, or from the start again.
+                download.samples.clear()
+            download.samples = [s for s in download.samples if now - s[0] <= RATE_WINDOW_S] + [(now, found.done_bytes)]
+            download.facts = TransferFacts(
+                done_bytes=found.done_bytes,
+                total_bytes=found.total_bytes,
+                bytes_per_s=_rate(download.samples),
+                where=where,
+            )
+            # A download that was found under way began before us; only what came since was seen.
+            came = max(0, found.done_bytes - before) if before is not None else 0
+            news = before != found.done_bytes
+        if came and self._on_bytes is not None:
+            self._on_bytes(key.namespace, key.model, came)
+        if news:
+            self._changed(key.namespace, key.model)
+
+    def _finish(self, key: Key, pod: str) -> None:
+        """Read a last time what a pod's downloader said, and forget the download with its last pod."""
+        text = self._log(key.namespace, pod)
+        with self._lock:
+            download = self._downloads.get(key)
+            over = download is not None and not download.pods
+            if over:
+                del self._downloads[key]
+            if _FETCHED.search(text):
+                self._fetched[key] = self._now()
+        if over:
+            self._changed(key.namespace, key.model)
+
+    def _log(self, namespace: str, pod: str) -> str:
+        query = {"container": CONTAINER, "tailLines": str(TAIL_LINES), "limitBytes": str(TAIL_BYTES)}
+        try:
+            return self._client.text(kinds.PODS.path(namespace, pod, "log"), query=query, timeout_s=_READ_TIMEOUT_S)
+        except KubeError:
+            # Gone, not started, its node out of reach: the next round finds out what is true by then.
+            return ""
+
+
+def _rate(samples: list[tuple[float, int]]) -> float | None:
+    """Bytes per second over the samples; None before there are two."""
+    (first_s, first), (last_s, last) = samples[0], samples[-1]
+    return (last - first) / (last_s - first_s) if last_s > first_s else None
