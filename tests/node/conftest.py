@@ -82,7 +82,10 @@ def loop(
         (f"--allowed-remote-hosts={node.network.link}",),
         {
             "HERDSMAN_INIT_CONTAINER_IMAGE": image_set.DOWNLOADER_IMAGE,
-            "HERDSMAN_MODEL_CACHE_SIZE": "1Gi",
+            # Short, because tests wait for them; long enough for a machine that does other things too.
+            "HERDSMAN_COMPLETION_TIMEOUT_S": "8",
+            "HERDSMAN_STALL_TIMEOUT_S": "4",
+            "HERDSMAN_STALL_CHECK_S": "1",
         },
     )
     try:

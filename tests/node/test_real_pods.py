@@ -19,7 +19,6 @@ from tests.support.controlplane import Api
 from tests.support.loop import (
     await_condition,
     condition,
-    deployed,
     edit,
     eventually,
     model,
@@ -87,12 +86,14 @@ class Served:
         return real.said(answer) if answer.status == 200 else ""
 
     def downloads(self, path: str) -> int:
-        """How often a pod has begun to fetch a file; the loop's own looks at its header do not count."""
+        """How often pods have fetched a file, by the bytes of it; the loop's own looks at its header do not count."""
         with self.files.lock:
-            return sum(
-                request.path == path and request.headers.get("User-Agent", "").startswith("curl")
+            sent = sum(
+                request.bytes_sent[0]
                 for request in self.files.requests
+                if request.path == path and request.headers.get("User-Agent", "").startswith("curl")
             )
+        return round(sent / len(self.files.files[path].content))
 
     def is_ready(self) -> bool:
         return condition(self.client, self.namespace, "svc", "Ready").get("status") == "True"
@@ -211,7 +212,9 @@ def broken(
         service(
             client, namespace, "no-image", **{**ENGINE, "image": "registry.herdsman.test/none:1"}, skipModelInit=True
         )
-        service(client, namespace, "liar", **{**ENGINE, "image": real.LIAR_IMAGE}, skipModelInit=True)
+        liar = {**ENGINE, "image": real.LIAR_IMAGE, "skipModelInit": True}
+        service(client, namespace, "liar", **liar, env=[{"name": "LIES", "value": "always"}])
+        service(client, namespace, "turncoat", **liar)
         service(client, namespace, "no-file", **ENGINE, modelRef="gone")
         service(client, namespace, "no-memory", **{**ENGINE, "contextSize": 262144})
         yield namespace
@@ -228,20 +231,26 @@ def test_a_download_that_fails_names_its_class(client: KubeClient, broken: str) 
 
 
 def test_an_engine_killed_for_want_of_memory_is_named(client: KubeClient, broken: str) -> None:
-    found = await_condition(client, broken, "no-memory", "Ready", "False", saying="memory", timeout_s=STARTED_S)
+    found = await_condition(
+        client, broken, "no-memory", "Ready", "False", saying="killed for want of memory", timeout_s=STARTED_S
+    )
     assert found["reason"] == "OutOfMemory"
 
 
 def test_health_alone_makes_nothing_ready(client: KubeClient, broken: str) -> None:
-    """The server's health is fine from the start, and the kubelet says Ready; its completions hang."""
-    deployment = deployed(client, broken, "liar")
-    assert deployment["metadata"]["name"] == "liar"
-    eventually(
-        lambda: deployed(client, broken, "liar").get("status", {}).get("readyReplicas") == 1,
-        what="the kubelet to believe it",
-        timeout_s=STARTED_S,
-    )
+    """The server's health is good from the start; its completions hang."""
     found = await_condition(
         client, broken, "liar", "Ready", "False", saying="answers no completion", timeout_s=STARTED_S
     )
     assert found["reason"] == "CompletionFailed"
+
+
+def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, broken: str) -> None:
+    """It was proved and Ready; then its metrics stand still with a request under way, and its health stays good."""
+    await_condition(client, broken, "turncoat", "Ready", "True", timeout_s=STARTED_S)
+    (old,) = real.pods(client, broken, f"{naming.LABEL_SERVICE}=turncoat")
+    real.make_lie(old)
+    await_condition(client, broken, "turncoat", "Ready", "False", timeout_s=STARTED_S)
+    await_condition(client, broken, "turncoat", "Ready", "True", timeout_s=STARTED_S)
+    (new,) = real.pods(client, broken, f"{naming.LABEL_SERVICE}=turncoat")
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]

@@ -32,20 +32,30 @@ from tools.node.node import Node
 Json = dict[str, Any]
 
 LIAR_IMAGE = "herdsman.test/liar:1"
-# Says that it is well as long as it runs, and answers completions until it is told to hang.
-_LIAR = """\
+LIES = "/tmp/lies"
+# Speaks as llama-server does. Once the file is there, and from the start if LIES is set, requests for completions
+# get no answer, while its health stays good and its metrics say that one request is under way.
+_LIAR = f"""\
 #!/bin/sh
 read -r method path version
 length=0
 while read -r line && [ "$line" != "$(printf '\\r')" ]; do
-    case $line in [Cc]ontent-[Ll]ength:*) length=$(echo "${line#*:}" | tr -dc 0-9) ;; esac
+    case $line in [Cc]ontent-[Ll]ength:*) length=$(echo "${{line#*:}}" | tr -dc 0-9) ;; esac
 done
 [ "$length" = 0 ] || head -c "$length" >/dev/null
-answer() { printf 'HTTP/1.1 200 OK\\r\\nContent-Length: %s\\r\\nConnection: close\\r\\n\\r\\n%s' "${#1}" "$1"; }
-case $path in
-    /health) answer ok ;;
-    *) while [ ! -e /tmp/honest ]; do sleep 0.2; done
-       answer '{"choices":[{"message":{"role":"assistant","content":"true"}}]}' ;;
+answer() {{
+    printf 'HTTP/1.1 200 OK\\r\\nContent-Length: %s\\r\\nConnection: close\\r\\n\\r\\n%s' "${{#1}}" "$1"
+}}
+lies=${{LIES:-}} running=0
+[ ! -e {LIES} ] || lies=now
+[ -z "$lies" ] || running=1
+case $method$path in
+    GET/metrics) answer "llamacpp:requests_processing $running
+llamacpp:n_decode_total 5
+" ;;
+    GET*) answer ok ;;
+    *) [ -z "$lies" ] || exec sleep 600
+       answer '{{"choices":[{{"message":{{"role":"assistant","content":"true"}}}}]}}' ;;
 esac
 """
 
@@ -84,14 +94,21 @@ def _left(network: Network, directory: Path) -> list[str]:
 
 
 def liar() -> Image:
-    """A server whose health is always fine and whose completions hang, until there is a file /tmp/honest."""
-    shell = image_set.shell()
+    """A server that can stop to answer completions while it says that all is well; see `_LIAR`."""
+    # A shell that can be ended: a program that is the first of its container ignores what it does not expect.
+    script = "trap 'exit 0' TERM; nc -ll -p 8080 -e /app/answer & wait"
     return Image(
         LIAR_IMAGE,
-        {**shell, "app/answer": Text(_LIAR, mode=0o755)},
-        entrypoint=("/bin/sh", "-c", "exec nc -ll -p 8080 -e /app/answer"),
+        {**image_set.shell(), "app/answer": Text(_LIAR, mode=0o755)},
+        entrypoint=("/bin/sh", "-c", script),
         folders={"tmp": 0o1777},
     )
+
+
+def make_lie(pod: Json) -> None:
+    """Let a pod of the liar's image begin to lie."""
+    (server,) = processes_of(pod, "nc")
+    Path(f"/proc/{server.pid}/root{LIES}").touch()
 
 
 @dataclass(frozen=True)
