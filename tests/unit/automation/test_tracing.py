@@ -7,53 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ReceivedSpan
 
 from automation import tracing
+from automation.loop import Loop, LoopFailed
+from automation.settings import Settings
 from automation.tracing import TracingUnavailable, span, start_tracing
-
-
-class Collector:
-    """An OTLP collector on loopback that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, ExportTraceServiceRequest]] = []
-        received = self.requests
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                received.append((self.path, ExportTraceServiceRequest.FromString(body)))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    @property
-    def spans(self) -> dict[str, ReceivedSpan]:
-        return {
-            found.name: found
-            for _, request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for found in scope.spans
-        }
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+from tests.support.otlp import Collector
 
 
 @pytest.fixture
@@ -150,3 +112,9 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
         start_tracing("http://127.0.0.1:1")
     with span("x") as nothing:
         nothing.note(a=1)
+
+
+def test_a_loop_that_is_to_trace_and_cannot_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(LoopFailed, match="HERDSMAN_TRACE_ENDPOINT"):
+        Loop(Settings(trace_endpoint="http://127.0.0.1:1", kubeconfig="/nowhere")).run(threading.Event())
