@@ -57,6 +57,17 @@ def installed(client: KubeClient, wanted: Iterable[Kind] = kinds.OPTIONAL) -> It
         for kind in served:
             with contextlib.suppress(NotFound):
                 client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+        for kind in served:
+            # Whoever installs them next must not meet a definition that is on its way out.
+            eventually(lambda kind=kind: _is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
+
+
+def _is_gone(client: KubeClient, kind: Kind) -> bool:
+    try:
+        client.get(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+    except NotFound:
+        return True
+    return False
 
 
 def _is_served(client: KubeClient, kind: Kind) -> bool:
