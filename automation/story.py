@@ -148,7 +148,12 @@ def _rollout(was: _View, now: _View) -> list[Entry]:
 
 def _serving(was: _View, now: _View) -> list[Entry]:
     if now.value("Ready") == "True" != was.value("Ready"):
-        return [Entry("Normal", "Ready", f"Became ready: {now.message()}")]
+        served = was.status.get("servedTemplateHash")
+        if was.value("Available") == "True" and served and served != now.status.get("servedTemplateHash"):
+            return [Entry("Normal", "RolledOut", f"Replaced all replicas by changed ones: {now.message()}")]
+        # Beside replicas that served all the time, one more or less is no news, unless something was wrong.
+        if was.value("Available") != "True" or was.reason() in _ALARMING or was.reason() == Reason.PREEMPTED:
+            return [Entry("Normal", "Ready", f"Became ready: {now.message()}")]
     if was.value("Available") == "True" != now.value("Available") and now.phase not in ("Stopped", "Suspended"):
         return [Entry("Warning", "Unavailable", f"Stopped serving: {now.message()}")]
     return []

@@ -20,7 +20,7 @@ PREEMPTED = "Preempted"
 place it took."""
 
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9][A-Za-z0-9./_-]*[A-Za-z0-9])")
-_CLAIMS = re.compile(r"cannot allocate all claims|resourceclaim (?:not available|in use|must be reallocated)")
+_CLAIMS = re.compile(r"cannot allocate all claims|resourceclaim", re.IGNORECASE)
 _VOLUME = re.compile(
     r"volume node affinity conflict|unbound immediate PersistentVolumeClaims|persistentvolumeclaim \"[^\"]*\" "
     r"|didn't find available persistent volumes|node\(s\) unavailable due to PersistentVolume"

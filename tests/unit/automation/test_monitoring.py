@@ -21,6 +21,7 @@ from automation.monitoring.engine_metrics import BY_PREFIX
 from automation.monitoring.grafana import COLUMNS
 from automation.quota import Quota, QuotaName, QuotaUsage
 from automation.service_metrics import ServiceCollector
+from program.dialects.llmkube.conditions import Reason, Type
 
 Json = dict[str, Any]
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -159,6 +160,11 @@ def test_every_metric_of_ours_stands_in_the_guide() -> None:
     guide = (DOCS / "observability.md").read_text()
     families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in served() if "herdsman" in name}
     assert {family for family in families if family not in guide} == set()
+
+
+def test_every_reason_and_condition_stands_in_the_guide() -> None:
+    guide = (DOCS / "observability.md").read_text()
+    assert {str(word) for word in (*Reason, *Type) if not re.search(rf"\b{word}\b", guide)} == set()
 
 
 def test_dashboards_have_a_place_for_every_panel() -> None:

@@ -93,8 +93,20 @@ def test_the_loss_of_all_replicas_is_an_alarm() -> None:
     assert reasons(well) == [("Normal", "Ready")]
 
 
-def test_a_lost_replica_beside_others_is_no_news() -> None:
-    assert told(facts(ready=2, desired=2), facts(ready=1, desired=2))[1] == []
+def test_replicas_that_come_and_go_beside_others_are_no_news() -> None:
+    two, one_of_two, three = facts(ready=2, desired=2), facts(ready=1, desired=2), facts(ready=3, desired=3)
+    assert told(two, one_of_two, two, facts(ready=2, desired=3), three)[1:] == [[], [], [], []]
+
+
+def test_the_end_of_trouble_is_news_also_where_others_served() -> None:
+    crashing = facts(ready=1, desired=2, pods=(CRASHES,))
+    assert reasons(told(facts(ready=2, desired=2), crashing, facts(ready=2, desired=2))[2]) == [("Normal", "Ready")]
+
+
+def test_the_end_of_a_rollout_is_told() -> None:
+    rolling = facts(ready=1, replicas=2)
+    _, _, done = told(facts(ready=1, template_hash="a"), rolling, facts(ready=1, template_hash="b"))
+    assert done == [("Normal", "RolledOut", "Replaced all replicas by changed ones: 1 of 1 replicas ready")]
 
 
 def test_rollouts_are_told_when_held_back_forced_released_and_rolled_back() -> None:
@@ -102,7 +114,7 @@ def test_rollouts_are_told_when_held_back_forced_released_and_rolled_back() -> N
     forced = facts(ready=1, rollout=RolloutFacts(timed_out=True))
     back = facts(ready=1, rollout=RolloutFacts(rolled_back=Problem(reason="CrashLooping", message="pods crash")))
     assert reasons(told(facts(ready=1), held)[1]) == [("Normal", "RolloutDeferred")]
-    assert reasons(told(held, facts(ready=1))[1]) == [("Normal", "RolloutReleased"), ("Normal", "Ready")]
+    assert reasons(told(held, facts(ready=1))[1]) == [("Normal", "RolloutReleased")]
     assert reasons(told(held, forced)[1])[0] == ("Warning", "RolloutForced")
     assert reasons(told(facts(ready=1), back)[1]) == [("Warning", "RolledBack")]
 
