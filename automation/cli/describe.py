@@ -20,7 +20,8 @@ from kubeapi.errors import KubeError, NotFound
 Object = dict[str, Any]
 
 EVENTS_SHOWN = 20
-_PROOF = {"True": "yes", "False": "no"}
+_PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}
+"""By the reason of the pod's condition; what is not on it has not been asked."""
 
 
 def describe(
@@ -154,10 +155,18 @@ def _replica(pod: Object, *, now: datetime) -> Object:
         "node": (pod.get("spec") or {}).get("nodeName", ""),
         "state": _state(pod, containers),
         "ready": conditions.get("Ready", {}).get("status") == "True",
-        "proved": _PROOF.get(str(conditions.get(naming.CONDITION_COMPLETED, {}).get("status")), "-"),
+        "proved": _proof(conditions.get(naming.CONDITION_COMPLETED, {}), containers),
         "restarts": sum(int(entry.get("restartCount", 0)) for entry in containers),
         "age": age_text(pod["metadata"], now=now),
     }
+
+
+def _proof(condition: Object, containers: Sequence[Object]) -> str:
+    """Say what the completion check found; its message names the start of the engine that it is about."""
+    start = condition.get("message")
+    if start and start not in {entry.get("containerID") for entry in containers}:
+        return "-"
+    return _PROOF.get(str(condition.get("reason")), "-")
 
 
 def _state(pod: Object, containers: Sequence[Object]) -> str:

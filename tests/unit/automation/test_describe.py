@@ -57,14 +57,17 @@ MODEL: Json = {
     "spec": {"source": "https://example.com/m.gguf", "hardware": {"accelerator": "cuda"}},
     "status": {"phase": "Ready", "size": "4.0 GiB", "gguf": {"architecture": "llama", "quantization": "Q4_K_M"}},
 }
+COMPLETED = {"type": naming.CONDITION_COMPLETED, "status": "True", "reason": "Answered", "message": "containerd://2"}
 POD: Json = {
     "metadata": {"name": "chat-1", "creationTimestamp": "2026-11-21T11:59:00Z"},
     "spec": {"nodeName": "gpu-1"},
     "status": {
         "phase": "Running",
-        "conditions": [{"type": "Ready", "status": "False"}, {"type": naming.CONDITION_COMPLETED, "status": "True"}],
+        "conditions": [{"type": "Ready", "status": "False"}, COMPLETED],
         "initContainerStatuses": [{"restartCount": 1, "state": {"terminated": {"reason": "Completed"}}}],
-        "containerStatuses": [{"restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+        "containerStatuses": [
+            {"restartCount": 2, "containerID": "containerd://2", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        ],
     },
 }
 
@@ -139,6 +142,22 @@ def test_a_model_that_is_missing_and_a_pod_that_ends_are_told() -> None:
     told = described(model=None, pods=[going])
     assert told["model"] == {"name": "llama", "phase": "missing"}
     assert told["replicas"][0]["state"] == "Terminating"
+
+
+@pytest.mark.parametrize(
+    ("condition", "proved"),
+    [
+        ({}, "yes"),
+        ({"reason": "Unverified"}, "unknown"),
+        ({"reason": "CompletionFailed", "status": "False"}, "no"),
+        ({"reason": "Restarted", "status": "False"}, "-"),
+        ({"message": "containerd://1"}, "-"),
+    ],
+)
+def test_a_proof_counts_for_the_start_that_it_is_about(condition: Json, proved: str) -> None:
+    status = {**POD["status"], "conditions": [{**COMPLETED, **condition}]}
+    assert described(pods=[{**POD, "status": status}])["replicas"][0]["proved"] == proved
+    assert described(pods=[{**POD, "status": {"phase": "Pending"}}])["replicas"][0]["proved"] == "-"
 
 
 def test_the_text_has_no_colours_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
