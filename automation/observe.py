@@ -184,9 +184,10 @@ def service_facts(
         "priority_value": observed.priority_value,
     }
     if desired is not None and desired.host_placement is not None:
+        target = 0 if is_stopped(desired) else desired.replicas
         return ServiceFacts(
-            desired_replicas=desired.replicas,
-            replicas=desired.replicas,
+            desired_replicas=target,
+            replicas=target,
             ready_replicas=_ready_on_host(observed, now=now),
             hosted=_hosted_facts(observed, host=desired.host_placement.host, now=now),
             **common,

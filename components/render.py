@@ -32,12 +32,13 @@ __all__ = ["RenderOptions", "render"]
 def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     """Render all objects of a service, in the order in which they are made; the Deployment comes last.
 
-    A service on a host is one HostProcess; while no host has been chosen it is nothing. Raises SpecInvalid for what
-    cannot be rendered at all.
+    A service on a host is one HostProcess; while no host has been chosen, and while it is stopped, it is nothing.
+    Raises SpecInvalid for what cannot be rendered at all.
     """
     placement = desired.host_placement
     if placement is not None:
-        processes = () if placement.host is None else (host_process(desired, placement.host),)
+        runs_on = None if is_stopped(desired) else placement.host
+        processes = () if runs_on is None else (host_process(desired, runs_on),)
         return RenderedService.of(desired.key, processes)
     objects = (service(desired), *_asked_for(desired, options), deployment(desired, options))
     mounts_cache = model_files(desired, options).uses_cache_claim

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from components.host_plan import process_plan
+from components.render import RenderOptions, render
 from program.desired.engines import LlamaCpp, Sglang, SpeculativeDecoding
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel, ModelSource, SourceKind
@@ -69,6 +70,13 @@ def test_weights_that_a_host_cannot_have_are_refused(model: DesiredModel) -> Non
     with pytest.raises(SpecInvalid) as caught:
         plan(model=model)
     assert caught.value.field == "spec.modelRef"
+
+
+@pytest.mark.parametrize("fields", [{"suspended": True}, {"replicas": 0}])
+def test_a_stopped_service_has_no_process(fields: dict[str, Any]) -> None:
+    placed = service(host_placement=HostPlacement(host="box"))
+    assert [part.part for part in render(placed, RenderOptions()).objects] == ["process"]
+    assert render(placed.model_copy(update=fields), RenderOptions()).objects == ()
 
 
 def test_other_engines_are_refused() -> None:
