@@ -72,6 +72,7 @@ def running() -> Iterator[tuple[LocalCluster, Node]]:
         pytest.skip(f"no real node can run here: {lack}")
     for name in ("kubelet", "kube-proxy"):
         controlplane.tool_or_skip(name)
+    controlplane.sweep()
     with controlplane.running() as cluster:
         node = Node(cluster)
         try:

@@ -28,9 +28,8 @@ def pause() -> Image:
 
 def downloader() -> Image:
     """A shell, curl and certificates, run by the user that the usual curl image has."""
+    _, uid, gid = _CURL_USER
     files = {**shell(), **_curl(), **accounts([_CURL_USER])}
-    name, uid, gid = _CURL_USER
-    del name
     return Image(DOWNLOADER_IMAGE, files, user=f"{uid}:{gid}", folders={"tmp": 0o1777})
 
 
