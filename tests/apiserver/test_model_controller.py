@@ -3,107 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from automation import trim
-from automation.model_controller import ModelController
-from automation.model_probe import ModelProbe, ProbeSettings, SourcePolicy
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from kubeapi.informer import Informer
 from program.dialects.llmkube.source import cache_key
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds
 from tests.support.model_server import File, FileServer
+from tests.support.models import Cluster, conditions
 
 Json = dict[str, Any]
 FIXTURES = Path(__file__).resolve().parents[1] / "conformance" / "llmkube" / "fixtures"
 PLAIN = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
 SHA256 = hashlib.sha256(PLAIN).hexdigest()
-
-
-class Cluster:
-    """The caches and the controller over one namespace; passes are made by hand."""
-
-    def __init__(self, client: KubeClient, namespace: str, roots: tuple[str, ...]) -> None:
-        self.client = client
-        self.namespace = namespace
-        self.changed: list[str] = []
-        self.requeued: list[float] = []
-        self.events: list[tuple[str, str, str]] = []
-
-        def cache(kind: kinds.Kind, transform: Callable[[Json], Json], namespaces: tuple[str, ...] | None) -> Informer:
-            return Informer(client, kind, namespaces=namespaces, transform=transform, on_change=lambda old, new: None)
-
-        self.models = cache(kinds.MODELS, trim.custom_resource, (namespace,))
-        self.claims = cache(kinds.CLAIMS, trim.claim, (namespace,))
-        self.nodes = cache(kinds.NODES, trim.node, None)
-        self.probe = ModelProbe(
-            SourcePolicy(allowed_remote_hosts=("127.0.0.1",), allowed_host_path_roots=roots),
-            settings=ProbeSettings(timeout_s=3.0),
-        )
-        self.controller = ModelController(
-            client=client,
-            models=self.models,
-            claims=self.claims,
-            nodes=self.nodes,
-            probe=self.probe,
-            requeue=lambda namespace, name, delay_s: self.requeued.append(delay_s),
-            on_model_changed=lambda namespace, name: self.changed.append(name),
-            recorder=self,
-            clock=lambda: datetime.now(UTC),
-        )
-        for informer in (self.models, self.claims, self.nodes):
-            informer.start()
-            assert informer.wait_synced(20)
-
-    def stop(self) -> None:
-        self.probe.close()
-        for informer in (self.models, self.claims, self.nodes):
-            informer.stop()
-
-    def record(self, obj: Json, *, type: str, reason: str, message: str) -> None:
-        self.events.append((obj["metadata"]["name"], type, reason))
-
-    def write(self, name: str, spec: Json) -> None:
-        body = {
-            "apiVersion": kinds.MODELS.api_version,
-            "kind": "Model",
-            "metadata": {"name": name, "namespace": self.namespace},
-            "spec": spec,
-        }
-        applied = self.client.apply(kinds.MODELS, self.namespace, body, field_manager="user")
-        self.seen(name, applied)
-
-    def seen(self, name: str, obj: Json) -> None:
-        """Wait until the cache has an object as it was written."""
-        version = int(obj["metadata"]["resourceVersion"])
-
-        def caught_up() -> bool:
-            cached = self.models.get(self.namespace, name)
-            return cached is not None and int(cached["metadata"]["resourceVersion"]) >= version
-
-        eventually(caught_up, what=f"the cache to see {name}")
-
-    def settle(self, name: str) -> Json:
-        """Make passes until nothing is under way, and give the status as the API server has it."""
-        self.controller.reconcile(self.namespace, name)
-        eventually(self.probe.idle, what="the probe to be idle")
-        self.controller.reconcile(self.namespace, name)
-        live = self.client.get(kinds.MODELS, self.namespace, name)
-        self.seen(name, live)
-        status = live["status"]
-        assert isinstance(status, dict)
-        return status
-
-    def version(self, name: str) -> str:
-        return str(self.client.get(kinds.MODELS, self.namespace, name)["metadata"]["resourceVersion"])
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +43,6 @@ def cluster(client: KubeClient, namespace: str, tmp_path: Path) -> Iterator[Clus
 def server() -> Iterator[FileServer]:
     with FileServer() as running:
         yield running
-
-
-def conditions(status: Json) -> dict[str, tuple[str, str]]:
-    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
 
 
 def test_a_remote_model_becomes_ready_with_all_that_its_header_says(cluster: Cluster, server: FileServer) -> None:
