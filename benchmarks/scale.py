@@ -1,0 +1,174 @@
+"""`python -m benchmarks scale`: thousands of services on hundreds of GPU nodes that kwok pretends.
+
+Everything is real but the kubelets. Measured from outside: seconds until every service is served or knows its place in
+the queue, the loop's memory, what a departure costs, and what the loop does at rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.subject import Subject
+from components.priority_classes import priority_classes
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
+from tools import fake_nodes
+from tools.localcluster import LocalCluster
+
+GPU = "nvidia.com/gpu"
+LIMITS = {"loop RSS (MB)": 400.0}
+NAMESPACES = 20
+REST_S = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print; 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
+    parser.add_argument("--services", type=int, default=2000)
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--gpus", type=int, default=3, help="GPUs of each node; each service asks for one")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds until all must have converged")
+    options = parser.parse_args(arguments)
+    directory = Path(tempfile.mkdtemp(prefix="herdsman-scale-"))
+    cluster = LocalCluster(directory / "cluster")
+    try:
+        cluster.up()
+        client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        with fake_nodes.simulated(cluster.kubeconfig, directory):
+            result = _measure(client, cluster, directory, options)
+    finally:
+        cluster.down(purge=True)
+        shutil.rmtree(directory / "state", ignore_errors=True)
+    json.dump({name: round(value, 2) for name, value in result.items()}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    return 0 if all(result[name] <= limit for name, limit in LIMITS.items()) else 1
+
+
+def _measure(
+    client: KubeClient, cluster: LocalCluster, directory: Path, options: argparse.Namespace
+) -> dict[str, float]:
+    console = Console(stderr=True)
+    _prepare(client, options.nodes, options.gpus)
+    port = 28086
+    command = f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {port}"
+    # A fake pod answers nothing.
+    os.environ["HERDSMAN_COMPLETION_CHECK"] = "false"
+    loop = Subject("loop", command, cluster.kubeconfig, directory, health_url=f"http://127.0.0.1:{port}")
+    result: dict[str, float] = {}
+    loop.start()
+    try:
+        loop.wait_ready()
+        room = options.nodes * options.gpus
+        served, waiting = min(room, options.services), max(0, options.services - room)
+        began = time.monotonic()
+        _parallel(lambda number: _create(client, number), range(options.services))
+        result["written (s)"] = time.monotonic() - began
+
+        def converged() -> bool:
+            phases, queued = _look(client)
+            console.print(f"  {time.monotonic() - began:.0f} s: {dict(phases)}, {queued} in the queue")
+            return phases["Ready"] == served and phases["WaitingForGPU"] == waiting and queued == waiting
+
+        _await(converged, options.timeout)
+        result[f"{options.services} services converged (s)"] = time.monotonic() - began
+        if waiting:
+            result["a departure seen by the whole queue (s)"] = _departure(client, waiting, options.timeout)
+        cpu_s, requests = loop.cpu_s(), loop.metric("herdsman_api_requests_total")
+        time.sleep(REST_S)
+        result["rest: share of a core (%)"] = 100 * (loop.cpu_s() - cpu_s) / REST_S
+        result["rest: API requests per minute"] = 60 * (loop.metric("herdsman_api_requests_total") - requests) / REST_S
+    finally:
+        usage = loop.stop()
+    result["loop RSS (MB)"] = usage.main_rss_bytes / 1e6
+    result["RSS of a child (MB)"] = usage.child_rss_bytes / 1e6
+    return result
+
+
+def _prepare(client: KubeClient, nodes: int, gpus: int) -> None:
+    for document in crd_documents():
+        client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
+    for document in priority_classes():
+        client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="benchmarks", force=True)
+    names = [f"gpu-{number}" for number in range(nodes)]
+    _parallel(lambda name: client.create(kinds.NODES, None, fake_nodes.node(name, extended={GPU: gpus})), names)
+    time.sleep(1.0)
+    for number in range(NAMESPACES):
+        name = f"scale-{number}"
+        client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        body = {
+            "apiVersion": kinds.MODELS.api_version,
+            "kind": "Model",
+            "metadata": {"name": "base"},
+            "spec": {"source": "org/repo"},
+        }
+        client.create(kinds.MODELS, name, body)
+
+
+def _create(client: KubeClient, number: int) -> None:
+    # No priority preempts another's place here: what waits, waits.
+    body = {
+        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+        "kind": "InferenceService",
+        "metadata": {"name": f"svc-{number}"},
+        "spec": {
+            "modelRef": "base",
+            "runtime": "generic",
+            "image": "registry.invalid/engine:1",
+            "resources": {"gpu": 1},
+            "priority": "batch",
+        },
+    }
+    client.create(kinds.INFERENCE_SERVICES, f"scale-{number % NAMESPACES}", body)
+
+
+def _statuses(client: KubeClient) -> list[tuple[str, str, dict[str, Any]]]:
+    items = client.list(kinds.INFERENCE_SERVICES)["items"]
+    return [(i["metadata"]["namespace"], i["metadata"]["name"], i.get("status") or {}) for i in items]
+
+
+def _look(client: KubeClient) -> tuple[Counter[str], int]:
+    statuses = [status for _, _, status in _statuses(client)]
+    places = {status["queuePosition"] for status in statuses if status.get("queuePosition")}
+    return Counter(status.get("phase", "none") for status in statuses), len(places)
+
+
+def _departure(client: KubeClient, waiting: int, timeout_s: float) -> float:
+    """Delete a service that is served; seconds until another has its place and all who wait know theirs."""
+    namespace, name = next((ns, name) for ns, name, status in _statuses(client) if status.get("phase") == "Ready")
+    began = time.monotonic()
+    client.delete(kinds.INFERENCE_SERVICES, namespace, name)
+    wanted = set(range(1, waiting))
+
+    def moved_up() -> bool:
+        places = [s["queuePosition"] for _, _, s in _statuses(client) if s.get("queuePosition")]
+        return len(places) == len(wanted) and set(places) == wanted
+
+    _await(moved_up, timeout_s)
+    return time.monotonic() - began
+
+
+def _await(reached: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not converged within {timeout_s:.0f} s")
+        time.sleep(2.0)
+
+
+def _parallel(act: Callable[[Any], object], items: Any) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(act, items))
