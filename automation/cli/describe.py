@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from automation.cli.get import age_text, condition_of, duration_text, model_row, processes_of, runs_on
+from automation.cli.get import age_text, condition_of, duration_text, model_row, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError, NotFound
+from kubeapi.errors import Forbidden, KubeError, NotFound
+from kubeapi.kinds import Kind
 
 Object = dict[str, Any]
 
@@ -63,19 +64,24 @@ def _find(client: KubeClient, namespace: str | None, name: str) -> Object:
 
 
 def _around(client: KubeClient, service: Object) -> dict[str, Any]:
-    """Ask for what belongs to the service. What may not be seen is shown as nothing rather than refused."""
+    """Ask for what belongs to the service. What the user may not see is left out rather than refused."""
     metadata = service["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
-    try:
-        model: Object | None = client.get(kinds.MODELS, namespace, service["spec"]["modelRef"])
-    except NotFound:
-        model = None
-    about = f"involvedObject.uid={metadata['uid']}"
+
+    def listed(kind: Kind, *, unseen: Sequence[Object] = (), **selector: str) -> list[Object]:
+        try:
+            return list(client.list(kind, namespace, **selector)["items"])
+        except (NotFound, Forbidden):
+            return list(unseen)
+
+    about = f"metadata.name={service['spec']['modelRef']}"
+    models = listed(kinds.MODELS, field_selector=about, unseen=({},))
+    processes = listed(kinds.HOST_PROCESSES, field_selector=f"metadata.name={name}")
     return {
-        "model": model,
-        "pods": client.list(kinds.PODS, namespace, label_selector=f"{naming.LABEL_SERVICE}={name}")["items"],
-        "events": client.list(kinds.EVENTS, namespace, field_selector=about)["items"],
-        "process": processes_of(client, namespace).get((namespace, name)),
+        "model": models[0] if models else None,
+        "pods": listed(kinds.PODS, label_selector=f"{naming.LABEL_SERVICE}={name}"),
+        "events": listed(kinds.EVENTS, field_selector=f"involvedObject.uid={metadata['uid']}"),
+        "process": processes[0] if processes else None,
     }
 
 
@@ -91,7 +97,10 @@ def description(
     process: Object | None,
     now: datetime,
 ) -> Object:
-    """Gather one service as a document: what `-o json` prints, and the text is made of. Empty parts are left out."""
+    """Gather one service as a document: what `-o json` prints, and the text is made of. Empty parts are left out.
+
+    `model` is None when there is none, and empty when it may not be seen.
+    """
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     ready = condition_of(status, "Ready")
     told: Object = {
@@ -127,8 +136,8 @@ def description(
 
 
 def _model(model: Object | None, *, now: datetime) -> Object:
-    if model is None:
-        return {"phase": "missing"}
+    if not model:
+        return {"phase": "missing"} if model is None else {}
     row = model_row(model, now=now)
     return {key: row[key] for key in ("phase", "size", "architecture", "quantization", "source") if row[key]}
 
@@ -219,7 +228,7 @@ def print_description(told: Object) -> None:
         line("Note", Text("this is about an earlier spec; the loop has not seen the last edit yet", style="yellow"))
     model = told["model"]
     about = ", ".join(model[key] for key in ("phase", "size", "architecture", "quantization") if model.get(key))
-    line("Model", f"{model['name']} ({about})")
+    line("Model", f"{model['name']} ({about})" if about else model["name"])
     line("Engine", ", ".join(part for part in (told["runtime"], told.get("mode", "")) if part))
     line("Runs on", told["runsOn"])
     line("Endpoint", told.get("endpoint", ""))

@@ -31,6 +31,7 @@ from program.dialects.crds import crd_documents
 from program.dialects.llmkube.service_status import service_status
 from tests.support import controlplane
 from tests.support.statuses import LATER, NOW, facts, parsed
+from tools.localcluster import LocalCluster
 
 Json = dict[str, Any]
 
@@ -124,3 +125,27 @@ def test_a_service_that_is_not_there_is_told(
     for command in (["describe", "none"], ["get", "none"]):
         assert invoke([*command, "-n", namespace, "--kubeconfig", str(kubeconfig)]) == EXIT_FAILED
         assert "`none`" in capsys.readouterr().err
+
+
+def test_what_a_user_may_not_see_is_left_out(
+    client: KubeClient, control_plane: LocalCluster, service: Json, namespace: str, tmp_path: Path, capsys: Any
+) -> None:
+    rbac = "rbac.authorization.k8s.io"
+    rule = {"apiGroups": ["inference.llmkube.dev"], "resources": ["inferenceservices"], "verbs": ["get", "list"]}
+    about = {"apiVersion": f"{rbac}/v1", "metadata": {"name": "looker"}}
+    client.create(client.mapping(f"{rbac}/v1", "Role"), namespace, {**about, "kind": "Role", "rules": [rule]})
+    binding = {
+        "kind": "RoleBinding",
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "looker"},
+        "subjects": [{"kind": "User", "name": "looker", "apiGroup": rbac}],
+    }
+    client.create(client.mapping(f"{rbac}/v1", "RoleBinding"), namespace, {**about, **binding})
+    kubeconfig = tmp_path / "looker"
+    control_plane.write_kubeconfig(kubeconfig, user="looker", groups=())
+    assert invoke(["describe", "chat", "-n", namespace, "-o", "json", "--kubeconfig", str(kubeconfig)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["phase"] == "Unknown"
+    assert told["model"] == {"name": "base"}
+    assert not {"replicas", "events"} & set(told)
+    assert invoke(["describe", "chat", "--kubeconfig", str(kubeconfig)]) == EXIT_FAILED
+    assert "forbidden" in capsys.readouterr().err.lower()
