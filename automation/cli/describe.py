@@ -68,19 +68,22 @@ def _around(client: KubeClient, service: Object) -> dict[str, Any]:
     metadata = service["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
 
-    def listed(kind: Kind, *, unseen: Sequence[Object] = (), **selector: str) -> list[Object]:
+    def listed(
+        kind: Kind, *, fields: str | None = None, labels: str | None = None, unseen: Sequence[Object] = ()
+    ) -> list[Object]:
         try:
-            return list(client.list(kind, namespace, **selector)["items"])
+            found = client.list(kind, namespace, field_selector=fields, label_selector=labels)
+            return list(found["items"])
         except (NotFound, Forbidden):
             return list(unseen)
 
     about = f"metadata.name={service['spec']['modelRef']}"
-    models = listed(kinds.MODELS, field_selector=about, unseen=({},))
-    processes = listed(kinds.HOST_PROCESSES, field_selector=f"metadata.name={name}")
+    models = listed(kinds.MODELS, fields=about, unseen=({},))
+    processes = listed(kinds.HOST_PROCESSES, fields=f"metadata.name={name}")
     return {
         "model": models[0] if models else None,
-        "pods": listed(kinds.PODS, label_selector=f"{naming.LABEL_SERVICE}={name}"),
-        "events": listed(kinds.EVENTS, field_selector=f"involvedObject.uid={metadata['uid']}"),
+        "pods": listed(kinds.PODS, labels=f"{naming.LABEL_SERVICE}={name}"),
+        "events": listed(kinds.EVENTS, fields=f"involvedObject.uid={metadata['uid']}"),
         "process": processes[0] if processes else None,
     }
 
