@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Gone, KubeError, NotFound
+from kubeapi.errors import ApiError, Gone, KubeError, NotFound, Unreachable
 from kubeapi.kinds import Kind
 from kubeapi.watching import Watch
 
@@ -207,7 +207,9 @@ class _Reflector:
                     self._on_missing(self._kind)
                 retry_after_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
                 if not self._stopping.is_set():
-                    loud = self._failures in (1, 10) or self._failures % 100 == 0
+                    # Silence alone is no failure: of a kind that never changed, some servers send not even bookmarks.
+                    silent = isinstance(error, Unreachable) and error.timed_out
+                    loud = (self._failures == 1 and not silent) or self._failures == 10 or self._failures % 100 == 0
                     extra = {"kind": self._kind.kind, "failures": self._failures, "error": str(error)}
                     _log.log(logging.WARNING if loud else logging.DEBUG, "Lost the watch", extra=extra)
             except Exception:

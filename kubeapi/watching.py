@@ -49,7 +49,9 @@ class Watch(Iterator[tuple[str, dict[str, Any]]]):
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             # ValueError: a line cut short, or a file closed under the reader.
             if not self._stopped:
-                raise Unreachable(f"the watch of {self._kind.plural} broke off: {error}", reset=True) from error
+                silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+                message = f"the watch of {self._kind.plural} broke off: {error}"
+                raise Unreachable(message, reset=True, timed_out=silent) from error
         finally:
             # A stream that was not read to its end must not go back to the pool.
             self._response.close()
