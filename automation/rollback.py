@@ -63,7 +63,10 @@ class Rollback:
         `wanted` says that the user asked for rollbacks. Raises ApiError when ReplicaSets cannot be read.
         """
         wish = rendered_template_hash(rendered)
-        why = failure(wish, served_hash(cr), deployment, pods)
+        served, made = served_hash(cr), ""
+        if wanted and is_under_way(wish, served, deployment) and crashing(pods):
+            made = pod_hash_of(self._replica_sets(key), wish)
+        why = failure(wish, served, deployment, pods, made=made)
         failed = Problem(reason=ROLLOUT_FAILED, message=why) if why else None
         held = self._held_back(key, cr, wish) if wanted else None
         if held is None and wanted and failed is not None:
@@ -71,7 +74,7 @@ class Rollback:
         if held is None:
             self.forget(key)
             return rendered, RolloutFacts(failed=failed)
-        template = self._template(key, served_hash(cr))
+        template = self._template(key, served)
         if template is None:
             message = f"{held.message}; no ReplicaSet has the last template that served any more"
             return rendered, RolloutFacts(failed=Problem(reason=ROLLOUT_FAILED, message=message))
@@ -106,48 +109,56 @@ class Rollback:
             known = self._templates.get(key)
         if known is not None and known.hash == served:
             return known
-        selector = f"{naming.LABEL_SERVICE}={key.name}"
-        found = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
-        template = template_of(found, served)
+        template = template_of(self._replica_sets(key), served)
         if template is not None:
             with self._lock:
                 self._templates[key] = template
         return template
 
+    def _replica_sets(self, key: ServiceKey) -> list[Object]:
+        """Ask for them when they are needed, which is seldom; no cache holds them."""
+        selector = f"{naming.LABEL_SERVICE}={key.name}"
+        found: list[Object] = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
+        return found
 
-def failure(wish: str, served: str, deployment: Object | None, pods: tuple[Object, ...]) -> str:
+
+def failure(wish: str, served: str, deployment: Object | None, pods: tuple[Object, ...], *, made: str = "") -> str:
     """Say why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
 
-    Only a change can fail so: what crashes before anything served, or after it served itself, has other causes, which
-    the pods name.
+    `made` is the hash that the Deployment controller gave to the pods of that template, empty where nobody looked. Only
+    a change can fail so: what crashes before anything served, or after it served itself, has other causes, which the
+    pods name.
     """
-    if deployment is None or not served or served == wish or live_template_hash(deployment) != wish:
-        return ""
-    status = deployment.get("status") or {}
-    target = (deployment.get("spec") or {}).get("replicas", 1)
-    if target == 0 or status.get("updatedReplicas", 0) == status.get("readyReplicas", 0) == status.get("replicas", -1):
+    if not is_under_way(wish, served, deployment) or deployment is None:
         return ""
     if deployment.get("progress_deadline_exceeded"):
         return "its replicas did not become ready within the Deployment's progress deadline"
-    newest = _newest_template(pods)
-    for pod in pods:
-        restarts = _restarts(pod)
-        if crash_loops(pod) and pod["engine"].get("template") == newest and restarts >= CRASH_RESTARTS:
-            return f"pod {pod['metadata']['name']} was restarted {restarts} times and does not become ready"
+    for pod in crashing(pods):
+        if made and pod["engine"].get("template") == made:
+            name = pod["metadata"]["name"]
+            return f"pod {name} was restarted {_restarts(pod)} times and does not become ready"
     return ""
 
 
-def _newest_template(pods: tuple[Object, ...]) -> str:
-    """Name the template of the youngest pod: the one that is being rolled out."""
-    youngest = max(pods, key=lambda pod: str(pod["engine"].get("created", "")), default=None)
-    return str(youngest["engine"].get("template", "")) if youngest is not None else ""
+def is_under_way(wish: str, served: str, deployment: Object | None) -> bool:
+    """Whether the template `wish` has been given to the Deployment, is not yet what all replicas run, and is a change
+    of one that served. Pure."""
+    if deployment is None or not served or served == wish or live_template_hash(deployment) != wish:
+        return False
+    status = deployment.get("status") or {}
+    target = (deployment.get("spec") or {}).get("replicas", 1)
+    done = status.get("updatedReplicas", 0) == status.get("readyReplicas", 0) == status.get("replicas", -1)
+    return bool(target) and not done
+
+
+def crashing(pods: tuple[Object, ...]) -> list[Object]:
+    """List the pods that end again and again. Pure."""
+    return [pod for pod in pods if crash_loops(pod) and _restarts(pod) >= CRASH_RESTARTS]
 
 
 def _restarts(pod: Object) -> int:
     # The container that fetches the model counts as well: a change of its source or its flags can break it.
-    return max(
-        [int(pod["engine"].get("restarts", 0)), *(int(problem.get("restarts", 0)) for problem in pod["problems"])]
-    )
+    return max([int(pod["engine"].get("restarts", 0)), *(int(p.get("restarts", 0)) for p in pod["problems"])])
 
 
 def served_hash(cr: Object) -> str:
@@ -177,6 +188,15 @@ def template_of(replica_sets: list[Object], served: str) -> Template | None:
             kept = {key: value for key, value in metadata.items() if key != "creationTimestamp"}
             return Template(served, {**body, "metadata": {**kept, "labels": labels}})
     return None
+
+
+def pod_hash_of(replica_sets: list[Object], template_hash: str) -> str:
+    """Name the hash that the pods of a template carry as a label; empty when no ReplicaSet has it. Pure."""
+    for replica_set in replica_sets:
+        metadata = replica_set["metadata"]
+        if (metadata.get("annotations") or {}).get(naming.ANNOTATION_TEMPLATE_HASH) == template_hash:
+            return str((metadata.get("labels") or {}).get(_POD_TEMPLATE_HASH, ""))
+    return ""
 
 
 def with_template(rendered: RenderedService, template: Template) -> RenderedService:

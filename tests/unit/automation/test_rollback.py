@@ -37,7 +37,11 @@ def replica_set(of: RenderedService, name: str) -> Json:
     metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], "pod-template-hash": name}}
     spec = {**template["spec"], "restartPolicy": "Always"}
     return {
-        "metadata": {"name": f"svc-{name}", "annotations": made["metadata"]["annotations"]},
+        "metadata": {
+            "name": f"svc-{name}",
+            "annotations": made["metadata"]["annotations"],
+            "labels": {"pod-template-hash": name},
+        },
         "spec": {"template": {"metadata": {**metadata, "creationTimestamp": None}, "spec": spec}},
     }
 
@@ -69,23 +73,23 @@ def serving(name: str = "old", template: str = "o") -> Json:
 
 def test_a_change_fails_by_its_deadline_or_by_pods_that_crash() -> None:
     assert "progress deadline" in failure(NEW_HASH, OLD_HASH, live(late=True), ())
-    told = failure(NEW_HASH, OLD_HASH, live(), (serving(), crashing()))
+    told = failure(NEW_HASH, OLD_HASH, live(), (serving(), crashing()), made="n")
     assert told == "pod new was restarted 3 times and does not become ready"
 
 
 def test_what_is_no_failed_change_is_none() -> None:
+    def why(wish: str, served: str, deployment: Json | None, *pods: Json) -> str:
+        return failure(wish, served, deployment, pods, made="n")
+
     crash = (serving(), crashing())
-    assert failure(NEW_HASH, OLD_HASH, live(), (serving(), crashing(restarts=2))) == ""
-    assert failure(NEW_HASH, OLD_HASH, None, crash) == ""
-    assert failure(NEW_HASH, OLD_HASH, live(OLD_HASH, late=True), crash) == "", "the change is not made yet"
-    assert failure(NEW_HASH, NEW_HASH, live(late=True), crash) == "", "this template has served"
-    assert failure(NEW_HASH, "", live(late=True), crash) == "", "nothing has ever served"
-    assert failure(NEW_HASH, OLD_HASH, live(updated=1, ready=1, replicas=1, late=True), ()) == ""
-    old_crashes = (
-        crashing("old", template="o"),
-        {**serving("new", "n"), "engine": {"template": "n", "created": "2027"}},
-    )
-    assert failure(NEW_HASH, OLD_HASH, live(), old_crashes) == "", "an old pod that crashes is not the change's fault"
+    assert why(NEW_HASH, OLD_HASH, live(), serving(), crashing(restarts=2)) == ""
+    assert why(NEW_HASH, OLD_HASH, None, *crash) == ""
+    assert why(NEW_HASH, OLD_HASH, live(OLD_HASH, late=True), *crash) == "", "the change is not made yet"
+    assert why(NEW_HASH, NEW_HASH, live(late=True), *crash) == "", "this template has served"
+    assert why(NEW_HASH, "", live(late=True), *crash) == "", "nothing has ever served"
+    assert why(NEW_HASH, OLD_HASH, live(updated=1, ready=1, replicas=1, late=True)) == ""
+    assert why(NEW_HASH, OLD_HASH, live(), crashing("old", template="o"), serving("new", "n")) == ""
+    assert failure(NEW_HASH, OLD_HASH, live(), crash) == "", "nobody knows whose pod it is"
 
 
 def test_the_template_of_a_replica_set_takes_the_place_of_the_new_one_and_nothing_else_changes() -> None:
@@ -136,7 +140,7 @@ def test_a_rollback_begins_is_kept_and_ends_with_another_template(proxy: PodProx
     # Applied now: nothing crashes any more, and it stays so.
     again, later = rollback.apply(KEY, custom_resource(), NEW, live(OLD_HASH), (serving(),), wanted=True)
     assert again.fingerprint == made.fingerprint and later == facts
-    assert len(proxy.others) == 1, "ReplicaSets are listed once"
+    assert len(proxy.others) == 2, "ReplicaSets are listed to find the culprit and the template, and no more"
     third = rendered("third")
     made, facts = rollback.apply(KEY, custom_resource(generation=3), third, live(OLD_HASH), (serving(),), wanted=True)
     assert made is third and facts.rolled_back is None

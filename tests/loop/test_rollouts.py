@@ -1,0 +1,140 @@
+"""Changes of a pod template: told, held back while replicas may work, taken back when they fail.
+
+The control plane and the loop are real; what a kubelet would say of pods is written by the tests.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from components import naming
+from components.priority_classes import priority_classes
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.kubelet import Json, pods_of, say_crashing, say_ready
+from tests.support.loop import (
+    LoopProcess,
+    arguments,
+    await_condition,
+    condition,
+    deployed,
+    edit,
+    eventually,
+    model,
+    service,
+    status,
+)
+
+pytestmark = pytest.mark.usefixtures("priorities")
+VLLM = {"runtime": "vllm", "skipModelInit": True}
+
+
+@pytest.fixture(scope="module")
+def priorities(client: KubeClient) -> None:
+    """The PriorityClasses, without which the API server refuses the pods."""
+    for document in priority_classes():
+        client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
+
+
+def events(client: KubeClient, namespace: str, reason: str) -> list[str]:
+    found = client.list(kinds.EVENTS, namespace)["items"]
+    return [str(event.get("message")) for event in found if event["reason"] == reason]
+
+
+def serving(client: KubeClient, namespace: str, **spec: object) -> Json:
+    """Make a service of one replica and let it be Ready; gives its pod."""
+    model(client, namespace)
+    service(client, namespace, **{**VLLM, **spec})
+    deployed(client, namespace)
+    (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
+    say_ready(client, pod)
+    await_condition(client, namespace, "svc", "Ready", "True")
+    return pod
+
+
+def test_an_event_tells_what_a_change_changes(client: KubeClient, namespace: str, loop: LoopProcess) -> None:
+    model(client, namespace)
+    service(client, namespace, **VLLM, vllmConfig={"maxModelLen": 4096})
+    deployed(client, namespace)
+    edit(client, namespace, vllmConfig={"maxModelLen": 8192})
+    wanted = "Updated Deployment svc: containers[vllm].args --max-model-len 4096 -> 8192"
+    eventually(lambda: wanted in events(client, namespace, "Applied"), what=wanted)
+
+
+def test_a_change_waits_for_idle_replicas_over_a_restart_of_the_loop_and_force_ends_it(
+    client: KubeClient, namespace: str, loop: LoopProcess
+) -> None:
+    policy = {"waitForIdle": True, "idleTimeoutSeconds": 3600}
+    serving(client, namespace, rolloutPolicy=policy)
+    edit(client, namespace, vllmConfig={"maxModelLen": 512})
+    # No kubelet, no answer: nobody knows whether the replica works on a request.
+    held = await_condition(client, namespace, "svc", "RolloutDeferred", "True")
+    assert held["reason"] == "IdleCheckFailed"
+    assert "512" not in arguments(deployed(client, namespace))
+    assert events(client, namespace, "RolloutDeferred")
+    loop.stop()
+    loop.start()
+    seen = loop.metric("herdsman_reconciles_total")
+    eventually(
+        lambda: loop.metric("herdsman_reconciles_total") > seen + 2, what="passes after the restart", timeout_s=30
+    )
+    again = condition(client, namespace, "svc", "RolloutDeferred")
+    assert again["lastTransitionTime"] == held["lastTransitionTime"]
+    assert "512" not in arguments(deployed(client, namespace))
+    edit(client, namespace, rolloutPolicy={**policy, "force": True})
+    eventually(lambda: "512" in arguments(deployed(client, namespace)), what="the change")
+    eventually(lambda: not condition(client, namespace, "svc", "RolloutDeferred"), what="no condition any more")
+
+
+def test_the_timeout_ends_the_waiting_and_is_told(client: KubeClient, namespace: str, loop: LoopProcess) -> None:
+    serving(client, namespace, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 6})
+    edit(client, namespace, vllmConfig={"maxModelLen": 512})
+    await_condition(client, namespace, "svc", "RolloutDeferred", "True")
+    assert "512" not in arguments(deployed(client, namespace))
+    eventually(lambda: "512" in arguments(deployed(client, namespace)), what="the change", timeout_s=30)
+    eventually(lambda: events(client, namespace, "RolloutForced"), what="an Event of it")
+
+
+def test_a_change_that_crashes_is_taken_back_until_the_spec_changes(
+    client: KubeClient, namespace: str, loop: LoopProcess
+) -> None:
+    old = serving(client, namespace, image="engine:good")
+    body = {"metadata": {"annotations": {"herdsman.dev/rollback": "true"}}}
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", body)
+    served = eventually(lambda: status(client, namespace).get("servedTemplateHash"), what="the hash that served")
+    edit(client, namespace, image="engine:bad", replicas=2)
+
+    def new_pods() -> list[Json]:
+        return [pod for pod in pods_of(client, namespace) if pod["spec"]["containers"][0]["image"] == "engine:bad"]
+
+    for pod in eventually(new_pods, what="a pod of the new template"):
+        say_crashing(client, pod)
+    back = await_condition(client, namespace, "svc", "RolledBack", "True")
+    assert served in back["message"] and "was restarted 4 times" in back["message"]
+    eventually(lambda: only_good(client, namespace), what="pods of the old template only")
+    assert old["metadata"]["name"] in {pod["metadata"]["name"] for pod in pods_of(client, namespace)}
+    live = deployed(client, namespace)
+    assert live["metadata"]["annotations"][naming.ANNOTATION_TEMPLATE_HASH] == served
+    assert live["spec"]["replicas"] == 2, "only the template is taken back"
+    assert events(client, namespace, "RolledBack")
+    loop.stop()
+    loop.start()
+    eventually(lambda: loop.metric("herdsman_reconciles_total") > 0, what="a pass after the restart")
+    assert condition(client, namespace, "svc", "RolledBack")["lastTransitionTime"] == back["lastTransitionTime"]
+    assert deployed(client, namespace)["metadata"]["generation"] == live["metadata"]["generation"]
+    edit(client, namespace, image="engine:better")
+    eventually(lambda: "engine:better" in images(client, namespace), what="a pod of the third template")
+    eventually(lambda: not condition(client, namespace, "svc", "RolledBack"), what="no condition any more")
+
+
+def only_good(client: KubeClient, namespace: str) -> bool:
+    """Play the kubelet for the pods that come back, until there are no others."""
+    pods = pods_of(client, namespace)
+    for pod in pods:
+        if pod["spec"]["containers"][0]["image"] == "engine:good" and "containerStatuses" not in pod["status"]:
+            say_ready(client, pod)
+    return len(pods) == 2 and images(client, namespace) == {"engine:good"}
+
+
+def images(client: KubeClient, namespace: str) -> set[str]:
+    return {pod["spec"]["containers"][0]["image"] for pod in pods_of(client, namespace)}

@@ -1,0 +1,65 @@
+"""What a kubelet would say of pods, written by a test: for control planes without nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import STRATEGIC_PATCH, KubeClient
+
+Json = dict[str, Any]
+
+
+def pods_of(client: KubeClient, namespace: str, service: str = "svc") -> list[Json]:
+    """The pods of a service that are not on their way out, the oldest first."""
+    found = client.list(kinds.PODS, namespace, label_selector=f"{naming.LABEL_SERVICE}={service}")["items"]
+    alive = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return sorted(alive, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+
+def say_ready(client: KubeClient, pod: Json, *, run: str = "c1") -> None:
+    """Say that the pod's containers run and are healthy."""
+    _say(client, pod, ready=True, run=run, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
+
+
+def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, message: str = "boom") -> None:
+    """Say that the pod's engine ends again and again."""
+    ended = {"exitCode": 1, "reason": "Error", "message": message, "containerID": "c0"}
+    _say(
+        client,
+        pod,
+        ready=False,
+        run="c1",
+        restarts=restarts,
+        state={"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting"}},
+        lastState={"terminated": ended},
+    )
+
+
+def _say(client: KubeClient, pod: Json, *, ready: bool, run: str, state: Json, restarts: int = 0, **more: Any) -> None:
+    word = "True" if ready else "False"
+    containers = [
+        {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": ready,
+            "containerID": f"containerd://{run}",
+            "restartCount": restarts,
+            "state": state,
+            **more,
+        }
+        for container in pod["spec"]["containers"]
+    ]
+    conditions = [{"type": kind, "status": word} for kind in ("PodScheduled", "Initialized")]
+    conditions += [{"type": kind, "status": word} for kind in ("ContainersReady", "Ready")]
+    status = {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
+    client.patch(
+        kinds.PODS,
+        pod["metadata"]["namespace"],
+        pod["metadata"]["name"],
+        {"status": status},
+        content_type=STRATEGIC_PATCH,
+        subresource="status",
+    )
