@@ -148,6 +148,8 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         # An EndpointSlice refuses loopback addresses, so the Service `kubernetes` cannot point here.
         "endpoint-reconciler-type": "none",
         "event-ttl": "15m",
+        # This etcd cannot tell how far a watch is, which streamed lists need; newer clients (kwok) would try for ever.
+        "feature-gates": "WatchList=false",
         "profiling": "false",
     }
 
