@@ -9,8 +9,12 @@ from program.desired.service import PodSettings
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.quantities import check_quantity
 
-OWN_VOLUMES = frozenset({"model-cache", "model-storage", "model-source", "host-model", "custom-ca-cert"})
-"""Volumes that pods have for their weights; a user's volume of such a name would take their place."""
+OWN_VOLUMES = frozenset(
+    {"model-cache", "model-storage", "model-source", "host-model", "custom-ca-cert", "draft-0", "draft-1"}
+)
+"""Volumes that pods may have for their weights; a user's volume of such a name would be in their way."""
+_WITHOUT_WEIGHTS = ("llamacpp-router", "generic", "personaplex")
+"""Runtimes whose pods have none of these, so that their names are free."""
 
 
 def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> PodSettings:
@@ -56,12 +60,13 @@ def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> Po
 
 def _check_volumes(spec: ServiceSpec) -> None:
     names: set[str] = set()
+    own = frozenset() if spec.runtime in _WITHOUT_WEIGHTS else OWN_VOLUMES
     for index, volume in enumerate(spec.extra_volumes):
-        if volume.name in OWN_VOLUMES or volume.name in names:
-            whose = "the weights" if volume.name in OWN_VOLUMES else "another volume"
+        if volume.name in own or volume.name in names:
+            whose = "the weights' volume" if volume.name in own else "another volume"
             raise SpecInvalid(
                 field=f"spec.extraVolumes[{index}].name",
-                why=f"`{volume.name[:63]}` is the name of {whose}; choose another name",
+                why=f"`{volume.name[:63]}` is the name of {whose}; choose another",
             )
         names.add(volume.name)
     for index, mount in enumerate(spec.extra_volume_mounts):

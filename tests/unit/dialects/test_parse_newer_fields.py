@@ -141,6 +141,13 @@ def test_placement_and_volumes_pass_through_as_written() -> None:
     assert parse(service(affinity={})).pod.affinity is None
 
 
+def test_a_router_names_the_volume_of_its_models_as_it_likes() -> None:
+    volumes = [{"name": "model-cache", "persistentVolumeClaim": {"claimName": "models"}}]
+    mounts = [{"name": "model-cache", "mountPath": "/models"}]
+    cr = service(runtime="llamacpp-router", extraVolumes=volumes, extraVolumeMounts=mounts)
+    assert parse(cr).pod.extra_volumes == tuple(volumes)
+
+
 @pytest.mark.parametrize(
     ("sharing", "of", "gpu"),
     [
