@@ -68,8 +68,10 @@ def span(name: str, /, **attributes: Value) -> AbstractContextManager[Span]:
 def start_tracing(endpoint: str) -> Callable[[], None]:
     """Begin to send spans to an OTLP collector (`http://collector:4318`); returns what ends it and sends the last ones.
 
-    Raises TracingUnavailable without the extra `tracing`.
+    Raises TracingUnavailable without the extra `tracing`, and for an endpoint that is no URL.
     """
+    if not endpoint.startswith(("http://", "https://")):
+        raise TracingUnavailable(f"trace_endpoint `{endpoint}` is no URL; write for example http://collector:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

@@ -114,6 +114,11 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
         nothing.note(a=1)
 
 
+def test_an_endpoint_that_is_no_url_is_refused() -> None:
+    with pytest.raises(TracingUnavailable, match="http://collector:4318"):
+        start_tracing("collector:4318")
+
+
 def test_a_loop_that_is_to_trace_and_cannot_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(LoopFailed, match="HERDSMAN_TRACE_ENDPOINT"):
