@@ -109,8 +109,7 @@ class ModelController:
         try:
             model = model_of(cr)
         except SpecInvalid as error:
-            problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
-            return ModelFacts(problem=problem)
+            return ModelFacts(problem=Problem(reason=error.reason, message=error.why, field=error.field, terminal=True))
         known = known_status(cr)
         problem = self._not_allowed(model)
         return ModelFacts(

@@ -15,7 +15,7 @@ import structlog
 from automation.transfers import CONTAINER, TransferWatch
 from components import naming
 from components.options import RenderOptions
-from components.prefetch_job import SELECTOR, namespace_claim, prefetch_job, prefetch_name
+from components.prefetch_job import ANNOTATION_WARM, SELECTOR, namespace_claim, prefetch_job, prefetch_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, NotFound
@@ -79,7 +79,7 @@ class Prefetcher:
             # Of a Model of this name that is gone; the cluster is about to delete it.
             job = None
         if not model.prefetch:
-            if job is not None and not job["ended"]:
+            if job is not None and not job["ended"] and not job["asked_for"]:
                 self._delete(namespace, job)
             self._unwatch(namespace, model.name)
             return None
@@ -161,8 +161,8 @@ class Prefetcher:
                     waiting = str(condition.get("message") or "")[:256]
         if self._transfers is not None:
             before = self._watched.get((namespace, model), set())
-            for pod in running | before:
-                self._transfers.downloader_changed(namespace, model, pod, where=f"job/{job}", running=pod in running)
+            for name in running | before:
+                self._transfers.downloader_changed(namespace, model, name, where=f"job/{job}", running=name in running)
             self._watched[(namespace, model)] = running
         return waiting
 
@@ -211,7 +211,7 @@ def last_words(pods: list[Object]) -> str:
 def trimmed_job(obj: Object) -> Object:
     """Keep of a Job: whose it is, what it was made for, and how it stands."""
     metadata, status = obj["metadata"], obj.get("status") or {}
-    ended = next(
+    ended: Object = next(
         (c for c in status.get("conditions") or () if c["type"] in ("Complete", "Failed") and c["status"] == "True"),
         {},
     )
@@ -225,6 +225,7 @@ def trimmed_job(obj: Object) -> Object:
         "model": (metadata.get("labels") or {}).get(naming.LABEL_MODEL, ""),
         "hash": (metadata.get("annotations") or {}).get(naming.ANNOTATION_APPLIED_HASH, ""),
         "owner": next((o["uid"] for o in metadata.get("ownerReferences") or () if o.get("controller")), ""),
+        "asked_for": ANNOTATION_WARM in (metadata.get("annotations") or {}),
         "active": bool(status.get("active")),
         "ended": ended.get("type", ""),
         "message": ended.get("message") or "",

@@ -24,6 +24,8 @@ from program.desired.service import DesiredService
 LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT = "model-prefetch"
 SELECTOR = f"{LABEL_COMPONENT}={COMPONENT}"
+ANNOTATION_WARM = "herdsman.dev/warm"
+"""On a Job that `herdsman cache warm` made: it is wanted although the Model asks for no prefetch."""
 BACKOFF_LIMIT = 2
 TTL_S = 86_400
 """Kubernetes deletes the finished Job after a day; the Model's status remembers that it was done."""
@@ -40,8 +42,10 @@ def prefetch_name(model: str) -> str:
     return f"{model[: _LONGEST_NAME - 18].rstrip('-.')}-{digest}-prefetch"
 
 
-def prefetch_job(model: DesiredModel, namespace: str, owner: Owner, options: RenderOptions) -> JsonObject:
-    """Build the Job. Its applied hash changes with what is fetched, and not with how."""
+def prefetch_job(
+    model: DesiredModel, namespace: str, owner: Owner, options: RenderOptions, *, warm: bool = False
+) -> JsonObject:
+    """Build the Job; `warm` for one that a person asked for. Its applied hash changes with what is fetched, not how."""
     place = place_in_cache(model, CACHE_MOUNT)
     volumes, mounts = source_mounts(model, options, "host-model")
     claim: JsonObject = {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": naming.CACHE_CLAIM}}
@@ -78,7 +82,10 @@ def prefetch_job(model: DesiredModel, namespace: str, owner: Owner, options: Ren
             "name": prefetch_name(model.name),
             "namespace": namespace,
             "labels": labels,
-            "annotations": {naming.ANNOTATION_APPLIED_HASH: fingerprint_of(what)},
+            "annotations": {
+                naming.ANNOTATION_APPLIED_HASH: fingerprint_of(what),
+                **({ANNOTATION_WARM: "true"} if warm else {}),
+            },
             "ownerReferences": [owner_reference(owner)],
         },
         "spec": {

@@ -58,7 +58,7 @@ class Credentials:
 
     def for_web(self, *, hub: bool) -> Signer | None:
         """Give the signer of a web address, `hub` for one of Hugging Face or of what stands in for it."""
-        token = self.hub_token if hub else self.token
+        token = (self.hub_token or self.token) if hub else self.token
         return BearerToken(token) if token else None
 
     def for_s3(self) -> Signer | None:

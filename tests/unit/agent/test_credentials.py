@@ -49,7 +49,8 @@ def test_a_secret_is_read_as_the_downloader_s_environment() -> None:
         ({"HF_TOKEN": "hf_x"}, True, {"Authorization": "Bearer hf_x"}),
         ({"HF_TOKEN": "hf_x"}, False, None),
         ({"SOURCE_TOKEN": "t"}, False, {"Authorization": "Bearer t"}),
-        ({"SOURCE_TOKEN": "t"}, True, None),
+        ({"SOURCE_TOKEN": "t"}, True, {"Authorization": "Bearer t"}),
+        ({"SOURCE_TOKEN": "t", "HF_TOKEN": "hf_x"}, True, {"Authorization": "Bearer hf_x"}),
         ({"SOURCE_TOKEN": "a\r\nX-Evil: 1"}, False, {}),
     ],
 )

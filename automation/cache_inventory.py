@@ -1,0 +1,158 @@
+"""What lies in model caches and what uses it: pure, for `herdsman cache`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from components.cache_pod import KEY
+from components.naming import CACHE_CLAIM
+from program.dialects.llmkube.source import cache_key
+
+Object = dict[str, Any]
+
+_LINE = re.compile(r"cache (\S+) ([0-9]{1,18}) ([0-9]{1,9}) ([0-9]{1,12}) ([01])")
+_OUTCOME = re.compile(r"(deleted|busy|gone|failed) ([0-9a-f]{16})")
+
+
+class Directory(NamedTuple):
+    """One directory of a cache, as its inspector saw it."""
+
+    key: str
+    size_bytes: int
+    files: int
+    changed_at: int
+    """Seconds since 1970."""
+    busy: bool
+    """A downloader's lock in it is fresh."""
+
+
+class Entry(NamedTuple):
+    """A directory of one claim and what uses it."""
+
+    namespace: str
+    claim: str
+    directory: Directory
+    models: tuple[str, ...]
+    services: tuple[str, ...]
+
+    @property
+    def orphaned(self) -> bool:
+        """No Model and no service wants it; what is not named like a key is nobody's business here."""
+        return not self.models and not self.services and KEY.fullmatch(self.directory.key) is not None
+
+
+class InventoryBroken(Exception):
+    """A pod's log does not end as it should: the pod was stopped, or the log was cut."""
+
+
+def directories(log: str) -> list[Directory]:
+    """Read an inspector's log. Raises InventoryBroken when it is not whole."""
+    lines = log.splitlines()
+    if "end" not in lines:
+        raise InventoryBroken(f"the inspector did not finish: {log[-200:].strip() or 'it said nothing'}")
+    found = []
+    for line in lines:
+        if match := _LINE.fullmatch(line):
+            name, kib, files, changed_at, busy = match.groups()
+            found.append(Directory(name, int(kib) * 1024, int(files), int(changed_at), busy == "1"))
+    return found
+
+
+def outcomes(log: str) -> dict[str, str]:
+    """Read a pruner's log: `deleted`, `busy`, `gone` or `failed` by key. Raises InventoryBroken as `directories`."""
+    lines = log.splitlines()
+    if "end" not in lines:
+        raise InventoryBroken(f"the pruning did not finish: {log[-200:].strip() or 'it said nothing'}")
+    return {match[2]: match[1] for line in lines if (match := _OUTCOME.fullmatch(line))}
+
+
+class Usage:
+    """Which Models and services of one namespace use which key."""
+
+    def __init__(self, models: Iterable[Object], services: Iterable[Object]) -> None:
+        self.keys: dict[str, set[str]] = {}
+        for cr in models:
+            self.keys[cr["metadata"]["name"]] = keys_of(cr)
+        self._users: dict[str, set[str]] = {}
+        for service in services:
+            for model in models_of(service):
+                self._users.setdefault(model, set()).add(service["metadata"]["name"])
+
+    def models(self, key: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name, keys in self.keys.items() if key in keys))
+
+    def services(self, key: str) -> tuple[str, ...]:
+        return tuple(sorted({user for model in self.models(key) for user in self._users.get(model, ())}))
+
+    def entries(self, namespace: str, claim: str, found: Iterable[Directory]) -> list[Entry]:
+        """Say of each directory what uses it, the largest first."""
+        return [
+            Entry(namespace, claim, directory, self.models(directory.key), self.services(directory.key))
+            for directory in sorted(found, key=lambda d: (-d.size_bytes, d.key))
+        ]
+
+
+def keys_of(model: Object) -> set[str]:
+    """Give the keys that a Model stands for: that of its source, however the rest of it reads, and its status's."""
+    keys = {str((model.get("status") or {}).get("cacheKey") or "")}
+    source = str((model.get("spec") or {}).get("source") or "")
+    return {*keys, cache_key(source)} - {""}
+
+
+def models_of(service: Object) -> set[str]:
+    """Name the Models that a service refers to, drafts included."""
+    spec = service.get("spec") or {}
+    drafts = (
+        ((spec.get("vllmConfig") or {}).get("speculative") or {}).get("model"),
+        (spec.get("speculativeDecoding") or {}).get("draftModelRef"),
+    )
+    return {str(name) for name in (spec.get("modelRef"), *drafts) if name}
+
+
+def to_prune(
+    entries: Sequence[Entry], *, model_keys: frozenset[str] | None = None, key: str = ""
+) -> tuple[list[Entry], list[str]]:
+    """Choose what may be deleted, and say why the rest of what was asked for may not.
+
+    Without `model_keys` and `key`: all that no Model and no service uses. `model_keys` frees what one Model has cached
+    if no service uses it; `key` deletes one directory that nothing uses.
+    """
+    chosen, refused = [], []
+    for entry in entries:
+        directory, place = entry.directory, f"{entry.namespace}/{entry.claim}"
+        if model_keys is not None:
+            wanted, used = directory.key in model_keys, ", ".join(f"service {name}" for name in entry.services)
+        else:
+            wanted = directory.key == key if key else entry.orphaned
+            users = (*(f"Model {name}" for name in entry.models), *(f"service {name}" for name in entry.services))
+            used = ", ".join(users)
+        if not wanted:
+            continue
+        if used:
+            refused.append(f"{directory.key} on {place} is used by {used}")
+        elif directory.busy:
+            refused.append(f"{directory.key} on {place}: a download is under way")
+        else:
+            chosen.append(entry)
+    return chosen, refused
+
+
+def node_of(claim: Object, pods: Iterable[Object]) -> str:
+    """Name the node that has a claim mounted, where only one may; empty where any node does."""
+    modes = (claim.get("spec") or {}).get("accessModes") or ()
+    if "ReadWriteMany" in modes or "ReadOnlyMany" in modes:
+        return ""
+    for pod in pods:
+        spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
+        mounted = {(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in spec.get("volumes") or ()}
+        if claim["metadata"]["name"] in mounted and phase in ("Running", "Pending") and spec.get("nodeName"):
+            return str(spec["nodeName"])
+    return ""
+
+
+def is_cache(claim: Object) -> bool:
+    """Tell whether a claim is a model cache that LLMKube or Herdsman made."""
+    labels = claim["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/component") == "model-cache" or claim["metadata"]["name"] == CACHE_CLAIM

@@ -1,0 +1,379 @@
+"""`herdsman cache`: what lies in the model caches, what uses it, what can go, and what should be there already.
+
+Works with the rights of whoever calls it, and without a loop. Looks into a claim by a pod that mounts it
+(`automation.cache_pods`), since nothing else can; which Models and services use what is decided by
+`automation.cache_inventory`.
+
+Exit codes: 0 done (`prune` without `--yes` only tells), 1 something could not be looked at, deleted or fetched.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from automation.cache_inventory import (
+    Entry,
+    InventoryBroken,
+    Usage,
+    directories,
+    is_cache,
+    keys_of,
+    node_of,
+    outcomes,
+    to_prune,
+)
+from automation.cache_pods import START_TIMEOUT_S, CacheUnreachable, check_bound, run_pod, why_pending
+from automation.cli.get import duration_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.prefetch import last_words
+from automation.settings import Settings
+from automation.transfers import CONTAINER, progress_of
+from components import naming
+from components.cache_pod import inspector_pod, pruning_pod
+from components.options import RenderOptions
+from components.prefetch_job import namespace_claim, prefetch_job
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+from program.desired.errors import SpecInvalid
+from program.desired.keys import Owner
+from program.dialects.llmkube.model_judging import prefetch_problem
+from program.dialects.llmkube.model_status import human_size, known_status
+from program.dialects.llmkube.parse_model import model_of
+
+Object = dict[str, Any]
+app = typer.Typer(no_args_is_help=True)
+
+LOOK_EVERY_S = 2.0
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")]
+Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
+Image = Annotated[
+    str | None, typer.Option(help="Image with a POSIX shell for the pods; $HERDSMAN_INIT_CONTAINER_IMAGE else.")
+]
+
+StartTimeout = Annotated[float, typer.Option("--start-timeout", help="Seconds that a pod may take to start.")]
+
+
+@app.command("list")
+def list_(
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    image: Image = None,
+    start_timeout_s: StartTimeout = START_TIMEOUT_S,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Show what lies in the model caches: size, files, age, and which Models and services use it."""
+    client = _client(kubeconfig)
+    entries, failed = _look(client, namespace, _options(image), start_timeout_s)
+    now = datetime.now(UTC).timestamp()
+    if output is OutputFormat.JSON:
+        print_json([_row(entry, now=now) for entry in entries])
+    elif entries:
+        columns = ("NAMESPACE", "CLAIM", "KEY", "SIZE", "FILES", "AGE", "MODELS", "SERVICES", "")
+        print_table(columns, [_cells(entry, now=now) for entry in entries])
+    elif not failed:
+        complain("no model caches with anything in them")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def prune(
+    namespace: Namespace = None,
+    orphaned: Annotated[bool, typer.Option("--orphaned", help="All that no Model and no service uses.")] = False,
+    model: Annotated[str, typer.Option(help="What this Model has cached, if no service uses it; needs -n.")] = "",
+    key: Annotated[str, typer.Option(help="This directory, if nothing uses it.")] = "",
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete; without it only tell what would go.")] = False,
+    kubeconfig: Kubeconfig = None,
+    image: Image = None,
+    start_timeout_s: StartTimeout = START_TIMEOUT_S,
+) -> None:
+    """Delete from the model caches what nothing uses. Tells only, unless --yes is given."""
+    if sum((orphaned, bool(model), bool(key))) != 1:
+        raise typer.BadParameter("choose one of --orphaned, --model and --key")
+    if model and not namespace:
+        raise typer.BadParameter("--model needs --namespace")
+    client, options = _client(kubeconfig), _options(image)
+    wanted = None
+    if model:
+        assert namespace is not None
+        wanted = frozenset(keys_of(_model(client, namespace, model)))
+    entries, failed = _look(client, namespace, options, start_timeout_s)
+    chosen, refused = to_prune(entries, model_keys=wanted, key=key)
+    for why in refused:
+        complain(f"not deleted: {why}")
+    if not chosen:
+        typer.echo("Nothing to delete")
+        raise typer.Exit(1 if failed or refused else 0)
+    total = human_size(sum(entry.directory.size_bytes for entry in chosen))
+    if not yes:
+        for entry in chosen:
+            size = human_size(entry.directory.size_bytes)
+            typer.echo(f"Would delete {entry.directory.key} ({size}) from {entry.namespace}/{entry.claim}")
+        typer.echo(f"{total} in all; --yes deletes them")
+        raise typer.Exit(1 if failed or refused else 0)
+    kept = _delete(client, chosen, options, start_timeout_s)
+    raise typer.Exit(1 if kept or failed or refused else 0)
+
+
+@app.command()
+def warm(
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="The Model to fetch.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
+    kubeconfig: Kubeconfig = None,
+    image: Image = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end; 0 does not wait.")] = 7200,
+) -> None:
+    """Fetch a Model into its namespace's cache before a service asks for it, and show how far it is."""
+    client, options = _client(kubeconfig), _options(image)
+    cr = _model(client, namespace, name)
+    try:
+        model = model_of(cr)
+    except SpecInvalid as error:
+        _fail(str(error))
+    if problem := prefetch_problem(model):
+        _fail(f"Model {namespace}/{name} cannot be cached: {problem}")
+    if not known_status(cr).get("path"):
+        _fail(f"Model {namespace}/{name} has no place in the cache yet", hint="a loop gives it one: `herdsman run`")
+    owner = Owner(api_version=cr["apiVersion"], kind=cr["kind"], name=name, uid=cr["metadata"]["uid"])
+    job = prefetch_job(model, namespace, owner, options, warm=True)
+    try:
+        _start(client, namespace, job, namespace_claim(model, namespace, options))
+        if timeout_s > 0:
+            _follow(client, namespace, job["metadata"]["name"], deadline=time.monotonic() + timeout_s)
+    except KubeError as error:
+        _fail(str(error))
+
+
+# --- list and prune ---------------------------------------------------------------------------------------------------
+
+
+def _look(
+    client: KubeClient, namespace: str | None, options: RenderOptions, start_timeout_s: float
+) -> tuple[list[Entry], bool]:
+    """Look into every cache; what cannot be looked into is complained about, and the second value is then True."""
+    try:
+        claims = [claim for claim in client.list(kinds.CLAIMS, namespace)["items"] if is_cache(claim)]
+        models = client.list(kinds.MODELS, namespace)["items"]
+        services = client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
+    except KubeError as error:
+        _fail(str(error))
+    entries: list[Entry] = []
+    failed = False
+    for claim in sorted(claims, key=lambda c: (c["metadata"]["namespace"], c["metadata"]["name"])):
+        where, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        usage = Usage(_of(models, where), _of(services, where))
+        try:
+            check_bound(claim)
+            node = _node(client, claim)
+            log = run_pod(
+                client,
+                partial(inspector_pod, namespace=where, claim=name, options=options, node=node),
+                namespace=where,
+                start_timeout_s=start_timeout_s,
+            )
+            entries += usage.entries(where, name, directories(log))
+        except (CacheUnreachable, InventoryBroken, KubeError) as error:
+            complain(f"{where}/{name}: {error}")
+            failed = True
+    return entries, failed
+
+
+def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, start_timeout_s: float) -> bool:
+    """Delete directories, claim by claim; True when something that was asked for is still there."""
+    kept = False
+    for where, name in sorted({(entry.namespace, entry.claim) for entry in chosen}):
+        keys = [entry.directory.key for entry in chosen if (entry.namespace, entry.claim) == (where, name)]
+        try:
+            node = _node(client, client.get(kinds.CLAIMS, where, name))
+            log = run_pod(
+                client,
+                partial(pruning_pod, namespace=where, claim=name, keys=keys, options=options, node=node),
+                namespace=where,
+                start_timeout_s=start_timeout_s,
+            )
+            ended = outcomes(log)
+        except (CacheUnreachable, InventoryBroken, KubeError) as error:
+            complain(f"{where}/{name}: {error}")
+            kept = True
+            continue
+        for key in keys:
+            outcome = ended.get(key, "failed")
+            if outcome in ("deleted", "gone"):
+                typer.echo(f"Deleted {key} from {where}/{name}")
+            else:
+                why = (
+                    "a download is under way" if outcome == "busy" else "its files cannot be deleted by the pod's user"
+                )
+                complain(f"not deleted: {key} on {where}/{name}: {why}")
+                kept = True
+    return kept
+
+
+def _node(client: KubeClient, claim: Object) -> str:
+    return node_of(claim, client.list(kinds.PODS, claim["metadata"]["namespace"])["items"])
+
+
+def _row(entry: Entry, *, now: float) -> Object:
+    directory = entry.directory
+    return {
+        "namespace": entry.namespace,
+        "claim": entry.claim,
+        "key": directory.key,
+        "sizeBytes": directory.size_bytes,
+        "files": directory.files,
+        "ageSeconds": max(0, int(now - directory.changed_at)),
+        "downloading": directory.busy,
+        "models": list(entry.models),
+        "services": list(entry.services),
+        "orphaned": entry.orphaned,
+    }
+
+
+def _cells(entry: Entry, *, now: float) -> list[str]:
+    directory = entry.directory
+    note = "downloading" if directory.busy else "orphaned" if entry.orphaned else ""
+    return [
+        entry.namespace,
+        entry.claim,
+        directory.key,
+        human_size(directory.size_bytes),
+        str(directory.files),
+        duration_text(max(0.0, now - directory.changed_at)),
+        ",".join(entry.models) or "-",
+        ",".join(entry.services) or "-",
+        note,
+    ]
+
+
+# --- warm -------------------------------------------------------------------------------------------------------------
+
+
+def _start(client: KubeClient, namespace: str, job: Object, claim: Object) -> None:
+    """Make the Job, or take the one that is there: it does the same. One that has ended is made anew."""
+    try:
+        client.get(kinds.CLAIMS, namespace, naming.CACHE_CLAIM)
+    except NotFound:
+        client.apply(kinds.CLAIMS, namespace, claim, field_manager=naming.FIELD_MANAGER)
+    name = job["metadata"]["name"]
+    try:
+        live = client.get(kinds.JOBS, namespace, name)
+    except NotFound:
+        live = None
+    if live is not None and (_ended(live) or _hash(live) != _hash(job)):
+        client.delete(kinds.JOBS, namespace, name, uid=live["metadata"]["uid"])
+        deadline = time.monotonic() + 30
+        while live is not None and time.monotonic() < deadline:
+            time.sleep(0.2)
+            try:
+                live = client.get(kinds.JOBS, namespace, name)
+            except NotFound:
+                live = None
+    if live is None:
+        client.apply(kinds.JOBS, namespace, job, field_manager=naming.FIELD_MANAGER)
+
+
+def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -> None:
+    """Show the Job's progress until it ends. Exits with 1 when it fails, or does not end in time."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    selector = f"batch.kubernetes.io/job-name={name}"
+    with bar:
+        task = bar.add_task("Waiting for a pod", total=None)
+        while time.monotonic() < deadline:
+            job = client.get(kinds.JOBS, namespace, name)
+            pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
+            ended = _ended(job)
+            if ended == "Complete":
+                bar.update(task, description="In the cache")
+                bar.stop()
+                typer.echo(f"Model {job['metadata']['labels'][naming.LABEL_MODEL]} is in the cache")
+                return
+            if ended:
+                bar.stop()
+                _fail(f"Job {namespace}/{name} failed: {last_words(pods) or 'it said nothing'}")
+            for pod in pods:
+                said = _said(client, namespace, pod)
+                if said is not None:
+                    bar.update(task, description="Fetching", completed=said[0], total=said[1])
+                elif (pod.get("status") or {}).get("phase") == "Pending":
+                    bar.update(task, description=_why_waiting(pod))
+            time.sleep(LOOK_EVERY_S)
+    _fail(f"Job {namespace}/{name} has not ended in time; it goes on by itself")
+
+
+def _said(client: KubeClient, namespace: str, pod: Object) -> tuple[int, int | None] | None:
+    path = kinds.PODS.path(namespace, pod["metadata"]["name"], "log")
+    try:
+        return progress_of(client.text(path, query={"container": CONTAINER, "tailLines": "5"}))
+    except KubeError:
+        return None
+
+
+def _why_waiting(pod: Object) -> str:
+    started = any("running" in (e.get("state") or {}) for e in pod["status"].get("initContainerStatuses") or ())
+    return "Fetching" if started else why_pending(pod)[:80]
+
+
+def _ended(job: Object) -> str:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return next((c["type"] for c in conditions if c["type"] in ("Complete", "Failed") and c["status"] == "True"), "")
+
+
+def _hash(job: Object) -> str:
+    return str((job["metadata"].get("annotations") or {}).get(naming.ANNOTATION_APPLIED_HASH, ""))
+
+
+# --- shared -----------------------------------------------------------------------------------------------------------
+
+
+def _client(kubeconfig: str | None) -> KubeClient:
+    try:
+        return KubeClient.default(kubeconfig)
+    except KubeError as error:
+        _fail(str(error))
+
+
+def _options(image: str | None) -> RenderOptions:
+    """Take what the loop would take from the environment, so that both make the same pods."""
+    settings = Settings()
+    return RenderOptions(
+        cache_size=settings.model_cache_size,
+        cache_storage_class=settings.model_cache_storage_class,
+        cache_access_mode=settings.model_cache_access_mode,
+        default_fs_group=settings.default_fsgroup,
+        init_image=image or settings.init_container_image,
+        ca_configmap=settings.ca_cert_configmap,
+        hub_url=settings.hub_url.rstrip("/"),
+    )
+
+
+def _model(client: KubeClient, namespace: str, name: str) -> Object:
+    try:
+        return client.get(kinds.MODELS, namespace, name)
+    except NotFound:
+        _fail(f"no Model {namespace}/{name}")
+    except KubeError as error:
+        _fail(str(error))
+
+
+def _of(objects: list[Object], namespace: str) -> list[Object]:
+    return [obj for obj in objects if obj["metadata"]["namespace"] == namespace]
+
+
+def _fail(message: str, *, hint: str = "") -> NoReturn:
+    complain(message, hint=hint)
+    raise typer.Exit(1)
