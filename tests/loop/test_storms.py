@@ -1,0 +1,109 @@
+"""An API server that refuses writes for a while, a namespace on its way out: told, survived, nobody else stopped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support import controlplane
+from tests.support.loop import (
+    LoopProcess,
+    arguments,
+    await_condition,
+    deployed,
+    edit,
+    eventually,
+    find,
+    grant_loop_rights,
+    install_crds,
+    loop_process,
+    model,
+    service,
+    settled,
+)
+from tests.support.storm import Storm
+from tools.localcluster import LocalCluster
+
+VLLM = {"runtime": "vllm", "skipModelInit": True}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A control plane without the controller that empties namespaces, so that one stays on its way out."""
+    with controlplane.running(("etcd", "kube-apiserver")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> Iterator[KubeClient]:
+    made = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    install_crds(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def storm(admin: KubeClient, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storm]:
+    kubeconfig = grant_loop_rights(admin, cluster, tmp_path_factory.mktemp("storm") / "direct")
+    with Storm(kubeconfig) as relay:
+        yield relay
+
+
+@pytest.fixture(scope="module")
+def stormy_loop(storm: Storm, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+    """A loop that reaches the API server through the storm only."""
+    directory = tmp_path_factory.mktemp("loop")
+    with loop_process(storm.kubeconfig(directory / "kubeconfig"), directory) as running:
+        yield running
+
+
+def namespace(admin: KubeClient, name: str) -> str:
+    admin.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    model(admin, name)
+    return name
+
+
+def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Storm, stormy_loop: LoopProcess) -> None:
+    where = namespace(admin, "storm")
+    codes = itertools.cycle((429, 409, 409))
+    storm.refuse = lambda method, path: next(codes) if method != "GET" and f"/{where}/deployments/" in path else 0
+    for number in range(3):
+        service(admin, where, f"svc-{number}", **VLLM)
+    told = await_condition(admin, where, "svc-1", "Ready", "False", saying="a storm of Conflict")
+    assert told["reason"] == "ApplyFailed"
+    assert storm.refused[429] and storm.refused[409]
+    assert find(admin, kinds.SERVICES, where, "svc-1"), "what is not refused is made"
+    # Everything at once now: also reads, Events, statuses and the lease meet 429, every second time.
+    every = itertools.cycle((429, 0))
+    storm.refuse = lambda method, path: next(every) if "watch=1" not in path else 0
+    eventually(lambda: storm.refused[429] > 20, what="a storm on all requests")
+    assert stormy_loop.poll() is None
+    storm.refuse = lambda method, path: 0
+    for number in range(3):
+        deployed(admin, where, f"svc-{number}", timeout_s=90)
+        settled(admin, where, f"svc-{number}")
+    assert stormy_loop.poll() is None
+
+
+def test_a_namespace_on_its_way_out_is_told_and_stops_nobody_else(
+    admin: KubeClient, storm: Storm, stormy_loop: LoopProcess
+) -> None:
+    going, staying = namespace(admin, "going"), namespace(admin, "staying")
+    service(admin, going, **VLLM)
+    before = deployed(admin, going)
+    settled(admin, going)
+    admin.delete(kinds.NAMESPACES, None, going)
+    edit(admin, going, vllmConfig={"maxModelLen": 512})
+    told = await_condition(admin, going, "svc", "Ready", "False", saying="is being deleted")
+    assert told["reason"] == "NamespaceTerminating"
+    service(admin, staying, **VLLM, vllmConfig={"maxModelLen": 256})
+    assert "256" in arguments(deployed(admin, staying))
+    assert deployed(admin, going)["metadata"]["generation"] == before["metadata"]["generation"]
+    admin.delete(kinds.INFERENCE_SERVICES, going, "svc")
+    eventually(lambda: find(admin, kinds.DEPLOYMENTS, going, "svc") is None, what="no Deployment of a deleted service")
+    assert stormy_loop.poll() is None
