@@ -217,7 +217,7 @@ def _denial(quota: Quota, used: QuotaUsage, claim: QuotaClaim, held: QuotaClaim)
         if limit is not None and asked > had and taken + asked > limit:
             having = f" (it has {had})" if had else ""
             return (
-                f"{asked} {what} asked{having}, {taken} of {limit} used by others; "
+                f"{what}: {asked} asked{having}, {taken} of {limit} used by others; "
                 "ask for less, free some, or raise the quota"
             )
     return ""

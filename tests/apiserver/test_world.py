@@ -176,7 +176,7 @@ def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, name
     assert world.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None
     denied = world.quotas.decide(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
     assert denied is not None
-    assert f"GPUQuota {namespace}/team: 1 GPUs asked, 2 of 2 used by others" in denied.message
+    assert f"GPUQuota {namespace}/team: GPUs: 1 asked, 2 of 2 used by others" in denied.message
 
     def status() -> Json:
         return client.get(kinds.GPU_QUOTAS, namespace, "team").get("status") or {}

@@ -48,7 +48,7 @@ def gpus(count: int, *, priority: int = 10_000, created: str = "2026-01-01T00:00
             {"gpuCount": 4},
             gpus(3),
             QuotaUsage(gpus=2),
-            "GPUQuota prod/team: 3 GPUs asked, 2 of 4 used by others; ask for less, free some, or raise the quota",
+            "GPUQuota prod/team: GPUs: 3 asked, 2 of 4 used by others; ask for less, free some, or raise the quota",
         ),
         ({"gpuCount": 0}, gpus(1), QuotaUsage(), "0 of 0 used"),
         ({"gpuCount": 0}, QuotaClaim(memory_bytes=GIB), QuotaUsage(), ""),
@@ -59,7 +59,7 @@ def gpus(count: int, *, priority: int = 10_000, created: str = "2026-01-01T00:00
             "bytes of GPU memory",
         ),
         ({"gpuCount": 9, "vramBytes": 0}, QuotaClaim(gpus=1, gpu_memory_bytes=101), QuotaUsage(), ""),
-        ({"memory": "1Gi"}, QuotaClaim(memory_bytes=GIB), QuotaUsage(memory_bytes=1), "bytes of memory asked"),
+        ({"memory": "1Gi"}, QuotaClaim(memory_bytes=GIB), QuotaUsage(memory_bytes=1), "bytes of memory: "),
         (
             {"gpuCount": 9, "minPriority": "normal"},
             gpus(1, priority=1_000),
@@ -87,7 +87,7 @@ def test_what_was_admitted_stays_and_only_growth_is_refused() -> None:
     assert admit(tight, used, gpus(3), held=gpus(4)) is None
     problem = admit(tight, used, gpus(5), held=gpus(4))
     assert problem is not None
-    assert "5 GPUs asked (it has 4)" in problem.message
+    assert "GPUs: 5 asked (it has 4)" in problem.message
 
 
 @pytest.mark.parametrize(
