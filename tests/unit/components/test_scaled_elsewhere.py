@@ -1,0 +1,40 @@
+"""A Deployment whose replicas somebody else set: they are left out, and what the service asked for then is noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components import naming
+from components.deployment import deployment
+from components.options import RenderOptions
+from program.desired.engines import Generic
+from program.desired.keys import ServiceKey
+from program.desired.model import DesiredModel, ModelSource, SourceKind
+from program.desired.service import DesiredService
+
+
+@pytest.mark.parametrize(
+    ("scaled_elsewhere", "changes", "replicas", "asked"),
+    [
+        (False, {}, 2, None),
+        (True, {}, None, "2"),
+        # Stopped is stopped, whoever scales.
+        (True, {"suspended": True}, 0, "2"),
+    ],
+)
+def test_replicas_are_left_to_whoever_set_them(
+    scaled_elsewhere: bool, changes: dict[str, Any], replicas: int | None, asked: str | None
+) -> None:
+    desired = DesiredService(
+        key=ServiceKey("llmkube", "prod", "a"),
+        owner=None,
+        model=DesiredModel(name="m", source=ModelSource(kind=SourceKind.REPOSITORY, address="o/r")),
+        engine=Generic(),
+        image="engine:1",
+        replicas=2,
+    ).model_copy(update=changes)
+    manifest = deployment(desired, RenderOptions(scaled_elsewhere=scaled_elsewhere)).manifest
+    assert manifest["spec"].get("replicas") == replicas
+    assert manifest["metadata"]["annotations"].get(naming.ANNOTATION_ASKED_REPLICAS) == asked
