@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +112,28 @@ def test_a_log_that_is_not_whole_is_not_believed() -> None:
 # --- the pods' scripts, on a folder -----------------------------------------------------------------------------------
 
 
-def run(pod: Json, folder: Path) -> str:
-    """Run a pod's script where the claim would be mounted."""
-    container = pod["spec"]["containers"][0]
-    script = container["command"][2].replace("/models", str(folder))
-    env = {"PATH": os.environ["PATH"], **{e["name"]: e["value"] for e in container.get("env", ())}}
-    return subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+Run = Callable[[Json, Path], str]
+
+
+@pytest.fixture(params=["this machine's tools", "busybox"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a pod's script where the claim would be mounted, with the tools that the image has, too: busybox's."""
+    path = os.environ["PATH"]
+    if request.param == "busybox":
+        if shutil.which("busybox") is None:
+            pytest.skip("busybox is not installed; `apt-get install busybox-static`")
+        path = str(tmp_path_factory.mktemp("applets"))
+        subprocess.run(["busybox", "--install", "-s", path], check=True)
+
+    def in_folder(pod: Json, folder: Path) -> str:
+        container = pod["spec"]["containers"][0]
+        script = container["command"][2].replace("/models", str(folder))
+        env = {"PATH": path, **{e["name"]: e["value"] for e in container.get("env", ())}}
+        shell = shutil.which("sh", path=path)
+        assert shell is not None
+        return subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+
+    return in_folder
 
 
 @pytest.fixture
@@ -132,7 +150,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_inspector_prints_what_is_there(cache: Path) -> None:
+def test_the_inspector_prints_what_is_there(cache: Path, run: Run) -> None:
     seen = {d.key: d for d in directories(run(inspector_pod("p", "ns", "c", RenderOptions()), cache))}
     assert {key: (d.files, d.busy) for key, d in seen.items()} == {
         KEY: (1, False),
@@ -143,7 +161,7 @@ def test_the_inspector_prints_what_is_there(cache: Path) -> None:
     assert abs(seen[KEY].changed_at - time.time()) < 60
 
 
-def test_the_pruner_deletes_what_it_is_told_to_and_never_a_download(cache: Path) -> None:
+def test_the_pruner_deletes_what_it_is_told_to_and_never_a_download(cache: Path, run: Run) -> None:
     (cache / ".herdsman-trash.0000000000000000").mkdir()
     gone = "f" * 16
     log = run(pruning_pod("p", "ns", "c", [ORPHAN, OTHER, gone], RenderOptions()), cache)
