@@ -1,0 +1,127 @@
+"""What the loop asks of replicas, asked of a real llama-server, by a relay in the place of the API server's proxy."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.completion_check import CompletionCheck
+from automation.engine_start import EngineStart
+from automation.idleness import IdleCheck
+from automation.stall_watch import Reading, read_metrics
+from program.runtimes import runtime_for
+from tests.support.builders import service
+from tests.support.loop import eventually
+from tests.support.pod_proxy import PodProxy, Say
+
+START = EngineStart("ns", "p", "u1", "c1", 8080, "llama-server")
+
+
+class Server:
+    """One llama-server on loopback; requests to pod `p` of the relay go to it."""
+
+    def __init__(self, binary: Path, model: Path, *arguments: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["-c", "1024", "--parallel", "1", "--metrics", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        eventually(lambda: self.ask("GET", "/health").status == 200, what="a healthy llama-server", timeout_s=60)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Say:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
+            answer = connection.getresponse()
+            return Say(answer.status, answer.read())
+        except OSError:
+            return Say(502, b"")
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def serve(llama_server: Path, tiny_model: Path) -> Iterator[Callable[..., tuple[PodProxy, Server]]]:
+    with PodProxy() as proxy:
+        running: list[Server] = []
+
+        def start(*arguments: str) -> tuple[PodProxy, Server]:
+            made = Server(llama_server, tiny_model, *arguments)
+            running.append(made)
+            proxy.engines["p"] = made.ask
+            return proxy, made
+
+        yield start
+        for server in running:
+            server.stop()
+
+
+@pytest.mark.parametrize(
+    ("mode", "arguments"),
+    [
+        ("chat", ()),
+        ("embedding", ("--embedding", "--pooling", "last")),
+        ("rerank", ("--reranking", "--embedding", "--pooling", "rank")),
+    ],
+)
+def test_a_real_engine_proves_itself_in_every_mode(
+    serve: Callable[..., tuple[PodProxy, Server]], mode: str, arguments: tuple[str, ...]
+) -> None:
+    proxy, _ = serve(*arguments)
+    desired = service(mode=mode)
+    request = runtime_for(desired.engine).completion(desired)
+    assert request is not None
+    check = CompletionCheck(proxy.client, timeout_s=30)
+    assert check.prove(START, request).state == "proved"
+    check.close()
+
+
+def test_an_engine_that_wants_a_key_is_reached_and_not_judged(
+    serve: Callable[..., tuple[PodProxy, Server]],
+) -> None:
+    proxy, _ = serve("--api-key", "secret")
+    check = CompletionCheck(proxy.client, timeout_s=30)
+    chat = runtime_for(service().engine).completion(service())
+    assert chat is not None
+    proof = check.prove(START, chat)
+    assert (proof.state, proof.final) == ("unknown", True) and "key" in proof.message
+    check.close()
+
+
+def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[PodProxy, Server]]) -> None:
+    proxy, server = serve()
+    desired = service()
+    runtime = runtime_for(desired.engine)
+    probe, metrics = runtime.idle_probe(desired), runtime.progress(desired)
+    assert probe is not None and metrics is not None
+    idle = IdleCheck(proxy.client)
+    assert idle.ask(START, probe).state == "idle"
+    body = {"prompt": "Hi", "n_predict": 900, "ignore_eos": True}
+    request = threading.Thread(target=server.ask, args=("POST", "/completion", body), daemon=True)
+    request.start()
+    eventually(lambda: idle.ask(START, probe).state == "busy", what="a busy engine", timeout_s=20)
+
+    def reading() -> Reading:
+        answer = server.ask("GET", "/metrics")
+        return read_metrics(bytes(answer.body).decode(), metrics)
+
+    first = reading()
+    assert first.running == 1 and first.tokens is not None
+    eventually(lambda: (reading().tokens or 0) > (first.tokens or 0), what="a token while the answer is made")
+    request.join(60)
+    eventually(lambda: idle.ask(START, probe).state == "idle", what="an idle engine", timeout_s=20)
+    idle.close()
