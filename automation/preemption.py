@@ -88,6 +88,11 @@ class PreemptionBook:
         with self._lock:
             self._nominees = {n for n in self._nominees if (n.key, n.pod) != (key, pod)}
 
+    def lost_something(self, key: ServiceKey) -> bool:
+        """Whether a service lost a place that was not made good yet."""
+        with self._lock:
+            return any(victim.key == key for victim in self._victims)
+
     def restored(self, key: ServiceKey) -> frozenset[ServiceKey]:
         """A service has all its replicas again, or is gone: what it lost is no longer missing."""
         with self._lock:

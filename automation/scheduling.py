@@ -15,6 +15,7 @@ from automation.debounce import Debounce, start_timer
 from automation.gpu_queue import GpuQueue, Waiting, waited_resource
 from automation.preemption import Nominee, PreemptionBook, Victim
 from automation.service_index import ServiceIndex
+from components import naming
 from program.desired.facts import Problem, QueuePlace
 from program.desired.keys import ServiceKey
 
@@ -89,14 +90,12 @@ class Scheduling:
         elif new["nominated_node"]:
             concerned = self.preemptions.took(Nominee(key, name, new["nominated_node"], new["priority"]))
         self._enqueue_all(concerned - {key})
+        self._make_good(key)
         self.refresh(key)
 
-    def deployment_changed(self, key: ServiceKey, new: Object | None) -> None:
-        """The service's Deployment changed; once it is whole again, what it lost is made good."""
-        if new is not None and new["status"].get("readyReplicas", 0) < new["spec"]["replicas"]:
-            return
-        if new is None or not any(pod["preempted"] for pod in self._index.pods(key.namespace, key.name)):
-            self._enqueue_all(self.preemptions.restored(key) - {key})
+    def deployment_changed(self, key: ServiceKey) -> None:
+        """The service's Deployment changed or is gone."""
+        self._make_good(key)
 
     def nodes_changed(self) -> None:
         """A node came, went, or has another capacity or other labels."""
@@ -123,6 +122,19 @@ class Scheduling:
                 found = Waiting(resource, pod["priority"], created)
                 break
         self.gpu_queue.update(key, found)
+
+    def _make_good(self, key: ServiceKey) -> None:
+        """Let go of what the service lost once it has all its replicas again.
+
+        Its pods are counted, since the Deployment's own count is behind them just when one was taken away.
+        """
+        if not self.preemptions.lost_something(key):
+            return
+        deployment = self._index.objects(key.namespace, key.name).get(("Deployment", naming.deployment_name(key.name)))
+        pods = self._index.pods(key.namespace, key.name)
+        ready = sum(1 for pod in pods if pod["ready"] and not pod["preempted"] and not pod["metadata"]["deleting"])
+        if deployment is None or ready >= deployment["spec"]["replicas"]:
+            self._enqueue_all(self.preemptions.restored(key) - {key})
 
     def _look_again(self) -> None:
         with self._lock:

@@ -213,7 +213,7 @@ class World:
                 return
             key = ServiceKey(DIALECT, (new or old or {})["metadata"]["namespace"], service)
             if kind == "Deployment":
-                self.scheduling.deployment_changed(key, new)
+                self.scheduling.deployment_changed(key)
             self._enqueue(key)
 
         return changed

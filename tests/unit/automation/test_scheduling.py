@@ -116,15 +116,23 @@ def test_a_pod_that_is_gone_waits_for_nothing() -> None:
 
 def test_a_preemption_is_explained_until_the_loser_is_whole_again() -> None:
     world = World(node("n1", 1))
-    preempted = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
-    world.pod("low", status=preempted, nodeName="n1", priority=1000)
+    whole = {"metadata": {"namespace": "prod", "name": "low", "labels": {naming.LABEL_SERVICE: "low"}}}
+    world.index.object_changed("Deployment", None, {**whole, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}})
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    ready = {"type": "Ready", "status": "True"}
+
+    def said(name: str) -> list[str]:
+        return [problem.reason for problem in world.scheduling.preemption(key(name))]
+
+    world.pod("low", status={"conditions": [ready, disrupted]}, nodeName="n1", priority=1000)
     world.pod("chat", status=unscheduled(nominatedNodeName="n1"), priority=1_000_000)
     assert world.enqueued == ["low"]
-    whole = {"metadata": {}, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}}
-    world.scheduling.deployment_changed(key("low"), whole)
-    assert [p.reason for p in world.scheduling.preemption(key("low"))] == ["Preempted"], "its pod only ends now"
+    # The Deployment still counts the replica that goes, and goes on to do so for a moment after it is gone.
+    world.scheduling.deployment_changed(key("low"))
+    assert said("low") == ["Preempted"]
     world.pod("low", gone=True)
-    world.scheduling.deployment_changed(key("low"), {**whole, "status": {}})
-    assert [p.reason for p in world.scheduling.preemption(key("chat"))] == ["PreemptedOthers"]
-    world.scheduling.deployment_changed(key("low"), whole)
-    assert world.scheduling.preemption(key("chat")) == world.scheduling.preemption(key("low")) == ()
+    world.scheduling.deployment_changed(key("low"))
+    assert said("chat") == ["PreemptedOthers"]
+    world.pod("low", status={"conditions": [ready]}, nodeName="n2", priority=1000)
+    assert said("chat") == said("low") == []
+    assert world.enqueued[-1] == "chat"
