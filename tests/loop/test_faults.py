@@ -135,17 +135,27 @@ def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> Non
 
 
 def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
+    """So it is after an upgrade that renders the same: no pod of any kind of service is touched."""
     client = scene.client
+    kinds_of_service: dict[str, dict[str, object]] = {
+        "plain": {},
+        "scaled": {"autoscaling": {"maxReplicas": 3}},
+        "on-gpus": {"resources": {"gpu": 2, "memory": "4Gi"}, "priority": "high"},
+        "careful": {"rolloutPolicy": {"waitForIdle": True}, "maxPodLifetimeSeconds": 86400},
+        "asleep": {"suspend": True},
+        "router": {"runtime": "llamacpp-router"},
+        "open": {"annotations": {"herdsman.dev/network-policy": "clients", "herdsman.dev/readiness-gate": "true"}},
+    }
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
-        for number in range(5):
-            service(client, NAMESPACE, f"svc-{number}", **VLLM)
-        for number in range(5):
-            deployed(client, NAMESPACE, f"svc-{number}")
-            settled(client, NAMESPACE, f"svc-{number}")
+        for name, spec in kinds_of_service.items():
+            service(client, NAMESPACE, name, **{**VLLM, **spec})  # type: ignore[arg-type]
+        for name in kinds_of_service:
+            deployed(client, NAMESPACE, name)
+            settled(client, NAMESPACE, name)
         loop.stop()
         before = scene.deployments()
         loop.start()
-        eventually(lambda: loop.metric("herdsman_reconciles_total") >= 5, what="a pass over each")
+        eventually(lambda: loop.metric("herdsman_reconciles_total") >= len(kinds_of_service), what="a pass over each")
         time.sleep(1.0)
         assert loop.metric("herdsman_engine_cli_processes_total") == 0
         assert scene.deployments() == before

@@ -245,7 +245,9 @@ def condition(client: KubeClient, namespace: str, name: str, type_: str) -> Json
 def settled(client: KubeClient, namespace: str, name: str = "svc") -> None:
     """Wait until the engine has done its part and the service only waits for its replicas."""
     eventually(
-        lambda: status(client, namespace, name).get("phase") in ("Creating", "Progressing", "Ready", "Stopped"),
+        lambda: (
+            status(client, namespace, name).get("phase") in ("Creating", "Progressing", "Ready", "Stopped", "Suspended")
+        ),
         what=f"the objects of {name} to be applied",
     )
 
