@@ -46,6 +46,7 @@ class Checks:
         requeue: Callable[[ServiceKey, float], None],
     ) -> None:
         self._requeue = requeue
+        self._metrics = metrics
         self._completion: CompletionCheck | None = None
         self._stalls: StallWatch | None = None
         if settings.completion_check:
@@ -144,6 +145,7 @@ class Checks:
         """Let go of a service that is gone."""
         self._replicas.forget(key)
         self._rollback.forget(key)
+        self._metrics.forget_service(key.namespace, key.name)
 
     def idle(self) -> bool:
         """Whether no answer is awaited."""

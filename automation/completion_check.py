@@ -158,7 +158,7 @@ def judge(request: CompletionRequest, answer: Exchange) -> Proof:
         return Proof("unknown", f"{told}: more than could be read", final=True)
     try:
         body = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Proof("failed", f"{told}: no JSON: {_text(answer.body)}")
     if isinstance(body, dict) and (_generated(body) or _embedded(body) or _ranked(body)):
         return Proof("proved")
@@ -194,7 +194,10 @@ def _ranked(body: dict[str, Any]) -> bool:
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # An int is finite whatever its size, and one beyond any float would raise.
+    return (isinstance(value, int) and not isinstance(value, bool)) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
 
 
 def _text(body: bytes) -> str:

@@ -84,7 +84,7 @@ def judge(probe: IdleProbe, answer: Exchange) -> Idleness:
 def _of_slots(probe: IdleProbe, text: str) -> Idleness:
     try:
         slots: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         slots = None
     told = [slot.get("is_processing") for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
     says = [word for word in told if isinstance(word, bool)]

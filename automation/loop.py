@@ -237,6 +237,7 @@ class Loop:
             transfers=transfers,
             prefetcher=prefetcher,
             on_written=self._metrics.on_model_status,
+            on_gone=self._metrics.forget_model,
         )
         world.start()
         stack.callback(world.stop)

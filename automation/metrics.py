@@ -7,6 +7,7 @@ queue, quotas) is not counted here: `service_metrics` reads it at each scrape. d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -120,6 +121,16 @@ class Metrics:
     def on_stalled(self, namespace: str, name: str) -> None:
         """Count one replica of a service that was replaced because it made no token."""
         self.stalled_replicas.labels(namespace, name).inc()
+
+    def forget_service(self, namespace: str, name: str) -> None:
+        """Let go of what is counted by service; each series would stay for the life of the loop."""
+        with suppress(KeyError):
+            self.stalled_replicas.remove(namespace, name)
+
+    def forget_model(self, namespace: str, name: str) -> None:
+        """Let go of what is counted by model."""
+        with suppress(KeyError):
+            self.download_bytes.remove(namespace, name)
 
     def on_service_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Observe how long a service took to become ready; fits `StatusWriter(on_written=…)`."""

@@ -58,7 +58,7 @@ class ModelController:
 
     `requeue(namespace, name, delay_s)` asks for another pass. `on_model_changed(namespace, name)` is called after a
     status was written, for callers whose informers do not enqueue the model's services by themselves; `on_written`
-    gets the object as it was and the new status, for metrics.
+    gets the object as it was and the new status, for metrics; `on_gone` is told of a Model that is no more.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class ModelController:
         transfers: TransferWatch | None = None,
         prefetcher: Prefetcher | None = None,
         on_written: Callable[[Object, Object], None] = lambda *_: None,
+        on_gone: Callable[[str, str], None] = lambda *_: None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._statuses = StatusWriter(client, kinds.MODELS, on_written=on_written)
@@ -87,6 +88,7 @@ class ModelController:
         self._recorder = recorder
         self._transfers = transfers
         self._prefetcher = prefetcher
+        self._on_gone = on_gone
         self._clock = clock
 
     def reconcile(self, namespace: str, name: str) -> None:
@@ -94,6 +96,9 @@ class ModelController:
         cached = self._models.get(namespace, name)
         if cached is None or "deletionTimestamp" in cached["metadata"]:
             self._statuses.forget(namespace, name)
+            if self._transfers is not None:
+                self._transfers.forget(namespace, name)
+            self._on_gone(namespace, name)
             return
         cr = self._statuses.latest(cached)
         status = model_status(cr, self._facts(namespace, name, cr), now=self._clock())

@@ -146,10 +146,12 @@ def live_hosts(world: World, *, now: datetime) -> tuple[LiveHost, ...]:
 
 
 def age_s(timestamp: str, *, now: datetime) -> float:
-    """Seconds since an RFC 3339 time; infinite where there is none."""
-    if not timestamp:
+    """Seconds since an RFC 3339 time; infinite where there is none, or none that can be read."""
+    try:
+        return (now - datetime.fromisoformat(timestamp)).total_seconds()
+    except (ValueError, TypeError):
+        # An annotation is free text: no time at all, or one without a zone.
         return float("inf")
-    return (now - datetime.fromisoformat(timestamp)).total_seconds()
 
 
 def service_facts(

@@ -41,6 +41,8 @@ from program.runtimes import runtime_for
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
+RETRY_S = 30.0
+
 
 class Replicas:
     """Remembers what was replaced. Thread-safe for different services.
@@ -197,6 +199,11 @@ class Replicas:
         try:
             self._client.delete(kinds.PODS, key.namespace, name, uid=pod["metadata"]["uid"])
         except (NotFound, Conflict):
+            return None
+        except ApiError as error:
+            # Told and tried again, so that the status still says what is wrong with the replica.
+            log.warning("Could not delete a replica that does not serve", pod=name, error=str(error))
+            self._requeue(key, RETRY_S)
             return None
         count = before.count + 1 if before is not None else 1
         with self._lock:

@@ -112,6 +112,11 @@ class TransferWatch:
         with self._lock:
             return self._fetched.get(Key(namespace, model))
 
+    def forget(self, namespace: str, model: str) -> None:
+        """Let go of a model that is gone; a download that still runs is forgotten with its last pod."""
+        with self._lock:
+            self._fetched.pop(Key(namespace, model), None)
+
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
         """Take note of a pod as `automation.trim.pod` keeps it. Called by the informer's thread; never blocks."""
         pod = new or old

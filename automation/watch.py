@@ -208,6 +208,9 @@ class World:
 
     def _on_object(self, kind: str) -> Callable[[Object | None, Object | None], None]:
         def changed(old: Object | None, new: Object | None) -> None:
+            if _changed_hands(old, new):
+                changed(old, None)
+                old = None
             service = self.index.object_changed(kind, old, new)
             if not service or (old is not None and new is not None and _without_version(old) == _without_version(new)):
                 return
@@ -219,6 +222,9 @@ class World:
         return changed
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        if _changed_hands(old, new):
+            self._pod_changed(old, None)
+            old = None
         service = self.index.pod_changed(old, new)
         if old is not None and new is not None and _without_version(old) == _without_version(new):
             return
@@ -340,6 +346,14 @@ def _asks_for_work(old: Object, new: Object) -> bool:
         or before.get("deletionTimestamp") != after.get("deletionTimestamp")
         or before["uid"] != after["uid"]
     )
+
+
+def _changed_hands(old: Object | None, new: Object | None) -> bool:
+    """Tell whether somebody gave an object the label of another service: for the first it is gone."""
+    if old is None or new is None:
+        return False
+    before, after = (obj["metadata"]["labels"].get(naming.LABEL_SERVICE) for obj in (old, new))
+    return bool(before != after)
 
 
 def _without_version(obj: Object) -> Object:
