@@ -11,6 +11,7 @@
 #      meanwhile, from the one pod that downloads, lines "progress <bytes> <of bytes, 0 if unknown> <file, - at the end>".
 # One pod downloads; the others wait on its lock and its heartbeat. A download that was cut goes on where it stopped.
 # Large files come in ranges, several at a time, straight into their places in one file.
+# The shell's own number is written ${$} throughout: of two dollar signs in a command Kubernetes takes one away.
 set -u
 umask 002
 export LC_ALL=C
@@ -20,7 +21,7 @@ files=${MODEL_FILES:-} files=${files%"$newline"}
 host_file=${HOST_FILE:-/host-model/model.gguf}
 poll=${LOCK_POLL_S:-10} stale=${LOCK_STALE_S:-180} pause=${RETRY_S:-2} stall=${STALL_S:-60} tick=${PROGRESS_S:-5}
 streams=${STREAMS:-8} parallel_from=${PARALLEL_FROM:-67108864} chunk=${CHUNK_BYTES:-67108864}
-me=${HOSTNAME:-pod}.$$.$(date +%s)
+me=${HOSTNAME:-pod}.${$}.$(date +%s)
 worker='' beat='' reporter='' job='' jobs='' why='' plain=''
 # Bytes of the files that are in place, and of all files as far as that is known.
 before=0 whole=0
@@ -121,9 +122,9 @@ acquire() {
   mkdir "$work"
   (
     n=0
-    while sleep "$poll" && kill -0 $$; do
+    while sleep "$poll" && kill -0 ${$}; do
       # Whoever lost the lock must stop writing at once.
-      case $(owner) in "$me") ;; '') [ -d "$lock" ] || kill $$ ;; *) kill $$ ;; esac
+      case $(owner) in "$me") ;; '') [ -d "$lock" ] || kill ${$} ;; *) kill ${$} ;; esac
       n=$((n + 1))
       echo $n >"$lock/beat"
     done
@@ -163,7 +164,7 @@ report() {
   hush
   [ -n "$files" ] || whole=${total:-0}
   (
-    while sleep "$tick" >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+    while sleep "$tick" >/dev/null 2>&1 && kill -0 ${$} 2>/dev/null; do
       bytes=$((before + $(arrived)))
       say "progress $bytes $((whole == 0 || whole > bytes ? whole : bytes)) $file"
     done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from components.download_script import VERSION, download_script, script_by_version, script_without_comments
 from components.drain import drain_script
@@ -26,6 +27,13 @@ def test_everything_else_counts() -> None:
     script = download_script()
     assert fingerprint_of(["sh", script]) != fingerprint_of(["bash", script])
     assert fingerprint_of(script) != fingerprint_of(script + "exit 0\n")
+
+
+def test_kubernetes_leaves_the_downloader_as_it_is() -> None:
+    # In a container's command `$$` becomes `$`, and `$(NAME)` the value of an environment variable of that name.
+    script = download_script()
+    assert "$$" not in script
+    assert not re.search(r"\$\([A-Z_][A-Z0-9_]*\)", script)
 
 
 def test_scripts_travel_without_their_comments() -> None:
