@@ -25,6 +25,8 @@ UNKNOWN_CACHE_SHARE = 0.2
 """The cache as a share of the weights, where the header does not tell how large it is."""
 DEFAULT_CONTEXT = 4096
 """Tokens, where neither the service nor the header names a context."""
+FITTED_CONTEXT = 4096
+"""Tokens. llama-server shortens no context below this to make it fit."""
 DEFAULT_SLOTS = 4
 """llama-server's choice when it is told none; they then share one cache."""
 DEFAULT_BATCH = 2048
@@ -81,6 +83,8 @@ class Serving(Desired):
     cpu_moe_layers: int = 0
     """Layers whose experts stay in RAM."""
     cache_in_ram: bool = False
+    fits_context: bool = False
+    """llama-server is told no context, and may shorten the trained one to what the GPU has room for."""
 
 
 def estimate(desired: DesiredService) -> MemoryFacts | None:
@@ -91,19 +95,40 @@ def estimate(desired: DesiredService) -> MemoryFacts | None:
     if not isinstance(desired.engine, LlamaCpp):
         return None
     argv = runtime_for(desired.engine).argv(desired, model_path="model", port=0, host="")
-    serving = serving_of(argv)
-    found = model_memory(desired.model, serving)
+    serving, asked = serving_of(argv), _asked(desired)
+    found = _together(desired, serving)
     if found is None:
         return None
+    if desired.gpu is not None and serving.fits_context and asked is not None:
+        found = _fitted(desired, serving, found, asked)
+    return found.model_copy(update={"asked_bytes": asked})
+
+
+def _together(desired: DesiredService, serving: Serving) -> MemoryFacts | None:
+    """Estimate the model and, where there is one, its draft model."""
+    found = model_memory(desired.model, serving)
     draft = model_memory(desired.draft, serving) if desired.draft else None
-    if draft is not None:
-        found = MemoryFacts(
-            weights_bytes=found.weights_bytes + draft.weights_bytes,
-            cache_bytes=found.cache_bytes + draft.cache_bytes,
-            compute_bytes=found.compute_bytes + draft.compute_bytes,
-            host_bytes=found.host_bytes + draft.host_bytes,
-        )
-    return found.model_copy(update={"asked_bytes": _asked(desired)})
+    if found is None or draft is None:
+        return found
+    return MemoryFacts(
+        weights_bytes=found.weights_bytes + draft.weights_bytes,
+        cache_bytes=found.cache_bytes + draft.cache_bytes,
+        compute_bytes=found.compute_bytes + draft.compute_bytes,
+        host_bytes=found.host_bytes + draft.host_bytes,
+    )
+
+
+def _fitted(desired: DesiredService, serving: Serving, whole: MemoryFacts, asked_bytes: int) -> MemoryFacts:
+    """Shorten the context as llama-server does when it is told none and the GPU has too little for the trained one."""
+    trained = (desired.model.gguf.context_length if desired.model.gguf else None) or DEFAULT_CONTEXT
+    shortest, longest = min(FITTED_CONTEXT, trained) // _PADDING, trained // _PADDING
+    found = whole
+    while found.total_bytes - found.host_bytes > asked_bytes and shortest < longest:
+        longest = (shortest + longest) // 2
+        shorter = _together(desired, serving.model_copy(update={"context": max(1, longest) * _PADDING}))
+        assert shorter is not None
+        found = shorter
+    return found
 
 
 def serving_of(argv: list[str]) -> Serving:
@@ -127,6 +152,7 @@ def serving_of(argv: list[str]) -> Serving:
         gpu_layers=int(gpu_layers) if gpu_layers.isdecimal() else every if gpu_layers else 0,
         cpu_moe_layers=moe_layers or 0,
         cache_in_ram=switched(argv, "--no-kv-offload", "-nkvo"),
+        fits_context=not number_of(argv, "--ctx-size", "-c") and word_of(argv, "--fit", "-fit") != "off",
     )
 
 
@@ -239,7 +265,9 @@ def _host_bytes(gguf: GgufFacts, serving: Serving, *, weights: int, cache: int) 
     layers = gguf.layer_count
     if not serving.gpu_layers or not layers:
         return 0
-    experts = min(gguf.expert_bytes or 0, weights)
+    # Of several files the header tells of the first one's tensors: the others are taken to be mixed alike.
+    share = (gguf.expert_bytes or 0) / gguf.weights_bytes if gguf.weights_bytes else 0.0
+    experts = min(share, 1.0) * weights
     kept = 1 - min(serving.gpu_layers, layers) / layers
     moved = max(kept, min(serving.cpu_moe_layers, layers) / layers)
     in_ram = experts * moved + (weights - experts) * kept

@@ -178,4 +178,28 @@ def test_the_last_mention_of_a_flag_counts_in_every_spelling() -> None:
     assert (told.context, told.slots, told.cache_type_k, told.flash_attention) == (8192, 3, "q8_0", False)
     assert (told.unified, told.cpu_moe_layers, told.cache_in_ram, told.ubatch) == (True, 7, True, 512)
     assert told.gpu_layers > 1000
-    assert serving_of([]) == Serving()
+    assert serving_of([]) == Serving(fits_context=True)
+    assert not serving_of(["--fit", "off"]).fits_context
+
+
+def test_a_context_that_nobody_asked_for_is_shortened_to_what_the_gpu_has() -> None:
+    trained = MIDDLE.model_copy(update={"context_length": 131_072})
+    large: dict[str, Any] = {"model": model(trained), "gpu": Gpu(count=1)}
+    whole = estimate(service(**large))
+    assert whole is not None
+    assert whole.cache_bytes == 512 * MIB
+    fitted = estimate(service(**large, gpu_memory_bytes=400 * MIB))
+    assert fitted is not None
+    assert fitted.total_bytes <= 400 * MIB
+    assert fitted.cache_bytes >= 64 * MIB
+    # Four thousand tokens are the least, and a context that was asked for is kept.
+    least = estimate(service(**large, gpu_memory_bytes=100 * MIB))
+    assert least is not None
+    assert least.cache_bytes == 16 * MIB
+    assert least.total_bytes > 100 * MIB
+    asked = estimate(service(LlamaCpp(context_size=131_072), **large, gpu_memory_bytes=400 * MIB))
+    assert asked is not None
+    assert asked.cache_bytes == 512 * MIB
+    in_ram = estimate(service(model=model(trained), pod=PodSettings(memory_request="400Mi")))
+    assert in_ram is not None
+    assert in_ram.cache_bytes == 512 * MIB
