@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from automation.background import Background
 from automation.backoff import backoff_s
 from automation.engine_start import EngineStart
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Forbidden, Unreachable
+from kubeapi.errors import ApiError, Forbidden, NotFound, Unreachable
 from kubeapi.exchange import Exchange
 from kubeapi.pods import PathRefused, ask_pod
 from program.runtimes.base import CompletionRequest
@@ -33,6 +34,9 @@ UNKNOWN_BASE_S = 15.0
 UNKNOWN_CAP_S = 600.0
 EVIDENCE_TIMEOUT_S = 5.0
 THREADS = 8
+CLOSED_AFTER = 5
+"""Replicas in a row that no request reached, and none that one did: then the way to them is closed, and no new replica
+waits for the half minute that finding that out takes."""
 _LONGEST_MESSAGE = 300
 
 
@@ -73,6 +77,9 @@ class CompletionCheck:
         self._timeout_s = timeout_s
         self._on_answer = on_answer
         self._dice = dice
+        self._lock = threading.Lock()
+        self._unreached: set[str] = set()
+        """Pods that requests did not reach since the last time that one did."""
         self._answers: Background[EngineStart, Proof] = Background(
             "completion", again_s=self._again_s, threads=THREADS, clock=clock
         )
@@ -83,22 +90,26 @@ class CompletionCheck:
         """Say what is known of a start; None while the first answer is awaited. Never blocks."""
         if request is None:
             return Proof("unknown", "its engine has no request that Herdsman could make without its key", final=True)
-        return self._answers.latest(
+        found = self._answers.latest(
             start, lambda before: self._counted(before, self.prove(start, request)), who="", changed=changed
         )
+        if found is None and self._way_is_closed():
+            return Proof("unknown", "requests reach no replica at all; it is being asked nevertheless")
+        return found
 
     def prove(self, start: EngineStart, request: CompletionRequest) -> Proof:
         """Make the request now and judge the answer."""
         try:
             answer = self._ask(start, "POST", request.path, request.body, self._timeout_s)
-        except Unreachable as error:
-            if error.timed_out and self._reachable(start):
-                return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
-            return Proof("unknown", f"it could not be asked: {error}"[:_LONGEST_MESSAGE])
         except (ApiError, PathRefused) as error:
+            if isinstance(error, Unreachable) and error.timed_out and self._reachable(start):
+                return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
+            if not isinstance(error, NotFound):  # a pod that is gone says nothing of the way to the others
+                self._note(start, reached=False)
             # Without the right to pods/proxy every start is unknown, and each costs one refused request.
             final = isinstance(error, (Forbidden, PathRefused))
             return Proof("unknown", f"it could not be asked: {error}"[:_LONGEST_MESSAGE], final=final)
+        self._note(start, reached=True)
         return judge(request, answer)
 
     def due_in_s(self, start: EngineStart) -> float:
@@ -126,7 +137,19 @@ class CompletionCheck:
             self._ask(start, "GET", "/", None, EVIDENCE_TIMEOUT_S)
         except (ApiError, PathRefused):
             return False
+        self._note(start, reached=True)
         return True
+
+    def _note(self, start: EngineStart, *, reached: bool) -> None:
+        with self._lock:
+            if reached:
+                self._unreached.clear()
+            elif len(self._unreached) < CLOSED_AFTER:
+                self._unreached.add(start.uid)
+
+    def _way_is_closed(self) -> bool:
+        with self._lock:
+            return len(self._unreached) >= CLOSED_AFTER
 
     def _counted(self, before: Proof | None, proof: Proof) -> Proof:
         self._on_answer(proof.state)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from automation.completion_check import CompletionCheck, Proof
+from automation.completion_check import CLOSED_AFTER, CompletionCheck, Proof
 from automation.engine_start import EngineStart
 from program.runtimes.base import CompletionRequest, small_completion
 from tests.support.loop import eventually
@@ -180,3 +180,24 @@ def test_an_answer_calls_back_and_asking_never_waits(proxy: PodProxy, check: Com
     answering.set()
     assert called.wait(5)
     assert check.latest(START, CHAT, changed=called.set) == Proof("proved")
+
+
+def test_where_no_request_reaches_any_replica_new_ones_do_not_wait_to_learn_it(
+    proxy: PodProxy, check: CompletionCheck
+) -> None:
+    hanging = threading.Event()
+
+    def engine(method: str, path: str, body: object) -> Say:
+        hanging.wait(5)
+        return token()
+
+    proxy.engines["p"] = lambda *_: api_status(503, "ServiceUnavailable", "error trying to reach service")
+    for number in range(CLOSED_AFTER):
+        assert check.latest(START._replace(uid=f"old-{number}", pod="p"), CHAT, changed=lambda: None) is None
+    eventually(check.idle, what="refusals", timeout_s=5)
+    proxy.engines["p"] = engine
+    found = check.latest(START, CHAT, changed=lambda: None)
+    assert found is not None and (found.state, found.final) == ("unknown", False)
+    hanging.set()
+    assert settled(check) == Proof("proved"), "the answer itself comes all the same, and opens the way"
+    assert check.latest(START._replace(uid="new"), CHAT, changed=lambda: None) is None
