@@ -272,6 +272,11 @@ _STATUS_FIELDS = {
         *("schedulingStatus", "waitingFor"),
     ),
 }
+_HEADER = (
+    *("architecture", "modelName", "quantization", "license", "fileVersion", "tensorCount"),
+    *("contextLength", "embeddingSize", "layerCount", "headCount"),
+)
+"""What the peer's status tells of a GGUF header; ours tells more."""
 _CONDITIONS = ("Available", "Progressing", "Degraded", "GPUAvailable")
 """The condition types that the seeds' API has; wording and left-over types depend on timing."""
 
@@ -282,6 +287,8 @@ def flatten_status(statuses: Mapping[str, Json]) -> Flat:
     for name, status in statuses.items():
         for field in _STATUS_FIELDS[name.partition("/")[0]]:
             value = status.get(field)
+            if field == "gguf" and value:
+                value = {key: value[key] for key in _HEADER if key in value}
             if value not in (None, "", 0, False, {}):
                 _walk(flat, f"{name}/{field}", value)
         for condition in status.get("conditions", ()):
