@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,29 @@ def test_a_redirect_to_a_private_address_is_refused_and_named(cluster: Cluster, 
     status = cluster.settle("m")
     assert conditions(status)["SourceVerified"] == ("False", "SourceRefused")
     assert "169.254.169.254" in next(c["message"] for c in status["conditions"] if c["type"] == "SourceVerified")
+
+
+@pytest.mark.parametrize(
+    ("file", "phase", "kind", "reason"),
+    [
+        (File(b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 9)), "Failed", "Degraded", "NotGguf"),
+        (File(b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 1 << 62)), "Failed", "Degraded", "NotGguf"),
+        (File(b"<html>quota exceeded</html>"), "Failed", "Degraded", "NotGguf"),
+        # What a server says wrongly may be right for a pod, later: the Model waits, and says what was seen.
+        (File(PLAIN, claims_length=len(PLAIN) + 10), "Ready", "SourceVerified", "SourceUnreachable"),
+        (File(PLAIN, cut_after=100, cuts=99, ranges=False), "Ready", "SourceVerified", "SourceUnreachable"),
+    ],
+    ids=["a hostile count", "a hostile length", "a page", "a wrong length", "cut off"],
+)
+def test_what_a_hostile_or_lying_server_sends_is_named_and_stops_nothing(
+    cluster: Cluster, server: FileServer, file: File, phase: str, kind: str, reason: str
+) -> None:
+    cluster.write("bad", {"source": server.serve("/bad.gguf", file)})
+    cluster.write("good", {"source": server.serve("/good.gguf", File(PLAIN))})
+    status = cluster.settle("bad")
+    assert (status["phase"], conditions(status)[kind][1]) == (phase, reason)
+    assert "gguf" not in status
+    assert cluster.settle("good")["gguf"]["layerCount"] == 32
 
 
 def test_a_secret_is_read_only_where_somebody_allowed_it(

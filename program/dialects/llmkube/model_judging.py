@@ -86,7 +86,7 @@ def judge_model(
     if source.kind is SourceKind.FILE and is_metal(cr):
         return _ready("MetalAgentManaged", f"The host that serves the model reads {source.path} where it lies")
     if probe is None:
-        return _not_probed(cr, source, same)
+        return _not_probed(cr, source, facts, same)
     if probe.outcome == "mismatch":
         return _stalled("IntegrityCheckFailed", probe.message)
     if probe.outcome == "not-gguf":
@@ -121,10 +121,10 @@ def _of_claim(cr: JsonObject, source: ModelSource, facts: ModelFacts) -> Verdict
     return _ready("PVCModelReady", f'The model is on PersistentVolumeClaim "{source.claim}"')
 
 
-def _not_probed(cr: JsonObject, source: ModelSource, same: JsonObject) -> Verdict:
+def _not_probed(cr: JsonObject, source: ModelSource, facts: ModelFacts, same: JsonObject) -> Verdict:
     """Before the first look of this process, what an earlier one wrote about the same source still holds."""
-    if same.get("phase") == "Ready":
-        return _resolved(cr, source)
+    if same.get("phase") in ("Ready", "Downloading"):
+        return _of_prefetch(facts.prefetch) if facts.prefetch is not None else _resolved(cr, source)
     degraded = next(
         (c for c in same.get("conditions") or () if c["type"] == "Degraded" and c["status"] == "True"), None
     )

@@ -150,6 +150,16 @@ def test_a_prefetch_shows_in_phase_and_reason(
         assert status["gguf"]["layerCount"] == 2
 
 
+def test_a_restart_of_the_loop_unmakes_no_prefetch() -> None:
+    cr = model(URL, prefetch=True)
+    for state in ("running", "done"):
+        facts = ModelFacts(probe=read(URL), prefetch=PrefetchFacts(job="m-prefetch", state=state))
+        before = after(cr, facts)
+        # A new process has not looked at the source yet.
+        restarted = after({**cr, "status": before}, facts.model_copy(update={"probe": None}), LATER)
+        assert restarted == before
+
+
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
