@@ -32,6 +32,8 @@ Object = dict[str, Any]
 
 # An agent renews its EndpointSlice's heartbeat every 30 s; LLMKube calls a host stale after three minutes.
 STALE_HEARTBEAT_S = 180.0
+AUTOSCALING_MANAGERS = frozenset({"kube-controller-manager", "keda"})
+"""Field managers by which HorizontalPodAutoscalers and KEDA set replicas."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
     )
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
-    pods = tuple(world.index.pods(key.namespace, key.name))
+    pods = tuple(_as_left(world, pod) for pod in world.index.pods(key.namespace, key.name))
     cr = world.services.get(key.namespace, key.name) or {}
     return Observed(
         live=live,
@@ -105,6 +107,19 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
         available_memory_bytes=world.scheduling.largest_memory_bytes((cr.get("spec") or {}).get("nodeSelector")),
         namespace_terminating=world.is_terminating(key.namespace),
     )
+
+
+def _as_left(world: World, pod: Object) -> Object:
+    """Take from a pod on a lost node what its kubelet said before: that its containers are ready, what they answered.
+
+    When a node falls silent, Kubernetes changes the pod's Ready alone; ContainersReady stays as it was.
+    """
+    gone = not pod["ready"] or pod["metadata"]["deleting"]
+    trouble = world.node_trouble(pod["node"]) if gone else ""
+    if not trouble:
+        return pod
+    engine = {field: value for field, value in pod["engine"].items() if field not in ("healthy", "completed")}
+    return {**pod, "engine": engine, "lost": trouble}
 
 
 def _first(objects: Mapping[tuple[str, str], Object], *wanted: str, owner: str | None) -> Object | None:
@@ -202,7 +217,7 @@ def service_facts(
     elif desired is not None and desired.autoscaling is None and not scaled_elsewhere(desired, observed):
         # The spec is the truth at once; the Deployment follows in a moment.
         target = desired.replicas
-    pods = [p for p in observed.pods if p["preempted"] or not p["metadata"]["deleting"]]
+    pods = [p for p in observed.pods if p["preempted"] or p.get("lost") or not p["metadata"]["deleting"]]
     facts = tuple(_pod_facts(pod, proofs) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])))
     checked = proofs is not None and (desired is None or desired.completion_check)
     unproved = sum(1 for pod in facts if checked and pod.ready and pod.proof in ("", "failed"))
@@ -234,7 +249,10 @@ def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:
         return False
     annotations = (observed.deployment or {})["metadata"]["annotations"]
     asked = annotations.get(naming.ANNOTATION_ASKED_REPLICAS)
-    return asked is None or asked == str(desired.replicas)
+    if asked is None:
+        # An autoscaler of ours counted until now, and its word ends with it; or an earlier release made the Deployment.
+        return observed.scaled_by not in AUTOSCALING_MANAGERS
+    return asked == str(desired.replicas)
 
 
 def _autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:
@@ -270,6 +288,8 @@ def _pod_facts(pod: Object, proofs: Mapping[str, tuple[str, str]] | None) -> Pod
         name=pod["metadata"]["name"],
         uid=pod["metadata"]["uid"],
         node=pod["node"],
+        node_lost=pod.get("lost", ""),
+        leaving=pod["metadata"]["deleting"],
         phase=pod["phase"],
         ready=pod["ready"],
         proof=proof,

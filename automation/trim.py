@@ -220,8 +220,10 @@ def _sum(left: str, right: str) -> str:
 
 
 def node(obj: Object) -> Object:
-    """Keep of a node: its labels, how much of each extended resource it has, and what it can give to pods."""
+    """Keep of a node: its labels, its extended resources, what it can give to pods, and why it is not ready."""
     metadata, status = obj["metadata"], obj.get("status") or {}
+    ready = conditions_of(obj).get("Ready") or {"status": "True"}
+    why = "" if ready.get("status") == "True" else ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     return {
         "metadata": {
@@ -237,6 +239,7 @@ def node(obj: Object) -> Object:
                 if "/" in key or key in ("cpu", "memory", "ephemeral-storage")
             },
         },
+        "trouble": intern(why[:MESSAGE_LENGTH]),
     }
 
 

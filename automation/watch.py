@@ -174,6 +174,11 @@ class World:
         found = self.priority_classes.get(None, class_name)
         return int(found["value"]) if found is not None else None
 
+    def node_trouble(self, name: str) -> str:
+        """Why a node is not ready, in the words of its condition; empty while it is, and for one that is not known."""
+        found = self.nodes.get(None, name) if name else None
+        return str(found["trouble"]) if found is not None else ""
+
     def is_terminating(self, namespace: str) -> bool:
         """Whether the namespace is being deleted: nothing can be made in it any more."""
         found = self.namespaces.get(None, namespace)
@@ -244,6 +249,11 @@ class World:
         self._enqueue_services(namespace, self.index.services_of_claim(namespace, name))
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is not None and old["trouble"] != new["trouble"]:
+            for pod in self.pods.list():
+                if pod["node"] == new["metadata"]["name"]:
+                    metadata = pod["metadata"]
+                    self._enqueue_services(metadata["namespace"], (metadata["labels"][naming.LABEL_SERVICE],))
         before, after = ((n["status"], n["metadata"]["labels"]) if n is not None else None for n in (old, new))
         if before == after:
             return

@@ -27,6 +27,10 @@ class PodFacts(Desired):
     name: str
     uid: str = ""
     node: str = ""
+    node_lost: str = ""
+    """Why its node does not run it any more, in the words of the node's condition; empty while the node is well."""
+    leaving: bool = False
+    """It is being deleted; on a lost node that takes until the node is back or gone."""
     phase: str = "Pending"
     ready: bool = False
     """What the kubelet says; `proof` is what Herdsman found out itself."""

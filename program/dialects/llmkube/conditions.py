@@ -82,6 +82,8 @@ class Reason(StrEnum):
     PODS_REFUSED = "PodsRefused"
     """The API server refuses the pods: a ResourceQuota, a missing PriorityClass, pod security."""
 
+    NODE_LOST = "NodeLost"
+    """The node of a replica is not heard of any more, or says that it cannot run pods."""
     IMAGE_PULL_FAILED = "ImagePullFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     """The kernel killed a container for want of memory."""

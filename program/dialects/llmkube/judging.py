@@ -237,6 +237,13 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
         )
     if facts.rollout.failed is not None:
         return _creating(Reason.PROGRESS_DEADLINE_EXCEEDED, f"{counted}; {facts.rollout.failed.message}")
+    left_behind = sorted((pod.name, pod.node, pod.node_lost) for pod in facts.pods if pod.leaving and pod.node_lost)
+    if left_behind:
+        name, node, why = left_behind[0]
+        return _creating(
+            Reason.NODE_LOST,
+            f"{counted}; pod {name} is replaced, and cannot end: its node {node} is lost: {why}",
+        )
     _, shortage = memory_shortage(facts.memory)
     if shortage:
         return _creating(Reason.MEMORY_INSUFFICIENT, f"{counted}; {shortage}")

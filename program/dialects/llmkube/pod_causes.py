@@ -51,6 +51,7 @@ _CURL = (
 _NAMED = re.compile(r"^\s*(?P<reason>Model[A-Za-z]+): (?P<text>.+)$", re.MULTILINE)
 
 _RANK = (
+    Reason.NODE_LOST,
     Reason.DRIVER_TOO_OLD,
     Reason.OUT_OF_MEMORY,
     *sorted(MODEL_TRANSFER_REASONS),
@@ -84,7 +85,12 @@ def worst_cause(pods: Iterable[PodFacts], memory: MemoryFacts | None) -> Cause |
 
 
 def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
-    """Name why this pod does not serve; None while it serves, starts, or waits for the scheduler."""
+    """Name why this pod does not serve; None while it serves, starts, waits for the scheduler, or makes room."""
+    if pod.leaving:
+        return None
+    if pod.node_lost:
+        # Whatever else is known of the pod is what its kubelet said before.
+        return _cause(pod, Reason.NODE_LOST, f"its node {pod.node} is lost: {pod.node_lost}")
     if pod.ready:
         if pod.proof != "failed":
             return None

@@ -63,7 +63,7 @@ def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Place | 
 
 def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> Place | None:
     """A pod lost its place, and the one that is to replace it is not there yet, or was not looked at yet."""
-    if any(pod.node and not pod.preempted and not pod.ready for pod in facts.pods):
+    if any(pod.node and not pod.preempted and not pod.leaving and not pod.ready for pod in facts.pods):
         return None
     gone = min((pod.name for pod in facts.pods if pod.preempted), default="")
     if not lost and not gone:
