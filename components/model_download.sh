@@ -19,10 +19,10 @@ newline='
 '
 files=${MODEL_FILES:-} files=${files%"$newline"}
 host_file=${HOST_FILE:-/host-model/model.gguf}
-poll=${LOCK_POLL_S:-10} stale=${LOCK_STALE_S:-180} pause=${RETRY_S:-2} stall=${STALL_S:-60} tick=${PROGRESS_S:-5}
+poll=${LOCK_POLL_S:-10} stale=${LOCK_STALE_S:-180} pause=${RETRY_S:-2} stall=${STALL_S:-60} tick=${PROGRESS_S:-5} ramp=${RAMP_S:-1}
 streams=${STREAMS:-8} parallel_from=${PARALLEL_FROM:-67108864} chunk=${CHUNK_BYTES:-67108864}
 me=${HOSTNAME:-pod}.${$}.$(date +%s)
-worker='' beat='' reporter='' job='' jobs='' why='' plain=''
+file='' worker='' beat='' reporter='' job='' jobs='' why='' plain=''
 # Bytes of the files that are in place, and of all files as far as that is known.
 before=0 whole=0
 
@@ -47,7 +47,12 @@ drop() { rm -f "$part" "$part.version" "$ranged" "$ranged.journal"; }
 mark() { echo "$sum $(stat -c '%s %Y' "$path")" >"$stamp"; }
 # Neither credentials nor signed queries belong in a message.
 shown() { printf %s "$1" | sed 's,//[^/@]*@,//,; s,[?#].*,,'; }
-quoted() { printf %s "$1" | tr -d '\r\n' | sed 's/[\\"]/\\&/g'; }
+quoted() {
+  case $1 in
+    *[\\\"[:cntrl:]]*) printf %s "$1" | tr -d '\r\n' | sed 's/[\\"]/\\&/g' ;;
+    *) printf %s "$1" ;;
+  esac
+}
 encoded() {
   printf %s "$1" | awk 'BEGIN { for (i = 1; i < 256; i++) code[sprintf("%c", i)] = sprintf("%%%02X", i) }
     { for (i = 1; i <= length($0); i++) { c = substr($0, i, 1); printf "%s", c ~ /[A-Za-z0-9._~\/-]/ ? c : code[c] } }'
@@ -66,6 +71,7 @@ mismatch() {
 
 # All that belongs to one file hangs on its path and its address.
 turn_to() {
+  [ "$1" != "$file" ] || return 0
   file=$1 sum='' path=${MODEL_PATH:-} url=$MODEL_SOURCE total='' plain=''
   [ -z "$files" ] || path=$CACHE_DIR/$file url=$MODEL_SOURCE$(encoded "$file")
   [ "$file" != "$primary" ] || sum=${MODEL_SHA256:-}
@@ -250,7 +256,7 @@ judge() {
       ;;
     63) no_space ;;
     23)
-      for name in "$CACHE_DIR" "$part" "$ranged"; do [ ! -e "$name" ] || [ -w "$name" ] || not_writable; done
+      for it in "$CACHE_DIR" "$part" "$ranged"; do [ ! -e "$it" ] || [ -w "$it" ] || not_writable; done
       no_space
       ;;
     51 | 58 | 60 | 77 | 83 | 91) die 78 SourceUntrusted "$why" ;;
@@ -276,7 +282,8 @@ again() {
 
 fetch() {
   # The same file with the same wrong sum need not come again.
-  known=$(sed -n "s/^$sum //p" "$rejected" 2>/dev/null)
+  known=''
+  [ ! -f "$rejected" ] || known=$(sed -n "s/^$sum //p" "$rejected")
   set --
   [ -z "$known" ] || set -- --header "If-None-Match: ${known#* }"
   anew=0
@@ -362,14 +369,13 @@ fetch_ranges() {
   while [ -n "$todo" ]; do
     room
     [ $((total - $(arrived))) -le "$free" ] || no_space
-    rm -rf "$work"
-    mkdir "$work"
-    jobs='' worker=1
-    while [ "$worker" -le "$streams" ]; do
-      work_off &
-      jobs="$jobs $!" worker=$((worker + 1))
+    jobs='' n=1
+    while [ "$n" -le "$streams" ]; do
+      # Two are enough for a source that is fast; the others help where each connection is slow.
+      [ "$n" -ne 3 ] || sleep "$ramp"
+      work_off "$n" &
+      jobs="$jobs $!" n=$((n + 1))
     done
-    worker=''
     full=''
     for job in $jobs; do wait "$job" || [ $? -ne 28 ] || full=yes; done
     job='' jobs='' were=$todo
@@ -381,6 +387,7 @@ fetch_ranges() {
         *) die "$status" "$reason" "$why" ;;
       esac
       drop
+      renew
       [ "$anew" -lt 3 ] || plain=yes
       say "Starting anew${plain:+ in one stream}: $where: $why"
       return 1
@@ -390,6 +397,7 @@ fetch_ranges() {
       read -r status reason why <"$work/tired" || status=75 reason=TransferFailed why="no worker got anywhere"
       die "$status" "$reason" "$why"
     fi
+    renew
   done
   [ "$(size "$ranged")" -eq "$total" ] || die 75 TransferFailed "$(size "$ranged") of $total bytes came"
   echo "$version" >"$part.version"
@@ -397,12 +405,14 @@ fetch_ranges() {
   rm -f "$ranged.journal"
 }
 
+renew() { rm -rf "$work" && mkdir "$work"; }
 missing() {
   todo=$(awk -v count="$count" '/^[0-9]+ done$/ { done[$1] } END { for (n = 0; n < count; n++) if (!(n in done)) print n }' "$ranged.journal")
 }
 
 # One of the workers: takes a chunk that nobody has taken, until none is left. A claim is a file that only one can make.
 work_off() {
+  worker=$1
   set -C
   trap '[ -z "$job" ] || kill "$job"; exit 1' TERM
   job=''
@@ -453,7 +463,7 @@ fetch_range() {
 }
 
 obtain() {
-  mkdir -p "${path%/*}" || not_writable
+  [ -d "${path%/*}" ] || mkdir -p "${path%/*}" || not_writable
   while :; do
     case $url in
       file://* | /*) resumed='' version='' && copy ;;
@@ -505,10 +515,12 @@ lock=$home.lock work=$home.lock/$me
 
 # --- What gives access ----------------------------------------------------------------------------------------------
 access='' token=${SOURCE_TOKEN:-}
-host=$(printf %s "$MODEL_SOURCE" | tr '[:upper:]' '[:lower:]') scheme=${host%%://*}
-host=${host#*://} host=${host%%[/?#]*} host=${host##*@}
-case $scheme://${host%:*} in https://huggingface.co | https://hf.co | https://*.hf.co) token=${HF_TOKEN:-$token} ;; esac
-case ${HUB_HOST:-} in '') ;; "$host" | "${host%:*}") token=${HF_TOKEN:-$token} ;; esac
+if [ -n "${HF_TOKEN:-}" ]; then
+  host=$(printf %s "$MODEL_SOURCE" | tr '[:upper:]' '[:lower:]') scheme=${host%%://*}
+  host=${host#*://} host=${host%%[/?#]*} host=${host##*@}
+  case $scheme://${host%:*} in https://huggingface.co | https://hf.co | https://*.hf.co) token=$HF_TOKEN ;; esac
+  case ${HUB_HOST:-} in '') ;; "$host" | "${host%:*}") token=$HF_TOKEN ;; esac
+fi
 if [ -n "${S3_BUCKET:-}" ]; then
   # S3 wants the sum of the body signed, which is that of nothing here; not every curl thinks of it.
   [ -z "${AWS_ACCESS_KEY_ID:-}" ] || access="aws-sigv4 = \"aws:amz:$region:s3\"${newline}user = \"$(quoted "$AWS_ACCESS_KEY_ID:${AWS_SECRET_ACCESS_KEY:-}")\"
@@ -533,8 +545,8 @@ if [ -d "$certificates" ]; then
   export CURL_CA_BUNDLE="$bundle"
 fi
 lacking=''
-for file; do
-  turn_to "$file"
+for name; do
+  turn_to "$name"
   current || lacking=yes
 done
 trap release EXIT
@@ -543,15 +555,15 @@ mkdir -p "$CACHE_DIR" || not_writable
 trap 'kill $job $jobs 2>/dev/null; die 143 TransferFailed "stopped"' TERM INT HUP
 acquire
 if [ $# -gt 1 ]; then
-  for file; do
-    turn_to "$file"
+  for name; do
+    turn_to "$name"
     if in_place; then total=$(size "$path"); else probe; fi
     whole=$((whole + ${total:-0}))
   done
 fi
 lacking=''
-for file; do
-  turn_to "$file"
+for name; do
+  turn_to "$name"
   current || {
     obtain
     lacking=yes

@@ -64,6 +64,7 @@ class Downloader:
             "LOCK_STALE_S": "3",
             "RETRY_S": "0",
             "STALL_S": "3",
+            "RAMP_S": "0",
             "TMPDIR": str(self.root),
             **({"MODEL_SHA256": sha256} if sha256 else {}),
             **env,
