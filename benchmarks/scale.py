@@ -81,7 +81,7 @@ def _measure(
         def converged() -> bool:
             phases, queued = _look(client)
             console.print(f"  {time.monotonic() - began:.0f} s: {dict(phases)}, {queued} in the queue")
-            return phases["Ready"] == served and phases["WaitingForGPU"] == waiting and queued == waiting
+            return bool(phases["Ready"] == served and phases["WaitingForGPU"] == waiting and queued == waiting)
 
         _await(converged, options.timeout)
         result[f"{options.services} services converged (s)"] = time.monotonic() - began

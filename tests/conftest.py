@@ -13,7 +13,7 @@ from tests.support import controlplane
 from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
 
-LAYERS = ("unit", "contract", "apiserver", "engine", "loop", "hosts", "node", "conformance", "examples")
+LAYERS = ("unit", "contract", "apiserver", "engine", "loop", "hosts", "node", "scale", "conformance", "examples")
 _HERE = Path(__file__).resolve().parent
 
 
