@@ -22,6 +22,20 @@ def test_a_missing_model_is_told_and_its_arrival_heals(client: KubeClient, names
     deployed(client, namespace)
 
 
+def test_a_draft_model_is_waited_for_as_the_main_one_is(client: KubeClient, namespace: str) -> None:
+    model(client, namespace)
+    speculative = {"enabled": True, "model": "draft"}
+    service(client, namespace, runtime="vllm", skipModelInit=True, vllmConfig={"speculative": speculative})
+    missing = await_condition(client, namespace, "svc", "Ready", "False", saying="draft Model `draft` does not exist")
+    assert missing["reason"] == "DependencyMissing" and status(client, namespace)["phase"] == "Pending"
+    model(client, namespace, "draft", source="pvc://not-there/draft.gguf")
+    waiting = await_condition(client, namespace, "svc", "Ready", "False", saying="draft Model `draft` is not Ready")
+    assert waiting["reason"] == "ModelNotReady"
+    assert find(client, kinds.DEPLOYMENTS, namespace, "svc") is None
+    client.patch(kinds.MODELS, namespace, "draft", {"spec": {"source": "org/draft"}})
+    deployed(client, namespace)
+
+
 @pytest.mark.parametrize(
     ("wrong", "field", "right"),
     [
