@@ -23,6 +23,7 @@ from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
+from program.dialects.llmkube.model_status import known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
 
@@ -55,7 +56,7 @@ def want(
     """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
     try:
         _check_name(world, key, cr)
-        if model_cr is None or (model_cr.get("status") or {}).get("phase") != "Ready":
+        if model_cr is None or not model_is_ready(model_cr):
             # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
             return Wanted()
         draft = _draft(world, key, cr)
@@ -75,6 +76,15 @@ def want(
         return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
 
 
+def model_is_ready(model_cr: Object) -> bool:
+    """Tell whether a Model's status says Ready of the source that its spec names now.
+
+    After an edit of the source the status speaks of the one before for a moment. Rendered then, the new file would get
+    the name that stands for one not known, and a second rollout would follow the first, each with a download.
+    """
+    return bool(known_status(model_cr).get("phase") == "Ready")
+
+
 def _has_own_claim(world: World, key: ServiceKey) -> bool:
     claim = world.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
     return claim is not None and not claim["metadata"]["deleting"]
@@ -89,7 +99,7 @@ def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
     found = world.models.get(key.namespace, name)
     if found is None:
         return None
-    if (found.get("status") or {}).get("phase") != "Ready":
+    if not model_is_ready(found):
         # A change of the Model enqueues the service.
         why = f"draft Model `{name}` is not Ready yet"
         raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)
