@@ -97,3 +97,12 @@ def test_the_hash_stands_on_the_last_object_only() -> None:
     assert naming.ANNOTATION_APPLIED_HASH in last.manifest["metadata"]["annotations"]
     assert last.kind == "Deployment"
     assert all("annotations" not in o.manifest["metadata"] for o in others)
+
+
+def test_nothing_is_missing_of_a_kind_that_no_cache_holds() -> None:
+    service = rendered(autoscaler=True)
+    there = live(service, without="HorizontalPodAutoscaler")
+    assert make_plan(service, there, last=None).action == "apply"
+    known = frozenset({"Service", "Deployment"})
+    assert make_plan(service, there, last=None, known=known).action == "none"
+    assert make_plan(service, live(service, without="Service"), last=None, known=known).action == "apply"

@@ -113,3 +113,21 @@ def test_nothing_to_do_is_well_for_all() -> None:
     found = outcomes.nothing_to_do(targets(RenderedService.of(key("x"), ())), duration_s=0.1)
     assert found.cli_processes == 0
     assert found.services[key("x")].ok
+
+
+def test_an_event_tells_what_was_done_and_what_it_changed() -> None:
+    changes = (
+        Change("u1", "Deployment", "chat", "update", details=("replicas 1 -> 2", "env A changed")),
+        Change("u2", "Service", "chat", "same"),
+        Change("u3", "Ingress", "chat", "create"),
+    )
+    assert outcomes.told(changes) == ("Updated Deployment chat: replicas 1 -> 2, env A changed; created Ingress chat")
+    assert outcomes.told((changes[1],)) == ""
+
+
+def test_an_event_of_many_differences_stays_short_and_counts_the_rest() -> None:
+    many = tuple(f"containers[x].args --flag-{number} {number} -> ä" for number in range(100))
+    text = outcomes.told((Change("u", "Deployment", "chat", "update", details=many),))
+    assert len(text.encode()) <= 1024
+    left = int(text.rpartition(" and ")[2].split()[0])
+    assert text.count("--flag-") + left == 100

@@ -1,0 +1,69 @@
+"""When a service is quiet, when it may be submitted again, and what is remembered of failures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from automation.engine.port import EngineFailed
+from automation.engine_runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
+from program.desired.keys import ServiceKey
+
+KEY = ServiceKey("llmkube", "ns", "svc")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def later(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def failed(runs: EngineRuns, at: datetime, fingerprint: str = "f1") -> None:
+    runs.submit(KEY, fingerprint, ("v1",), now=at)
+    assert runs.finished(KEY, EngineFailed("ApplyFailed", "no"), now=at)
+
+
+def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> None:
+    runs = EngineRuns()
+    assert runs.quiet_for_s(KEY, now=NOW) <= 0
+    runs.submit(KEY, "f1", ("v1",), now=NOW)
+    assert runs.awaited(KEY) == "f1"
+    assert runs.quiet_for_s(KEY, ("v1",), now=later(1)) == QUIET_S - 1
+    assert runs.quiet_for_s(KEY, ("v2",), now=later(1)) <= 0, "edited meanwhile"
+    assert runs.quiet_for_s(KEY, ("v1",), now=later(QUIET_S + 1)) <= 0, "it takes its time, and that is news"
+    assert runs.finished(KEY, None, now=later(2))
+    assert runs.quiet_for_s(KEY, now=later(2)) <= 0
+
+
+def test_what_was_just_applied_is_not_applied_again_before_the_caches_show_it() -> None:
+    runs = EngineRuns()
+    runs.submit(KEY, "f1", ("v1",), now=NOW)
+    runs.finished(KEY, None, now=NOW)
+    assert runs.hold_off_s(KEY, "f1", now=later(0.1)) == CACHE_LAG_S
+    assert runs.hold_off_s(KEY, "f1", now=later(CACHE_LAG_S)) == 0
+    assert runs.hold_off_s(KEY, "f2", now=later(0.1)) == 0, "a change need not wait"
+
+
+def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
+    runs, at, waits = EngineRuns(), NOW, []
+    for _ in range(STALLED_AFTER):
+        problem = runs.problem(KEY, "f1")
+        assert problem is None or not problem.terminal
+        failed(runs, at)
+        waits.append(runs.hold_off_s(KEY, "f1", now=at))
+        at += timedelta(seconds=waits[-1])
+        assert runs.hold_off_s(KEY, "f1", now=at) == 0
+    assert waits == sorted(waits) and waits[-1] > 8 * waits[0]
+    problem = runs.problem(KEY, "f1")
+    assert problem is not None and problem.terminal
+    assert runs.problem(KEY, "f2") is None, "an edit is judged anew"
+    failed(runs, at, "f2")
+    problem = runs.problem(KEY, "f2")
+    assert problem is not None and not problem.terminal
+
+
+def test_an_outcome_that_nobody_awaits_changes_nothing() -> None:
+    runs = EngineRuns()
+    assert not runs.finished(KEY, None, now=NOW)
+    assert runs.last(KEY) is None
+    runs.submit(KEY, "f1", ("v1",), now=NOW)
+    assert runs.forget(KEY) and not runs.forget(KEY)
+    assert not runs.finished(KEY, None, now=NOW)
