@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from agent.server import remote
 from agent.server.credentials import Credentials, Signer
@@ -34,7 +33,7 @@ from agent.server.source_policy import SourcePolicy
 from automation.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.model import GgufFacts, ModelSource, SourceKind
-from program.dialects.llmkube.source import HUB, file_url, hub_location, object_key
+from program.dialects.llmkube.source import file_url, hub_location, is_hub, object_key
 
 ReadSecret = Callable[[str, str], Credentials]
 """Reads the credentials of a namespace's Secret; raises SecretUnreadable."""
@@ -131,13 +130,10 @@ class Looker:
             keys = [object_key(source, file) for file in files] or [object_key(source)]
             return [_Place(credentials.s3_url(source.bucket, key), credentials.for_s3()) for key in keys]
         if source.kind is SourceKind.REPOSITORY:
-            signer = credentials.for_web(hub=True)
-            return [_Place(file_url(source, file, self._hub_url), signer) for file in files]
+            urls = [file_url(source, file, self._hub_url) for file in files]
+            return [_Place(url, credentials.for_web(hub=is_hub(url, self._hub_url))) for url in urls]
         url = hub_location(source.download_address, self._hub_url)
-        return [_Place(url, credentials.for_web(hub=self._is_hub(url)))]
-
-    def _is_hub(self, url: str) -> bool:
-        return urlsplit(url).netloc in (urlsplit(HUB).netloc, urlsplit(self._hub_url).netloc)
+        return [_Place(url, credentials.for_web(hub=is_hub(url, self._hub_url)))]
 
     def _remote(
         self, source: ModelSource, place: _Place, sha256: str | None, previous: ProbeFacts | None, model_format: str

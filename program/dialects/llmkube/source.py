@@ -133,6 +133,18 @@ def hub_location(url: str, hub_url: str) -> str:
     return f"{base}{parts.path}" + (f"?{parts.query}" if parts.query else "")
 
 
+def is_hub(url: str, hub_url: str = HUB) -> bool:
+    """Tell whether a token for Hugging Face may go to `url`: to it, encrypted, or to what stands in for it."""
+    try:
+        parts, hub = urlsplit(url), urlsplit(hub_url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if parts.scheme == "https" and host in _HUB_HOSTS:
+        return True
+    return hub.hostname not in _HUB_HOSTS and (parts.scheme, parts.netloc) == (hub.scheme, hub.netloc)
+
+
 def repository_url(source: ModelSource, hub_url: str = HUB) -> str:
     """Give the URL below which the files of a REPOSITORY lie; ends with a slash."""
     revision = quote(source.revision or "main", safe="")

@@ -16,6 +16,7 @@ from program.dialects.llmkube.source import (
     file_set,
     file_url,
     hub_location,
+    is_hub,
     needs_cache,
     object_key,
     parse_source,
@@ -192,6 +193,24 @@ def test_another_hub_stands_in_for_hugging_face_and_for_nothing_else() -> None:
     for other in ("https://example.com/x.gguf", "https://huggingface.co.evil.org/x", "https://[bad/x", "s3://b/k"):
         assert hub_location(other, hub) == other
     assert hub_location(page, "https://huggingface.co") == page
+
+
+@pytest.mark.parametrize(
+    ("url", "hub", "expected"),
+    [
+        ("https://huggingface.co/a/b/resolve/main/x", "https://huggingface.co", True),
+        ("https://hf.co/a/b/resolve/main/x", "https://huggingface.co", True),
+        ("http://huggingface.co/a/b/resolve/main/x", "https://huggingface.co", False),
+        ("http://huggingface.co/x", "http://huggingface.co", False),
+        ("https://huggingface.co.evil.org/x", "https://huggingface.co", False),
+        ("https://user@huggingface.co:444/x", "https://hub.in.house", True),
+        ("http://hub.in.house:8080/x", "http://hub.in.house:8080/mirror", True),
+        ("http://hub.in.house/x", "http://hub.in.house:8080", False),
+        ("https://[bad/x", "https://huggingface.co", False),
+    ],
+)
+def test_a_hub_s_token_goes_to_the_hub_only(url: str, hub: str, expected: bool) -> None:
+    assert is_hub(url, hub) is expected
 
 
 def test_a_set_names_each_file_once_with_the_projector_at_the_end() -> None:
