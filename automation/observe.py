@@ -252,7 +252,7 @@ def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:
     if asked is None:
         # An autoscaler of ours counted until now, and its word ends with it; or an earlier release made the Deployment.
         return observed.scaled_by not in AUTOSCALING_MANAGERS
-    return asked == str(desired.replicas)
+    return bool(asked == str(desired.replicas))
 
 
 def _autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:

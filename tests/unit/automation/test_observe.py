@@ -127,6 +127,8 @@ def test_a_replica_counts_once_it_was_proved(
         ({"autoscaling": Autoscaling(max_replicas=9)}, "", None, 7),
         ({}, "kubectl", None, 7),
         ({}, "kubectl", "2", 7),
+        # Handed back by an autoscaler of ours, under which nothing is asked for.
+        ({}, "kube-controller-manager", None, 2),
         # Edited since somebody scaled: the service's own word counts again.
         ({}, "kubectl", "1", 2),
         ({"suspended": True}, "kubectl", None, 0),
