@@ -39,8 +39,9 @@ class Nominee(NamedTuple):
 def explain(key: ServiceKey, victims: Iterable[Victim], nominees: Iterable[Nominee]) -> tuple[Problem, ...]:
     """Say of one service what it lost to whom and what it took from whom."""
     takers = sorted(nominees)
+    taken = {nominee.node for nominee in takers if nominee.key == key}
     found: dict[tuple[str, str], None] = {}
-    for victim in sorted(victims):
+    for victim in sorted(v for v in victims if v.key == key or v.node in taken):
         by = [n for n in takers if n.node == victim.node and n.priority > victim.priority and n.key != victim.key]
         taker = max(by, key=lambda n: n.priority) if by else None
         if victim.key == key:
