@@ -44,6 +44,7 @@ class Scheduling:
         self._lock = threading.Lock()
         self._nodes: tuple[NodeCapacity, ...] | None = None
         self._verdicts: dict[tuple[object, ...], str] = {}
+        self._largest: dict[tuple[tuple[str, str], ...], int | None] = {}
         self._unscheduled: dict[ServiceKey, str] = {}
         self._nodes_settled = Debounce(self._look_again, delay_s=NODES_SETTLE_S, later=later)
         self.gpu_queue = GpuQueue(on_moved=enqueue, later=later)
@@ -65,7 +66,15 @@ class Scheduling:
 
     def largest_memory_bytes(self, node_selector: dict[str, str] | None = None) -> int | None:
         """The most memory that any (selected) node could give one pod; None while no node is known."""
-        return largest_memory_bytes(self.nodes(), node_selector)
+        nodes, asked = self.nodes(), tuple(sorted((node_selector or {}).items()))
+        with self._lock:
+            if self._nodes is nodes and asked in self._largest:
+                return self._largest[asked]
+        found = largest_memory_bytes(nodes, node_selector)
+        with self._lock:
+            if self._nodes is nodes:
+                self._largest[asked] = found
+        return found
 
     def nodes(self) -> tuple[NodeCapacity, ...]:
         """All nodes, with what each can give to pods when it is empty."""
@@ -76,6 +85,7 @@ class Scheduling:
                     for n in self._list_nodes()
                 )
                 self._verdicts.clear()
+                self._largest.clear()
             return self._nodes
 
     # --- what happened --------------------------------------------------------------------------------------------
