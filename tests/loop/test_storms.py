@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def stormy_loop(storm: Storm, pulumi_cli: Path, tmp_path_factory: pytest.TempPat
         yield running
 
 
+def requests_in(seconds: float, storm: Storm) -> int:
+    """Count what the loop asks the API server in so many seconds."""
+    before = storm.requests
+    time.sleep(seconds)
+    return storm.requests - before
+
+
 def namespace(admin: KubeClient, name: str) -> str:
     admin.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     model(admin, name)
@@ -69,6 +77,8 @@ def namespace(admin: KubeClient, name: str) -> str:
 
 
 def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Storm, stormy_loop: LoopProcess) -> None:
+    """What must hold: Ready=False, ApplyFailed with the server's words while writes are refused; what is not refused is
+    made; requests stay few; once it is over every service has its objects, and the loop never ended."""
     where = namespace(admin, "storm")
     codes = itertools.cycle((429, 409, 409))
     storm.refuse = lambda method, path: next(codes) if method != "GET" and f"/{where}/deployments/" in path else 0
@@ -78,6 +88,7 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
     assert told["reason"] == "ApplyFailed"
     assert storm.refused[429] and storm.refused[409]
     assert find(admin, kinds.SERVICES, where, "svc-1"), "what is not refused is made"
+    assert requests_in(3.0, storm) < 60, "three services whose writes are refused are tried again with back-off"
     # Everything at once now: also reads, Events, statuses and the lease meet 429, every second time.
     every = itertools.cycle((429, 0))
     storm.refuse = lambda method, path: next(every) if "watch=1" not in path else 0
@@ -88,11 +99,13 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
         deployed(admin, where, f"svc-{number}", timeout_s=90)
         settled(admin, where, f"svc-{number}")
     assert stormy_loop.poll() is None
+    assert requests_in(2.0, storm) < 20, "a storm that is over leaves nothing that is tried again and again"
 
 
 def test_a_namespace_on_its_way_out_is_told_and_stops_nobody_else(
     admin: KubeClient, storm: Storm, stormy_loop: LoopProcess
 ) -> None:
+    """What must hold: Ready=False, NamespaceTerminating; no run of the engine there; other namespaces go on."""
     going, staying = namespace(admin, "going"), namespace(admin, "staying")
     service(admin, going, **VLLM)
     before = deployed(admin, going)

@@ -33,6 +33,8 @@ class Storm:
         self.refuse: Callable[[str, str], int] = lambda method, path: 0
         self.refused: Counter[int] = Counter()
         """How many requests were refused, by status."""
+        self.requests = 0
+        """How many requests came, refused or not; a watch is one."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -79,6 +81,7 @@ class Storm:
         length = int(handler.headers.get("Content-Length") or 0)
         body = handler.rfile.read(length) if length else None
         status = self.refuse(handler.command, handler.path)
+        self.requests += 1
         if status:
             self.refused[status] += 1
             self._say(handler, status)
