@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.server.errors import GgufInvalid, NeedMoreBytes
+from agent.server.ggml_types import quantization_name, tensor_bytes
 from program.desired.model import GgufFacts
 
 MAGIC = b"GGUF"
@@ -55,17 +56,6 @@ _STRING, _ARRAY = 8, 9
 _CHUNK = 1 << 20
 _AHEAD = 1 << 15
 
-# llama.cpp's llama_ftype; numbers without a name were removed there.
-_QUANTIZATIONS = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
-    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
-    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE", 39: "NVFP4",
-    40: "Q1_0",
-}  # fmt: skip
-_GUESSED = 1024
-"""A flag on file_type: the writer guessed it from the tensors."""
-
 _GENERAL_TEXT = frozenset({"general.architecture", "general.name", "general.license"})
 _FILE_TYPE = "general.file_type"
 # After the architecture's name. Some of them are lists with one number for each layer; the largest is kept.
@@ -96,15 +86,6 @@ _TOKENS = "tokenizer.ggml.tokens"
 _EXPERTS = re.compile(rb"\.ffn_(up|down|gate|gate_up)_(ch)?exps\b")
 """The tensors that llama.cpp's `--cpu-moe` keeps in RAM."""
 
-# Numbers and bytes of a block of each of ggml's tensor types.
-_BLOCKS = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 10: (256, 84),
-    11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74),
-    18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2),
-    26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
-    40: (64, 36), 41: (128, 18),
-}  # fmt: skip
-
 
 def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
     """Read the facts that a header states: the metadata, and what all tensors take together.
@@ -120,11 +101,6 @@ def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
         if not header.tells_enough:
             raise
     return header.facts()
-
-
-def quantization_name(file_type: int) -> str:
-    """Name llama.cpp's number for the mix of tensor types: 15 is Q4_K_M; `Unknown` for a number it does not know."""
-    return _QUANTIZATIONS.get(file_type & ~_GUESSED, "Unknown")
 
 
 def normalised_license(text: str) -> str:
@@ -332,11 +308,10 @@ class Header:
             numbers = math.prod(shape)
             if numbers > self._limits.number:
                 raise GgufInvalid(f"a tensor claims {numbers} numbers")
-            block = _BLOCKS.get(kind)
-            if block is None:
+            size = tensor_bytes(kind, numbers)
+            if size is None:
                 known = False
                 continue
-            size = -(-numbers // block[0]) * block[1]
             total += size
             if _EXPERTS.search(name):
                 self._expert_bytes += size
