@@ -52,6 +52,30 @@ def serving(client: KubeClient, namespace: str, **spec: object) -> Json:
     return pod
 
 
+def gate(client: KubeClient, namespace: str) -> tuple[str, str, str]:
+    """Status, reason and message of the condition that a pod's readiness gate waits for."""
+    (pod,) = pods_of(client, namespace)
+    conditions = {c["type"]: c for c in pod["status"].get("conditions") or ()}
+    found = conditions.get(naming.CONDITION_COMPLETED) or {}
+    return str(found.get("status")), str(found.get("reason")), str(found.get("message"))
+
+
+def test_a_pods_gate_follows_the_starts_of_its_engine(client: KubeClient, namespace: str, loop: LoopProcess) -> None:
+    model(client, namespace)
+    service(client, namespace, annotations={"herdsman.dev/readiness-gate": "true"}, **VLLM)
+    deployed(client, namespace)
+    (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
+    assert pod["spec"]["readinessGates"] == [{"conditionType": naming.CONDITION_COMPLETED}]
+    say_ready(client, pod)
+    # There is no node, so that no request reaches the engine: it cannot be asked, and that closes no gate.
+    opened = ("True", "Unverified", "containerd://c1")
+    eventually(lambda: gate(client, namespace) == opened, what="an open gate")
+    say_crashing(client, pod, run="c2")
+    eventually(lambda: gate(client, namespace) == ("False", "Restarted", "containerd://c2"), what="a closed gate")
+    say_ready(client, pod, run="c3")
+    eventually(lambda: gate(client, namespace) == ("True", "Unverified", "containerd://c3"), what="an open gate again")
+
+
 def test_an_event_tells_what_a_change_changes(client: KubeClient, namespace: str, loop: LoopProcess) -> None:
     model(client, namespace)
     service(client, namespace, **VLLM, vllmConfig={"maxModelLen": 4096})

@@ -23,14 +23,14 @@ def say_ready(client: KubeClient, pod: Json, *, run: str = "c1") -> None:
     _say(client, pod, ready=True, run=run, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
 
-def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, message: str = "boom") -> None:
+def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, run: str = "c1", message: str = "boom") -> None:
     """Say that the pod's engine ends again and again."""
     ended = {"exitCode": 1, "reason": "Error", "message": message, "containerID": "c0"}
     _say(
         client,
         pod,
         ready=False,
-        run="c1",
+        run=run,
         restarts=restarts,
         state={"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting"}},
         lastState={"terminated": ended},
