@@ -6,6 +6,7 @@ loop remembers of a pod no more than this.
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any, NamedTuple
 
 from components import naming
@@ -40,7 +41,7 @@ def engine_of(pod: Object) -> Object:
     state: Object = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
     healthy = (conditions.get("ContainersReady") or {}).get("status") == "True"
     completed = conditions.get(naming.CONDITION_COMPLETED) or {}
-    kept: Object = {"container": engine.get("name", ""), "port": _http_port(engine)}
+    kept: Object = {"container": intern(engine.get("name", "")), "port": _http_port(engine)}
     if healthy or state.get("containerID"):
         kept["run"] = state.get("containerID") or f"restart-{state.get('restartCount', 0)}"
     if healthy:
@@ -53,7 +54,7 @@ def engine_of(pod: Object) -> Object:
     if state.get("restartCount"):
         kept["restarts"] = state["restartCount"]
     kept["created"] = pod["metadata"].get("creationTimestamp", "")
-    kept["template"] = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
+    kept["template"] = intern((pod["metadata"].get("labels") or {}).get("pod-template-hash", ""))
     return kept
 
 
