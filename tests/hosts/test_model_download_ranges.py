@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.downloader import SHELLS, Downloader, last_line, small_disk, wait_for
+from tests.support.downloader import ONE_SHELL, SHELLS, Downloader, last_line, small_disk, wait_for
 from tests.support.file_server import FileServer, serving
 
 CHUNK = 1 << 18
@@ -37,8 +37,7 @@ def downloader(request: pytest.FixtureRequest, tmp_path: Path) -> Downloader:
 
 @pytest.fixture
 def busybox(tmp_path: Path) -> Downloader:
-    """The tools of the init image; what does not hang on the shell needs no second run."""
-    return Downloader.with_shell("busybox", tmp_path)
+    return Downloader.with_shell(ONE_SHELL, tmp_path)
 
 
 def journal(downloader: Downloader) -> list[str]:

@@ -1,6 +1,6 @@
 """The downloader's script, run for real: a shell, curl, a local HTTP server that can be made to misbehave.
 
-Each test runs with the system's shell and, where there is one, with busybox, whose tools the init image has. Ranges
+Tests run with the system's shell and, where there is one, with busybox, whose tools the init image has. Ranges
 (test_model_download_ranges) and sets, S3, tokens and refreshing (test_model_download_sources) have their own modules.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.downloader import SHELLS, Downloader, last_line, small_disk, wait_for
+from tests.support.downloader import ONE_SHELL, SHELLS, Downloader, last_line, small_disk, wait_for
 from tests.support.file_server import FileServer, own_certificate, serving
 
 BODY = os.urandom(3_000_000)
@@ -33,6 +33,11 @@ def server() -> Iterator[FileServer]:
 @pytest.fixture(params=SHELLS)
 def downloader(request: pytest.FixtureRequest, tmp_path: Path) -> Downloader:
     return Downloader.with_shell(request.param, tmp_path)
+
+
+@pytest.fixture
+def busybox(tmp_path: Path) -> Downloader:
+    return Downloader.with_shell(ONE_SHELL, tmp_path)
 
 
 def test_a_file_is_fetched_once_and_then_found(downloader: Downloader, server: FileServer) -> None:
@@ -102,17 +107,17 @@ def test_a_slow_owner_with_a_heartbeat_is_waited_for(downloader: Downloader, ser
     assert server.whole == 1
 
 
-def test_many_waiters_of_a_dead_owner_make_one_successor(downloader: Downloader, server: FileServer) -> None:
-    lock = downloader.cache / ".m.gguf.lock"
+def test_many_waiters_of_a_dead_owner_make_one_successor(busybox: Downloader, server: FileServer) -> None:
+    lock = busybox.cache / ".m.gguf.lock"
     lock.mkdir(parents=True)
     (lock / "owner").write_text("pod-dead.1.1\n")
     server.chunk_pause_s = 0.05
-    pods = [downloader.start(server.url, HOSTNAME=f"pod-{number}") for number in range(5)]
+    pods = [busybox.start(server.url, HOSTNAME=f"pod-{number}") for number in range(5)]
     errors = [process.communicate(timeout=60)[1] for process in pods]
     assert [process.returncode for process in pods] == [0] * 5, errors
     assert sum("Taking over" in error for error in errors) == 1
     assert (server.whole, server.partial) == (1, 0)
-    assert downloader.model.read_bytes() == BODY
+    assert busybox.model.read_bytes() == BODY
 
 
 def test_a_wrong_sum_is_never_published_and_not_fetched_again(downloader: Downloader, server: FileServer) -> None:
@@ -149,7 +154,7 @@ def test_a_published_file_of_another_sum_stays_until_the_right_one_is_there(
     assert downloader.model.read_bytes() == server.body
 
 
-def test_a_file_changed_between_two_halves_is_fetched_whole(downloader: Downloader, server: FileServer) -> None:
+def test_a_file_changed_between_two_halves_is_fetched_whole(busybox: Downloader, server: FileServer) -> None:
     server.cut_after = 1_000_000
     stop = threading.Event()
 
@@ -159,10 +164,10 @@ def test_a_file_changed_between_two_halves_is_fetched_whole(downloader: Download
         stop.set()
 
     threading.Thread(target=change, daemon=True).start()
-    result = downloader.run(server.url, RETRY_S="1")
+    result = busybox.run(server.url, RETRY_S="1")
     assert stop.is_set()
     assert result.returncode == 0, result.stderr
-    assert downloader.model.read_bytes() == server.body
+    assert busybox.model.read_bytes() == server.body
 
 
 def test_a_server_without_ranges_is_asked_from_the_start(downloader: Downloader, server: FileServer) -> None:
@@ -204,15 +209,15 @@ def test_halves_of_different_files_are_found_out_by_the_sum(downloader: Download
         (503, "ModelTransferFailed"),
     ],
 )
-def test_a_refusal_is_named(downloader: Downloader, server: FileServer, status: int, reason: str) -> None:
+def test_a_refusal_is_named(busybox: Downloader, server: FileServer, status: int, reason: str) -> None:
     server.fail_with = status
-    result = downloader.run(server.url)
+    result = busybox.run(server.url)
     assert result.returncode not in (0, 1)
     assert last_line(result).startswith(f"{reason}: {server.url}: the server answered {status}")
-    assert not downloader.model.exists()
+    assert not busybox.model.exists()
 
 
-def test_a_passing_failure_is_overcome(downloader: Downloader, server: FileServer) -> None:
+def test_a_passing_failure_is_overcome(busybox: Downloader, server: FileServer) -> None:
     server.fail_with = 503
 
     def heal() -> None:
@@ -220,45 +225,45 @@ def test_a_passing_failure_is_overcome(downloader: Downloader, server: FileServe
         server.fail_with = None
 
     threading.Thread(target=heal, daemon=True).start()
-    result = downloader.run(server.url, RETRY_S="1")
+    result = busybox.run(server.url, RETRY_S="1")
     assert result.returncode == 0, result.stderr
-    assert downloader.model.read_bytes() == BODY
+    assert busybox.model.read_bytes() == BODY
 
 
-def test_a_server_that_is_not_there_is_named(downloader: Downloader, server: FileServer) -> None:
-    refused = downloader.run("http://127.0.0.1:9/m.gguf")
+def test_a_server_that_is_not_there_is_named(busybox: Downloader, server: FileServer) -> None:
+    refused = busybox.run("http://127.0.0.1:9/m.gguf")
     assert last_line(refused).startswith("ModelSourceUnreachable: http://127.0.0.1:9/m.gguf: ")
-    unknown = downloader.run("http://no-such-host.invalid/m.gguf")
+    unknown = busybox.run("http://no-such-host.invalid/m.gguf")
     assert last_line(unknown).startswith("ModelSourceUnreachable: ")
 
 
-def test_a_server_that_falls_silent_is_left_and_asked_for_the_rest(downloader: Downloader, server: FileServer) -> None:
+def test_a_server_that_falls_silent_is_left_and_asked_for_the_rest(busybox: Downloader, server: FileServer) -> None:
     server.body, server.chunk_pause_s = BODY[:200_000], 30
-    result = downloader.run(server.url, STALL_S="1")
+    result = busybox.run(server.url, STALL_S="1")
     assert result.returncode == 0, result.stderr
-    assert downloader.model.read_bytes() == server.body
+    assert busybox.model.read_bytes() == server.body
     assert (server.whole, server.partial) == (1, 1)
 
 
 def test_a_certificate_that_nobody_vouches_for_is_named_and_can_be_vouched_for(
-    downloader: Downloader, tmp_path: Path
+    busybox: Downloader, tmp_path: Path
 ) -> None:
     own = tmp_path / "custom-certs"
     own.mkdir()
     with serving(BODY, own_certificate(own)) as tls:
-        distrusted = downloader.run(tls.url)
+        distrusted = busybox.run(tls.url)
         assert distrusted.returncode == 78, distrusted.stderr
         assert last_line(distrusted).startswith("ModelSourceUntrusted: ")
         (own / "server.pem").unlink()
-        trusted = downloader.run(tls.url, CA_DIR=str(own))
+        trusted = busybox.run(tls.url, CA_DIR=str(own))
         assert trusted.returncode == 0, trusted.stderr
-        assert downloader.model.read_bytes() == BODY
+        assert busybox.model.read_bytes() == BODY
 
 
-def test_secrets_in_an_address_stay_out_of_messages(downloader: Downloader, server: FileServer) -> None:
+def test_secrets_in_an_address_stay_out_of_messages(busybox: Downloader, server: FileServer) -> None:
     server.fail_with = 404
     address = server.url.replace("http://", "http://user:hunter2@") + "?X-Signature=s3cret"
-    result = downloader.run(address)
+    result = busybox.run(address)
     assert "hunter2" not in result.stderr
     assert "s3cret" not in result.stderr
     assert last_line(result).startswith(f"ModelSourceNotFound: {server.url}: ")

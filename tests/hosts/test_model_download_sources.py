@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import sigv4
-from tests.support.downloader import SHELLS, Downloader, last_line, wait_for
+from tests.support.downloader import ONE_SHELL, SHELLS, Downloader, last_line, wait_for
 from tests.support.file_server import FileServer, Request, serving
 
 BODY = os.urandom(300_000)
@@ -33,8 +33,7 @@ def downloader(request: pytest.FixtureRequest, tmp_path: Path) -> Downloader:
 
 @pytest.fixture
 def busybox(tmp_path: Path) -> Downloader:
-    """The tools of the init image; what does not hang on the shell needs no second run."""
-    return Downloader.with_shell("busybox", tmp_path)
+    return Downloader.with_shell(ONE_SHELL, tmp_path)
 
 
 def hub_host(server: FileServer) -> str:

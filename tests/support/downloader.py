@@ -16,6 +16,8 @@ import pytest
 from components.model_files import download_script
 
 SHELLS = ("sh", "busybox")
+ONE_SHELL = "busybox" if shutil.which("busybox") else "sh"
+"""For what does not hang on the shell: that of the init image, where it is installed."""
 
 
 @dataclass
