@@ -42,6 +42,8 @@ ENGINE: dict[str, Any] = {
 }
 STARTED_S = 60.0
 """A pod with its download, on a machine that does other things too."""
+SLOW_S = 20.0
+"""A download that lasts long enough to be seen: the downloader tells how far it is every five seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,17 @@ def place(node_api: Api) -> Iterator[str]:
     """A namespace of this module."""
     with node_api.namespace("pods") as name:
         yield name
+
+
+def downloads(files: FileServer, path: str) -> int:
+    """How often pods have fetched a file, by the bytes of it; the loop's own looks at its header do not count."""
+    with files.lock:
+        sent = sum(
+            request.bytes_sent[0]
+            for request in files.requests
+            if request.path == path and request.headers.get("User-Agent", "").startswith("curl")
+        )
+    return round(sent / len(files.files[path].content))
 
 
 @dataclass(frozen=True)
@@ -86,14 +99,7 @@ class Served:
         return real.said(answer) if answer.status == 200 else ""
 
     def downloads(self, path: str) -> int:
-        """How often pods have fetched a file, by the bytes of it; the loop's own looks at its header do not count."""
-        with self.files.lock:
-            sent = sum(
-                request.bytes_sent[0]
-                for request in self.files.requests
-                if request.path == path and request.headers.get("User-Agent", "").startswith("curl")
-            )
-        return round(sent / len(self.files.files[path].content))
+        return downloads(self.files, path)
 
     def is_ready(self) -> bool:
         return condition(self.client, self.namespace, "svc", "Ready").get("status") == "True"
@@ -188,14 +194,14 @@ def test_a_rolling_update_loses_no_request(served: Served) -> None:
 
 
 @pytest.fixture(scope="module")
-def broken(
+def troubled(
     node_api: Api,
     client: KubeClient,
     files: FileServer,
     weights: tuple[bytes, bytes],
 ) -> Iterator[str]:
-    """A namespace of services that cannot serve, each for a reason of its own; all start at the same time."""
-    with node_api.namespace("broken") as namespace:
+    """A namespace of services with a trouble of their own each; all start at the same time."""
+    with node_api.namespace("troubled") as namespace:
         limits = {"type": "Container", "default": {"memory": "24Mi"}, "defaultRequest": {"memory": "1Mi"}}
         client.create(
             client.mapping("v1", "LimitRange"),
@@ -209,10 +215,12 @@ def broken(
             what="Model gone to be Ready",
         )
         del files.files["/gone.gguf"]
-        service(
-            client, namespace, "no-image", **{**ENGINE, "image": "registry.herdsman.test/none:1"}, skipModelInit=True
-        )
-        liar = {**ENGINE, "image": real.LIAR_IMAGE, "skipModelInit": True}
+        slow = File(weights[0], bytes_per_s=len(weights[0]) / SLOW_S)
+        model(client, namespace, "slow", source=files.serve("/slow.gguf", slow))
+        service(client, namespace, "slow", **ENGINE, modelRef="slow", replicas=2)
+        no_engine = {**ENGINE, "resources": {"cpu": "20m"}, "skipModelInit": True}
+        service(client, namespace, "no-image", **{**no_engine, "image": "registry.herdsman.test/none:1"})
+        liar = {**no_engine, "image": real.LIAR_IMAGE}
         service(client, namespace, "liar", **liar, env=[{"name": "LIES", "value": "always"}])
         service(client, namespace, "turncoat", **liar)
         service(client, namespace, "no-file", **ENGINE, modelRef="gone")
@@ -220,37 +228,57 @@ def broken(
         yield namespace
 
 
-def test_an_image_that_cannot_be_pulled_is_named(client: KubeClient, broken: str) -> None:
-    found = await_condition(client, broken, "no-image", "Ready", "False", saying="registry.herdsman.test/none:1")
+def test_a_download_tells_how_far_it_is(client: KubeClient, troubled: str) -> None:
+    def under_way() -> dict[str, Any]:
+        return dict(client.get(kinds.MODELS, troubled, "slow").get("status", {}).get("download") or {})
+
+    first = eventually(under_way, what="a download in the Model's status", timeout_s=STARTED_S)
+    assert 0 < first["bytes"] <= first["total"] and first["where"].startswith("pod/slow-")
+    found = await_condition(client, troubled, "slow", "Ready", "False", saying="fetches the model")
+    assert found["reason"] == "ModelDownloading"
+
+
+def test_an_image_that_cannot_be_pulled_is_named(client: KubeClient, troubled: str) -> None:
+    found = await_condition(client, troubled, "no-image", "Ready", "False", saying="registry.herdsman.test/none:1")
     assert found["reason"] == "ImagePullFailed"
 
 
-def test_a_download_that_fails_names_its_class(client: KubeClient, broken: str) -> None:
-    found = await_condition(client, broken, "no-file", "Ready", "False", saying="404")
+def test_a_download_that_fails_names_its_class(client: KubeClient, troubled: str) -> None:
+    found = await_condition(client, troubled, "no-file", "Ready", "False", saying="404")
     assert found["reason"] == "ModelSourceNotFound"
 
 
-def test_an_engine_killed_for_want_of_memory_is_named(client: KubeClient, broken: str) -> None:
+def test_an_engine_killed_for_want_of_memory_is_named(client: KubeClient, troubled: str) -> None:
     found = await_condition(
-        client, broken, "no-memory", "Ready", "False", saying="killed for want of memory", timeout_s=STARTED_S
+        client, troubled, "no-memory", "Ready", "False", saying="killed for want of memory", timeout_s=STARTED_S
     )
     assert found["reason"] == "OutOfMemory"
 
 
-def test_health_alone_makes_nothing_ready(client: KubeClient, broken: str) -> None:
+def test_health_alone_makes_nothing_ready(client: KubeClient, troubled: str) -> None:
     """The server's health is good from the start; its completions hang."""
     found = await_condition(
-        client, broken, "liar", "Ready", "False", saying="answers no completion", timeout_s=STARTED_S
+        client, troubled, "liar", "Ready", "False", saying="answers no completion", timeout_s=STARTED_S
     )
     assert found["reason"] == "CompletionFailed"
 
 
-def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, broken: str) -> None:
+def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled: str) -> None:
     """It was proved and Ready; then its metrics stand still with a request under way, and its health stays good."""
-    await_condition(client, broken, "turncoat", "Ready", "True", timeout_s=STARTED_S)
-    (old,) = real.pods(client, broken, f"{naming.LABEL_SERVICE}=turncoat")
+    await_condition(client, troubled, "turncoat", "Ready", "True", timeout_s=STARTED_S)
+    (old,) = real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")
     real.make_lie(old)
-    await_condition(client, broken, "turncoat", "Ready", "False", timeout_s=STARTED_S)
-    await_condition(client, broken, "turncoat", "Ready", "True", timeout_s=STARTED_S)
-    (new,) = real.pods(client, broken, f"{naming.LABEL_SERVICE}=turncoat")
+    await_condition(client, troubled, "turncoat", "Ready", "False", timeout_s=STARTED_S)
+    await_condition(client, troubled, "turncoat", "Ready", "True", timeout_s=STARTED_S)
+    (new,) = real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")
     assert new["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+def test_replicas_share_one_download(client: KubeClient, troubled: str, files: FileServer) -> None:
+    await_condition(client, troubled, "slow", "Ready", "True", saying="2 of 2 replicas", timeout_s=STARTED_S)
+    assert downloads(files, "/slow.gguf") == 1
+    eventually(
+        lambda: "download" not in client.get(kinds.MODELS, troubled, "slow")["status"],
+        what="the download to be over in the Model's status",
+    )
+    assert real.said(real.chat(*real.cluster_address(client, troubled, "slow")))
