@@ -27,8 +27,8 @@ class SpeculativeDecoding(Desired):
     type: str
     """`draft-simple`, `draft-mtp`, `ngram-simple` …; never `none`."""
     draft_path: str = ""
-    """Draft weights: one of the Model's `files` by its relative path, or an absolute path in the image; a draft Model is
-    `DesiredService.draft`."""
+    """Draft weights: one of the Model's `files` by its relative path, or an absolute path in the image; a draft Model
+    is `DesiredService.draft`."""
     n_draft_max: int | None = None
     p_min: float | None = None
 
