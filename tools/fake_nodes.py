@@ -110,7 +110,8 @@ def simulated(kubeconfig: Path, directory: Path) -> Iterator[subprocess.Popen[by
         f"--manage-nodes-with-label-selector={LABEL}=true",
         "--node-ip=192.0.2.1",
         "--cidr=198.18.0.0/15",
-        "--node-lease-duration-seconds=40",
+        # Renewed each quarter of that: seldom enough for 500 nodes on two cores, often enough not to be lost.
+        "--node-lease-duration-seconds=120",
         "--v=WARN",
     ]
     with (directory / "kwok.log").open("ab") as log:
