@@ -46,6 +46,14 @@ def test_what_the_api_server_says_itself_is_an_error(proxy: PodProxy, say: Say, 
         ask(proxy)
 
 
+@pytest.mark.parametrize(
+    "body", [b"[" * 500_000, b'{"kind": "Status"}', b'{"kind": "Status", "apiVersion": []}', b"\xff\xfe"]
+)
+def test_a_strange_answer_is_the_pods_own(proxy: PodProxy, body: bytes) -> None:
+    proxy.engines["p"] = lambda *_: Say(500, body)
+    assert ask(proxy, max_bytes=1 << 20).body == body
+
+
 def test_a_long_answer_is_cut(proxy: PodProxy) -> None:
     proxy.engines["p"] = lambda *_: Say(body=b"x" * 5_000_000)
     answer = ask(proxy)
