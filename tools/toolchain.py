@@ -107,7 +107,9 @@ def find(tool: Tool) -> Located:
     path = cached_path(tool)
     if _runs(path):
         return Located(path, "cache")
-    raise NotBuilt(tool.name, f"{tool.version} is not on this machine")
+    # `make setup` makes only what everybody needs.
+    remedy = None if tool.needed else f"run `herdsman tools install {tool.name}`"
+    raise NotBuilt(tool.name, f"{tool.version} is not on this machine", remedy)
 
 
 def _candidates(tool: Tool) -> list[Path]:

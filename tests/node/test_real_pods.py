@@ -27,6 +27,7 @@ from tests.support.loop import (
 )
 from tests.support.model_server import File, FileServer
 from tools.node.image_set import LLAMA_SERVER_IMAGE
+from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -79,7 +80,8 @@ class Served:
     client: KubeClient
     files: FileServer
     namespace: str
-    address: tuple[str, int]
+    node: Node
+    address: real.Address
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -91,11 +93,11 @@ class Served:
         return real.pods(self.client, self.namespace, f"{naming.LABEL_SERVICE}={name}")
 
     def says(self) -> str:
-        return real.said(real.chat(*self.address))
+        return real.said(real.chat(self.address))
 
     def would_say(self) -> str:
         """As `says`, and empty where a pod that is about to go took the request with it."""
-        answer = real.chat(*self.address, timeout_s=2)
+        answer = real.chat(self.address, timeout_s=2)
         return real.said(answer) if answer.status == 200 else ""
 
     def downloads(self, path: str) -> int:
@@ -106,12 +108,12 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(client: KubeClient, place: str, files: FileServer, weights: tuple[bytes, bytes]) -> Served:
+def served(client: KubeClient, node: Node, place: str, files: FileServer, weights: tuple[bytes, bytes]) -> Served:
     """A service of the first model, Ready; the tests of this module share it in their order."""
     model(client, place, source=files.serve("/first.gguf", File(weights[0])))
     service(client, place, **ENGINE)
     await_condition(client, place, "svc", "Ready", "True", timeout_s=STARTED_S)
-    return Served(client, files, place, real.cluster_address(client, place))
+    return Served(client, files, place, node, real.cluster_address(client, node, place))
 
 
 def test_a_service_answers_through_its_cluster_address(served: Served) -> None:
@@ -164,14 +166,14 @@ def test_a_rolling_update_loses_no_request(served: Served) -> None:
     client, namespace = served.client, served.namespace
     service(client, namespace, "busy", **ENGINE, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 5})
     await_condition(client, namespace, "busy", "Ready", "True", timeout_s=STARTED_S)
-    address = real.cluster_address(client, namespace, "busy")
+    address = real.cluster_address(client, served.node, namespace, "busy")
     (old,) = served.pods_of("busy")
     answers: list[real.Answer] = []
     done = threading.Event()
 
     def load() -> None:
         while not done.is_set():
-            answers.append(real.chat(*address, tokens=100))
+            answers.append(real.chat(address, tokens=100))
 
     def replaced() -> bool:
         left = [pod["metadata"]["uid"] for pod in served.pods_of("busy")]
@@ -228,7 +230,7 @@ def troubled(
         yield namespace
 
 
-def test_a_download_tells_how_far_it_is(client: KubeClient, troubled: str) -> None:
+def test_a_download_tells_how_far_it_is(client: KubeClient, node: Node, troubled: str) -> None:
     def under_way() -> dict[str, Any]:
         return dict(client.get(kinds.MODELS, troubled, "slow").get("status", {}).get("download") or {})
 
@@ -236,6 +238,8 @@ def test_a_download_tells_how_far_it_is(client: KubeClient, troubled: str) -> No
     assert 0 < first["bytes"] <= first["total"] and first["where"].startswith("pod/slow-")
     found = await_condition(client, troubled, "slow", "Ready", "False", saying="fetches the model")
     assert found["reason"] == "ModelDownloading"
+    # Without its heartbeat the other replica would take the download over in a while.
+    eventually(lambda: list(node.layout.volumes.glob("*/*/.*.lock/beat")), what="a heartbeat", timeout_s=SLOW_S)
 
 
 def test_an_image_that_cannot_be_pulled_is_named(client: KubeClient, troubled: str) -> None:
@@ -274,11 +278,11 @@ def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled
     assert new["metadata"]["uid"] != old["metadata"]["uid"]
 
 
-def test_replicas_share_one_download(client: KubeClient, troubled: str, files: FileServer) -> None:
+def test_replicas_share_one_download(client: KubeClient, node: Node, troubled: str, files: FileServer) -> None:
     await_condition(client, troubled, "slow", "Ready", "True", saying="2 of 2 replicas", timeout_s=STARTED_S)
     assert downloads(files, "/slow.gguf") == 1
     eventually(
         lambda: "download" not in client.get(kinds.MODELS, troubled, "slow")["status"],
         what="the download to be over in the Model's status",
     )
-    assert real.said(real.chat(*real.cluster_address(client, troubled, "slow")))
+    assert real.said(real.chat(real.cluster_address(client, node, troubled, "slow")))

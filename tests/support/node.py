@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,10 +126,23 @@ class Answer:
         return dict(json.loads(self.body))
 
 
-def ask(address: str, port: int, path: str, body: Json | None = None, *, timeout_s: float = 30.0) -> Answer:
+@dataclass(frozen=True)
+class Address:
+    """Where a Service is asked. All clusters have the same addresses for Services, so the link says whose is meant."""
+
+    host: str
+    port: int
+    device: str
+
+
+def ask(address: Address, path: str, body: Json | None = None, *, timeout_s: float = 30.0) -> Answer:
     """Ask an HTTP server of the cluster, over a connection of its own."""
-    connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(address.host, address.port)
     try:
+        connection.sock = socket.socket()
+        connection.sock.settimeout(timeout_s)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, address.device.encode())
+        connection.sock.connect((address.host, address.port))
         payload = None if body is None else json.dumps(body)
         connection.request("POST" if body else "GET", path, payload, {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -139,11 +153,11 @@ def ask(address: str, port: int, path: str, body: Json | None = None, *, timeout
         connection.close()
 
 
-def chat(address: str, port: int, *, tokens: int = 8, timeout_s: float = 30.0) -> Answer:
+def chat(address: Address, *, tokens: int = 8, timeout_s: float = 30.0) -> Answer:
     """Ask for a completion whose text depends on the weights alone."""
     question = {"role": "user", "content": "Hello"}
     body = {"messages": [question], "max_tokens": tokens, "temperature": 0, "seed": 1}
-    return ask(address, port, "/v1/chat/completions", body, timeout_s=timeout_s)
+    return ask(address, "/v1/chat/completions", body, timeout_s=timeout_s)
 
 
 def said(answer: Answer) -> str:
@@ -152,10 +166,10 @@ def said(answer: Answer) -> str:
     return str(answer.json["choices"][0]["message"]["content"])
 
 
-def cluster_address(client: KubeClient, namespace: str, name: str = "svc") -> tuple[str, int]:
+def cluster_address(client: KubeClient, node: Node, namespace: str, name: str = "svc") -> Address:
     """The address and port of a Service, as pods use them."""
     spec = client.get(kinds.SERVICES, namespace, name)["spec"]
-    return spec["clusterIP"], spec["ports"][0]["port"]
+    return Address(spec["clusterIP"], spec["ports"][0]["port"], node.network.device)
 
 
 def pods(client: KubeClient, namespace: str, selector: str | None = None) -> list[Json]:

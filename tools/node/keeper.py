@@ -19,6 +19,7 @@ import psutil
 from tools.node.layout import NodeLayout, NodePlan
 
 _CHUNK = 64 * 1024
+_METRIC = 100
 
 
 def main(arguments: list[str]) -> None:
@@ -57,7 +58,10 @@ def _connect(plan: NodePlan, pid: int) -> None:
     _run("ip", "address", "add", f"{network.gateway}/30", "dev", network.device)
     _run("ip", "link", "set", network.device, "up")
     for destination in (network.pods, plan.service_network):
-        _run("ip", "route", "add", destination, "via", network.address, "dev", network.device)
+        # All clusters have the same addresses for Services: of two nodes the one that came first is asked for them,
+        # and the other by who binds to its device.
+        metric = str(_METRIC + network.index)
+        _run("ip", "route", "add", destination, "via", network.address, "dev", network.device, "metric", metric)
 
 
 async def _relay(listener: socket.socket, port: int, inside: socket.socket) -> None:
