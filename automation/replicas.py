@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -31,7 +31,7 @@ from automation.stall_watch import StallWatch
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
-from kubeapi.errors import ApiError, Conflict, NotFound
+from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
@@ -40,6 +40,9 @@ from program.runtimes import runtime_for
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
+
+REFUSED_RETRY = timedelta(minutes=10)
+"""A right that is missing is missing for all pods; it is tried again now and then."""
 
 RETRY_S = 30.0
 
@@ -68,6 +71,7 @@ class Replicas:
         self._requeue = requeue
         self._on_stalled = on_stalled
         self._lock = threading.Lock()
+        self._mute_until = datetime.min.replace(tzinfo=UTC)
         self._replaced: dict[ServiceKey, Replaced] = {}
         self._stalled: dict[ServiceKey, dict[EngineStart, str]] = {}
 
@@ -146,7 +150,7 @@ class Replicas:
     def _tell(self, pod: Object, proof: Proof | None, *, wanted: bool, now: datetime) -> None:
         """Write on the pod what was found out, if it is not there already."""
         wish = condition_for(pod, proof, wanted=wanted)
-        if wish is None:
+        if wish is None or now < self._mute_until:
             return
         status, reason, message = wish
         metadata = pod["metadata"]
@@ -173,6 +177,8 @@ class Replicas:
         except ApiError as error:
             # Without a gate nothing hangs on it; with one, the kubelet's next word about the pod brings us back here.
             log.warning("Could not write on a pod what its engine answered", pod=metadata["name"], error=str(error))
+            if isinstance(error, Forbidden):
+                self._mute_until = now + REFUSED_RETRY
 
     def _replace(
         self, key: ServiceKey, cr: Object, pods: tuple[Object, ...], proofs: Proofs, *, now: datetime
@@ -204,7 +210,10 @@ class Replicas:
             # Told and tried again, so that the status still says what is wrong with the replica.
             log.warning("Could not delete a replica that does not serve", pod=name, error=str(error))
             self._requeue(key, RETRY_S)
-            return None
+            message = (
+                f"pod {name} does not answer a completion ({proof.message}) and could not be deleted: {error.message}"
+            )
+            return Problem(reason="CompletionFailed", message=message)
         count = before.count + 1 if before is not None else 1
         with self._lock:
             self._replaced[key] = Replaced(generation, count, name, now)

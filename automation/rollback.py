@@ -18,6 +18,7 @@ from components import naming
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.keys import ServiceKey
 from program.dialects.llmkube.conditions import Type
@@ -60,7 +61,7 @@ class Rollback:
     ) -> tuple[RenderedService, RolloutFacts]:
         """Return what is to be made, with the older template in place of one that failed, and what to say of it.
 
-        `wanted` says that the user asked for rollbacks. Raises ApiError when ReplicaSets cannot be read.
+        `wanted` says that the user asked for rollbacks. Raises ApiError when the API server cannot be asked.
         """
         wish = rendered_template_hash(rendered)
         served, made = served_hash(cr), ""
@@ -118,7 +119,11 @@ class Rollback:
     def _replica_sets(self, key: ServiceKey) -> list[Object]:
         """Ask for them when they are needed, which is seldom; no cache holds them."""
         selector = f"{naming.LABEL_SERVICE}={key.name}"
-        found: list[Object] = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
+        try:
+            found: list[Object] = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
+        except Forbidden as error:
+            log.warning("May not look for older templates; grant docs/install/rbac.yaml", error=str(error))
+            return []
         return found
 
 

@@ -142,6 +142,18 @@ def test_a_loop_without_the_right_to_ask_calls_no_replica_bad(scene: Scene) -> N
     assert scene.proxy.count("a") == 1 and not scene.proxy.others
 
 
+def test_a_loop_without_the_rights_to_act_says_so_and_goes_on(scene: Scene) -> None:
+    scene.proxy.other = lambda method, path, body: (
+        api_status(403, "Forbidden", "not allowed") if method in ("PATCH", "DELETE") else Say(body={})
+    )
+    scene.proxy.engines["good"] = lambda *_: token()
+    for _ in range(3):
+        scene.pass_(remembered("good"))
+    assert len(scene.writes("PATCH")) == 1, "a right that is missing is not tried again with every pass"
+    problem = fail(scene, "bad", 0)
+    assert problem is not None and not problem.terminal and "could not be deleted: not allowed" in problem.message
+
+
 def test_a_key_that_is_secret_is_not_needed(scene: Scene) -> None:
     proofs, _ = scene.pass_(remembered("a", gate=True), api_key=SecretKey(name="keys", key="one"))
     assert proofs is not None and proofs["a"] is not None and proofs["a"].serves

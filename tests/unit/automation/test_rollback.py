@@ -14,7 +14,7 @@ from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 from tests.support.builders import service
-from tests.support.pod_proxy import PodProxy, Say
+from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import pod as api_pod
 from tests.support.pods import remembered
 
@@ -166,6 +166,12 @@ def test_where_no_replica_set_has_the_template_any_more_it_is_said(proxy: PodPro
     proxy.other = lambda *_: Say(body={"items": [replica_set(NEW, "n")]})
     made, facts = Rollback(proxy.client).apply(KEY, custom_resource(), NEW, live(late=True), (), wanted=True)
     assert made is NEW and facts.failed is not None and "no ReplicaSet" in facts.failed.message
+
+
+def test_a_loop_that_may_not_see_replica_sets_takes_nothing_back(proxy: PodProxy) -> None:
+    proxy.other = lambda *_: api_status(403, "Forbidden", "cannot list replicasets")
+    made, facts = Rollback(proxy.client).apply(KEY, custom_resource(), NEW, live(late=True), (), wanted=True)
+    assert made is NEW and facts.failed is not None
 
 
 def test_a_pod_remembers_the_template_that_it_was_made_from() -> None:
