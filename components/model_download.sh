@@ -306,6 +306,7 @@ fetch() {
   done
 }
 
+# Fetches what the partial file lacks in one stream, by as many requests as it takes.
 fetch_stream() {
   rm -f "$ranged" "$ranged.journal"
   tries=0
