@@ -82,6 +82,25 @@ spec:
         state: {running: {startedAt: {{ $now | Quote }}}}
       {{ end }}
 ---
+# A busy machine renews a node's lease too late, and Kubernetes then says of the node's pods that they are not ready.
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-is-ready-again}
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchExpressions:
+      - {key: .metadata.deletionTimestamp, operator: DoesNotExist}
+      - {key: .status.phase, operator: In, values: [Running]}
+      - key: '.status.conditions.[] | select( .type == "Ready" ) | .status'
+        operator: In
+        values: ["False"]
+  delay: {durationMilliseconds: 2000}
+  next:
+    statusTemplate: |
+      conditions:
+      - {type: Ready, status: "True", lastTransitionTime: {{ Now | Quote }}}
+---
 apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage
 metadata: {name: pod-goes-when-asked}
