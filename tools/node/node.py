@@ -6,6 +6,7 @@ servers of this machine on `network.gateway`; nothing else is reachable from a p
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import http.client
 import json
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -49,10 +50,13 @@ class Node:
             ClusterError: it was not ready in time.
         """
         started = not lifecycle.runs(self.layout)
-        if started:
-            self._prepare()
-            lifecycle.start(self.layout)
         deadline = time.monotonic() + timeout_s
+        if started:
+            with _turn(deadline):
+                self._prepare()
+                lifecycle.start(self.layout)
+                # From now on its addresses are seen to be taken.
+                self._await(self._container_runtime_answers, "containerd", deadline)
         self._await(self._container_runtime_answers, "containerd", deadline)
         if started:
             self.load([image_set.pause()])
@@ -196,6 +200,22 @@ class Node:
         log = self.layout.log(program)
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:] if log.is_file() else []
         return f"the end of {log}:\n" + "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _turn(deadline: float) -> Iterator[None]:
+    """Wait until no other node of this machine is being started."""
+    with socket.socket(socket.AF_UNIX) as turn:
+        while True:
+            try:
+                # A name without a file: it is free again when its holder ends, whatever way.
+                turn.bind("\0herdsman-node-start")
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ClusterError("another node was being started for all the time given") from error
+                time.sleep(_POLL_S)
+        yield
 
 
 def _epoch(timestamp: str) -> float:
