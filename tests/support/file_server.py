@@ -197,15 +197,16 @@ class FileServer:
         with self.lock:
             self._at_once += not asks
         try:
-            for at in range(0, len(payload), 100_000):
-                piece = payload[at : at + 100_000]
+            step = min(100_000, int((self.bytes_per_s or 2e6) / 20))
+            for at in range(0, len(payload), step):
+                piece = payload[at : at + step]
                 if not asks:
                     # Counted first, so that nobody has received what is not counted yet.
                     with self.lock:
                         self.sent_bytes += len(piece)
                 handler.wfile.write(piece)
-                if self.bytes_per_s:
-                    time.sleep(len(piece) / self.bytes_per_s)
+                if limit := self.bytes_per_s:
+                    time.sleep(len(piece) / limit)
                 if self.chunk_pause_s and not asks:
                     time.sleep(self.chunk_pause_s)
         finally:
