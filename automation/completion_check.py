@@ -19,12 +19,13 @@ import structlog
 
 from automation.background import Background
 from automation.backoff import backoff_s
+from automation.engine_progress import has_moved, read_progress
 from automation.engine_start import EngineStart
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unreachable
 from kubeapi.exchange import Exchange
 from kubeapi.pods import PathRefused, ask_pod
-from program.runtimes.base import CompletionRequest
+from program.runtimes.base import CompletionRequest, ProgressMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +34,8 @@ FAILED_CAP_S = 60.0
 UNKNOWN_BASE_S = 15.0
 UNKNOWN_CAP_S = 600.0
 EVIDENCE_TIMEOUT_S = 5.0
+PROGRESS_S = 3.0
+"""Between two looks at the tokens of an engine that does not answer."""
 THREADS = 8
 CLOSED_AFTER = 5
 """Replicas in a row that no request reached, and none that one did: then the way to them is closed, and no new replica
@@ -85,24 +88,35 @@ class CompletionCheck:
         )
 
     def latest(
-        self, start: EngineStart, request: CompletionRequest | None, *, changed: Callable[[], None]
+        self,
+        start: EngineStart,
+        request: CompletionRequest | None,
+        *,
+        progress: ProgressMetrics | None = None,
+        changed: Callable[[], None],
     ) -> Proof | None:
         """Say what is known of a start; None while the first answer is awaited. Never blocks."""
         if request is None:
             return Proof("unknown", "its engine has no request that Herdsman could make without its key", final=True)
         found = self._answers.latest(
-            start, lambda before: self._counted(before, self.prove(start, request)), who="", changed=changed
+            start, lambda before: self._counted(before, self.prove(start, request, progress)), who="", changed=changed
         )
         if found is None and self._way_is_closed():
             return Proof("unknown", "requests reach no replica at all; it is being asked nevertheless")
         return found
 
-    def prove(self, start: EngineStart, request: CompletionRequest) -> Proof:
-        """Make the request now and judge the answer."""
+    def prove(self, start: EngineStart, request: CompletionRequest, progress: ProgressMetrics | None = None) -> Proof:
+        """Make the request now and judge the answer.
+
+        An engine with one slot lets it wait behind a long answer to somebody else. That is no failure, and `progress`,
+        read when the answer does not come in time, tells it.
+        """
         try:
             answer = self._ask(start, "POST", request.path, request.body, self._timeout_s)
         except (ApiError, PathRefused) as error:
             if isinstance(error, Unreachable) and error.timed_out and self._reachable(start):
+                if progress is not None and self._computes(start, progress):
+                    return Proof("unknown", f"POST {request.path} has to wait: it makes tokens for other requests")
                 return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
             if not isinstance(error, NotFound):  # a pod that is gone says nothing of the way to the others
                 self._note(start, reached=False)
@@ -139,6 +153,14 @@ class CompletionCheck:
             return False
         self._note(start, reached=True)
         return True
+
+    def _computes(self, start: EngineStart, progress: ProgressMetrics) -> bool:
+        """Look twice whether the engine makes tokens, for whomever."""
+        before = read_progress(self._client, start, progress)
+        if before.tokens is None:
+            return False
+        time.sleep(PROGRESS_S)
+        return has_moved(before, read_progress(self._client, start, progress))
 
     def _note(self, start: EngineStart, *, reached: bool) -> None:
         with self._lock:

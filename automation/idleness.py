@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from automation.background import Background
+from automation.engine_progress import samples
 from automation.engine_start import EngineStart
-from automation.stall_watch import samples
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
 from kubeapi.exchange import Exchange

@@ -123,8 +123,9 @@ class Replicas:
             return Proof("failed", stalled, tries=REPLACE_AFTER)
         if written is not None and written.state == "proved":
             return written
-        request = runtime_for(desired.engine).completion(desired)
-        found = self._check.latest(start, request, changed=lambda: self._requeue(key, 0.0))
+        runtime = runtime_for(desired.engine)
+        request, progress = runtime.completion(desired), runtime.progress(desired)
+        found = self._check.latest(start, request, progress=progress, changed=lambda: self._requeue(key, 0.0))
         due_s = self._check.due_in_s(start)
         if found is not None and not found.final and found.state != "proved" and due_s < float("inf"):
             self._requeue(key, due_s + 0.1)

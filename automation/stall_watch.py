@@ -7,9 +7,7 @@ too is called stalled. llama.cpp answers /metrics between two batches only, so n
 
 from __future__ import annotations
 
-import math
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -19,30 +17,17 @@ from functools import partial
 import structlog
 
 from automation.completion_check import Proof
+from automation.engine_progress import Reading, read_progress
 from automation.engine_start import EngineStart
 from automation.queue import WorkQueue
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError
-from kubeapi.pods import ask_pod
 from program.runtimes.base import CompletionRequest, ProgressMetrics
 
 log = structlog.get_logger(__name__)
 
 THREADS = 4
-METRICS_TIMEOUT_S = 5.0
 BLIND_FACTOR = 5
 """Metrics that do not answer are suspicious after so many times the time that a stall takes."""
-METRICS_PATH = "/metrics"
-
-_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One look at an engine's metrics; None where they did not answer, or do not say."""
-
-    running: float | None = None
-    tokens: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,28 +58,6 @@ def suspicious(progress: Progress, *, stall_s: float, now: float) -> bool:
     return now - progress.since >= stall_s * (BLIND_FACTOR if progress.blind else 1)
 
 
-def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
-    """Read the two metrics that show progress; both or nothing."""
-    found = samples(text, (metrics.running_requests, metrics.generated_tokens))
-    running, tokens = found.get(metrics.running_requests), found.get(metrics.generated_tokens)
-    return Reading(running, tokens) if running is not None and tokens is not None else Reading()
-
-
-def samples(text: str, names: tuple[str, ...]) -> dict[str, float]:
-    """Add up the samples of each of the named metrics in Prometheus' text, over all their labels."""
-    sums: dict[str, float] = {}
-    for name, value in _SAMPLE.findall(text):
-        if name not in names:
-            continue
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            sums[name] = sums.get(name, 0.0) + number
-    return sums
-
-
 @dataclass
 class _Followed:
     metrics: ProgressMetrics
@@ -113,7 +76,7 @@ class StallWatch:
     def __init__(
         self,
         client: KubeClient,
-        prove: Callable[[EngineStart, CompletionRequest], Proof],
+        prove: Callable[[EngineStart, CompletionRequest, ProgressMetrics], Proof],
         *,
         every_s: float,
         stall_s: float,
@@ -196,14 +159,14 @@ class StallWatch:
                 self._due.add_after(start, self._every_s * (1.0 - 0.1 * self._dice()))
 
     def _look(self, start: EngineStart, followed: _Followed) -> None:
-        reading = self._read(start, followed.metrics)
+        reading = read_progress(self._client, start, followed.metrics)
         now = self._clock()
         followed.progress = advanced(followed.progress, reading, now=now)
         if not suspicious(followed.progress, stall_s=self._stall_s, now=now):
             return
         silent_s = now - followed.progress.since
         log.info("An engine shows no progress", pod=start.pod, namespace=start.namespace, silent_s=round(silent_s))
-        proof = self._prove(start, followed.request)
+        proof = self._prove(start, followed.request, followed.metrics)
         followed.progress = None
         if proof.serves:
             return
@@ -212,14 +175,3 @@ class StallWatch:
                 return
         seen = "its metrics did not answer" if reading.running is None else "no token came of the requests in work"
         followed.stalled(f"{seen} for {silent_s:.0f} s, and it does not answer a completion: {proof.message}")
-
-    def _read(self, start: EngineStart, metrics: ProgressMetrics) -> Reading:
-        try:
-            answer = ask_pod(
-                self._client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
-            )
-        except ApiError:
-            return Reading()
-        if answer.status != 200 or not answer.whole:
-            return Reading()
-        return read_metrics(answer.body.decode("utf-8", "replace"), metrics)

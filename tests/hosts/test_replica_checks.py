@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from automation.completion_check import CompletionCheck
+from automation.engine_progress import Reading, read_metrics
 from automation.engine_start import EngineStart
 from automation.idleness import IdleCheck
-from automation.stall_watch import Reading, read_metrics
 from program.runtimes import runtime_for
 from tests.support.builders import service
 from tests.support.loop import eventually

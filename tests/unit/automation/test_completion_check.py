@@ -10,7 +10,7 @@ import pytest
 
 from automation.completion_check import CLOSED_AFTER, CompletionCheck, Proof
 from automation.engine_start import EngineStart
-from program.runtimes.base import CompletionRequest, small_completion
+from program.runtimes.base import CompletionRequest, ProgressMetrics, small_completion
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, api_status, token
 
@@ -102,6 +102,37 @@ def test_an_engine_that_takes_the_request_and_says_nothing_has_failed(proxy: Pod
     proxy.engines["p"] = lambda method, path, body: Say(after_s=1.5) if method == "POST" else Say(404)
     proof = check.prove(START, CHAT)
     assert (proof.state, proof.message) == ("failed", "POST /v1/chat/completions: no answer in 0.4 s")
+
+
+def test_a_request_that_waits_behind_others_is_no_failure(
+    proxy: PodProxy, check: CompletionCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("automation.completion_check.PROGRESS_S", 0.01)
+    decoded = iter(range(100))
+    metrics = ProgressMetrics(generated_tokens="tokens_total", running_requests="running")
+
+    def engine(method: str, path: str, body: bytes) -> Say:
+        if method == "POST":
+            return Say(after_s=1.5)
+        return Say(200, f"tokens_total {next(decoded)}\nrunning 1\n".encode()) if path == "/metrics" else Say(404)
+
+    proxy.engines["p"] = engine
+    proof = check.prove(START, CHAT, metrics)
+    assert proof.state == "unknown" and proof.serves and not proof.final
+    assert "makes tokens for other requests" in proof.message
+
+
+def test_a_request_that_waits_while_no_token_is_made_is_a_failure(
+    proxy: PodProxy, check: CompletionCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("automation.completion_check.PROGRESS_S", 0.01)
+    metrics = ProgressMetrics(generated_tokens="tokens_total", running_requests="running")
+
+    def engine(method: str, path: str, body: bytes) -> Say:
+        return Say(after_s=1.5) if method == "POST" else Say(200, b"tokens_total 7\nrunning 1\n")
+
+    proxy.engines["p"] = engine
+    assert check.prove(START, CHAT, metrics).state == "failed"
 
 
 def test_when_no_request_gets_through_nothing_is_said_of_the_engine(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from automation.completion_check import CompletionCheck
+from automation.engine_progress import Reading, read_metrics
 from automation.engine_start import EngineStart
-from automation.stall_watch import Progress, Reading, StallWatch, advanced, read_metrics, suspicious
+from automation.stall_watch import Progress, StallWatch, advanced, suspicious
 from program.runtimes.base import ProgressMetrics, small_completion
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, token

@@ -1,0 +1,66 @@
+"""Reads off an engine's metrics whether it computes. Called by `completion_check` and `stall_watch`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from automation.engine_start import EngineStart
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError
+from kubeapi.pods import ask_pod
+from program.runtimes.base import ProgressMetrics
+
+METRICS_TIMEOUT_S = 5.0
+METRICS_PATH = "/metrics"
+
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at an engine's metrics; None where they did not answer, or do not say."""
+
+    running: float | None = None
+    tokens: float | None = None
+
+
+def read_progress(client: KubeClient, start: EngineStart, metrics: ProgressMetrics) -> Reading:
+    """Ask an engine for its metrics now; an empty reading where they do not come."""
+    try:
+        answer = ask_pod(
+            client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
+        )
+    except ApiError:
+        return Reading()
+    if answer.status != 200 or not answer.whole:
+        return Reading()
+    return read_metrics(answer.body.decode("utf-8", "replace"), metrics)
+
+
+def has_moved(before: Reading, after: Reading) -> bool:
+    """Whether tokens were made between two readings."""
+    return before.tokens is not None and after.tokens is not None and after.tokens != before.tokens
+
+
+def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
+    """Read the two metrics that show progress; both or nothing."""
+    found = samples(text, (metrics.running_requests, metrics.generated_tokens))
+    running, tokens = found.get(metrics.running_requests), found.get(metrics.generated_tokens)
+    return Reading(running, tokens) if running is not None and tokens is not None else Reading()
+
+
+def samples(text: str, names: tuple[str, ...]) -> dict[str, float]:
+    """Add up the samples of each of the named metrics in Prometheus' text, over all their labels."""
+    sums: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(text):
+        if name not in names:
+            continue
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            sums[name] = sums.get(name, 0.0) + number
+    return sums
