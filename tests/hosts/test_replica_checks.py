@@ -113,7 +113,7 @@ def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[
     body = {"prompt": "Hi", "n_predict": 900, "ignore_eos": True}
     request = threading.Thread(target=server.ask, args=("POST", "/completion", body), daemon=True)
     request.start()
-    eventually(lambda: idle.ask(START, probe).state == "busy", what="a busy engine", timeout_s=20)
+    eventually(lambda: idle.ask(START, probe).state == "busy", what="a busy engine", timeout_s=60)
 
     def reading() -> Reading:
         answer = server.ask("GET", "/metrics")
@@ -121,7 +121,9 @@ def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[
 
     first = reading()
     assert first.running == 1 and first.tokens is not None
-    eventually(lambda: (reading().tokens or 0) > (first.tokens or 0), what="a token while the answer is made")
-    request.join(60)
-    eventually(lambda: idle.ask(START, probe).state == "idle", what="an idle engine", timeout_s=20)
+    eventually(
+        lambda: (reading().tokens or 0) > (first.tokens or 0), what="a token while the answer is made", timeout_s=60
+    )
+    request.join(180)
+    eventually(lambda: idle.ask(START, probe).state == "idle", what="an idle engine", timeout_s=60)
     idle.close()
