@@ -23,11 +23,11 @@ from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_diff import MISSING, Path, covers, expand, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, immutable_fields, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
-from components.providers.kubernetes_ownership import Drift, applied_fields, drift, owner_of, owns
+from components.providers.kubernetes_ownership import Drift, applied_fields, drift, inherited, owner_of, owns
 from components.providers.kubernetes_templates import keeping_script, same_template
 from components.providers.kubernetes_waiting import Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
-from kubeapi.client import KubeClient
+from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound, Unreachable
 from kubeapi.kinds import Kind
 
@@ -147,7 +147,7 @@ class KubernetesCalls:
             except NotFound:
                 continue
             except ApiError as error:
-                if _about_uid(error) and rounds <= _MAX_ROUNDS:
+                if (isinstance(error, Conflict) or _about_uid(error)) and rounds <= _MAX_ROUNDS:
                     continue
                 raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
 
@@ -162,6 +162,7 @@ class KubernetesCalls:
                 f'{objects.ADOPT_ANNOTATION}: "true" to take it over.',
             )
         if owner.ours:
+            live = self._inherited(call, kind, live)
             obj = keeping_script(obj, live)
         if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):
             obj = self._handed_over(call, kind, obj, live)
@@ -171,6 +172,18 @@ class KubernetesCalls:
             if call.preview and immutable_fields(error):
                 return None  # the preview of a replacement: what stands there will be gone by then
             raise
+
+    def _inherited(self, call: Call, kind: Kind, live: Json) -> Json:
+        """Take the place of the controller that made an object of ours, so that what it left behind goes."""
+        entries = inherited(live, self._manager)
+        if entries is None or call.preview:
+            return live
+        metadata = live["metadata"]
+        body = [
+            {"op": "replace", "path": "/metadata/managedFields", "value": entries},
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+        ]
+        return self._client.patch(kind, metadata.get("namespace"), metadata["name"], body, content_type=JSON_PATCH)
 
     def _apply(self, call: Call, kind: Kind, obj: Json, *, force: bool) -> Json:
         if not call.alive():

@@ -107,6 +107,23 @@ def applied_fields(live: Json, field_manager: str) -> Json | None:
     return None
 
 
+def inherited(live: Json, field_manager: str) -> list[Json] | None:
+    """Give the managedFields in which we stand in the place of the controller that made an object of ours.
+
+    None when we applied the object before, or nobody can be told to be its maker: the one who wrote its owner
+    references, in updates. As long as fields are its, an apply of ours takes none of them away; what people and other
+    controllers wrote stays theirs. After the same rule as client-go's csaupgrade.
+    """
+    entries = (live.get("metadata") or {}).get("managedFields") or []
+    if applied_fields(live, field_manager) is not None:
+        return None
+    for at, entry in enumerate(entries):
+        written = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:ownerReferences")
+        if entry.get("operation") == "Update" and not entry.get("subresource") and written is not None:
+            return [*entries[:at], {**entry, "manager": field_manager, "operation": "Apply"}, *entries[at + 1 :]]
+    return None
+
+
 def owns(live: Json, field_manager: str, path: tuple[str, ...]) -> bool:
     """Tell whether a manager applied the field at a path of object keys, or all of an atomic object around it."""
     fields: Any = applied_fields(live, field_manager)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components.providers.kubernetes_diff import MISSING, path_text
-from components.providers.kubernetes_ownership import drift, managers_words, owner_of, owns
+from components.providers.kubernetes_ownership import drift, inherited, managers_words, owner_of, owns
 
 ME = "herdsman"
 
@@ -150,3 +150,14 @@ def test_owning_a_path() -> None:
     assert not owns(obj, ME, ("spec", "template"))
     assert not owns(live(None), ME, ("spec", "replicas"))
     assert not owns(live({}), ME, ("spec", "replicas"))
+
+
+def test_we_inherit_from_the_controller_that_made_an_object_and_from_nobody_else() -> None:
+    made = {**entry("llmkube"), "fieldsV1": {"f:metadata": {"f:ownerReferences": {}}, "f:spec": {}}}
+    labelled = {**entry("kubectl-label"), "fieldsV1": {"f:metadata": {"f:labels": {}}}}
+    scaled = {**entry("llmkube", subresource="scale"), "fieldsV1": made["fieldsV1"]}
+    entries = inherited(live(None, managedFields=[labelled, made, scaled]), ME)
+    assert entries == [labelled, {**made, "manager": ME, "operation": "Apply"}, scaled]
+    ours = entry(ME, "Apply")
+    for others in ([labelled, scaled], [made, ours], [{**made, "operation": "Apply"}], []):
+        assert inherited(live(None, managedFields=others), ME) is None

@@ -1,0 +1,86 @@
+"""A namespace that LLMKube looked after until now: its objects are taken over as they are, and follow their specs."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+from components.priority_classes import priority_classes
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.kubelet import pods_of, say_ready
+from tests.support.loop import deployed, edit, eventually, loop_process, model, service, settled
+
+Json = dict[str, Any]
+VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
+PROTECTED = "karpenter.sh/do-not-disrupt"
+
+
+def as_llmkube_left_it(ours: Json) -> Json:
+    """The same Deployment, written by another manager in updates, with what LLMKube would have left behind."""
+    kept = ("name", "labels", "ownerReferences")
+    made = copy.deepcopy({**ours, "metadata": {field: ours["metadata"][field] for field in kept}})
+    del made["status"]
+    template = made["spec"]["template"]["metadata"]
+    template["annotations"] = {**(template.get("annotations") or {}), "team": "a", "left": "behind"}
+    return made
+
+
+def service_as_llmkube_left_it(client: KubeClient, namespace: str) -> tuple[str, str]:
+    """Put another manager's Service in the place of ours; gives its uid and its address."""
+    ours = client.get(kinds.SERVICES, namespace, "svc")
+    client.delete(kinds.SERVICES, namespace, "svc")
+    spec = {field: ours["spec"][field] for field in ("ports", "selector", "type")}
+    metadata = {field: ours["metadata"][field] for field in ("name", "labels", "ownerReferences")}
+    body = {**ours, "metadata": metadata, "spec": spec}
+    made = client.create(kinds.SERVICES, namespace, body, field_manager="llmkube")
+    return made["metadata"]["uid"], made["spec"]["clusterIP"]
+
+
+def test_what_llmkube_made_is_kept_and_what_it_left_behind_goes(
+    client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, namespace: str, tmp_path: Path
+) -> None:
+    for document in priority_classes():
+        client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
+    model(client, namespace)
+    cr = service(client, namespace, podAnnotations={"team": "a"}, replicas=2, **VLLM)
+    with loop_process(loop_kubeconfig, tmp_path) as loop:
+        ours = deployed(client, namespace)
+        settled(client, namespace)
+        loop.stop()
+        client.delete(kinds.DEPLOYMENTS, namespace, "svc")
+        eventually(lambda: not client.list(kinds.DEPLOYMENTS, namespace)["items"], what="no Deployment")
+        theirs = client.create(kinds.DEPLOYMENTS, namespace, as_llmkube_left_it(ours), field_manager="llmkube")
+
+        address = service_as_llmkube_left_it(client, namespace)
+        shutil.rmtree(loop.state)  # it never knew of this Deployment
+        loop.start()
+        eventually(lambda: "left" not in noted(client, namespace), what="what nobody asks for to go")
+        live = deployed(client, namespace)
+        assert live["metadata"]["uid"] == theirs["metadata"]["uid"] and live["spec"]["replicas"] == 2
+        assert live["metadata"]["ownerReferences"][0]["uid"] == cr["metadata"]["uid"]
+        assert noted(client, namespace)["team"] == "a"
+        kept = client.get(kinds.SERVICES, namespace, "svc")
+        assert (kept["metadata"]["uid"], kept["spec"]["clusterIP"]) == address
+        edit(client, namespace, podAnnotations=None)
+        eventually(lambda: "team" not in noted(client, namespace), what="an annotation taken out to go")
+
+        # What protects a start goes from the pods that serve, and stays in the template (no restart).
+        serving = pods_of(client, namespace)[-1]
+        assert PROTECTED in serving["metadata"]["annotations"]
+        say_ready(client, serving)
+        name = serving["metadata"]["name"]
+        eventually(lambda: PROTECTED not in protection(client, namespace, name), what="a pod that serves to be movable")
+        assert PROTECTED in noted(client, namespace)
+
+
+def protection(client: KubeClient, namespace: str, pod: str) -> Json:
+    metadata: Json = client.get(kinds.PODS, namespace, pod)["metadata"]
+    return dict(metadata.get("annotations") or {})
+
+
+def noted(client: KubeClient, namespace: str) -> Json:
+    template: Json = client.get(kinds.DEPLOYMENTS, namespace, "svc")["spec"]["template"]["metadata"]
+    return dict(template.get("annotations") or {})
