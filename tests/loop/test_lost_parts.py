@@ -17,7 +17,7 @@ from tests.support.kubelet import pods_of, say_ready
 from tests.support.loop import LoopProcess, await_condition, condition, eventually, model, service, status
 
 Json = dict[str, Any]
-VLLM = {"runtime": "vllm", "skipModelInit": True}
+VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
 SILENT = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
 
 

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from tests.support.loop import (
 from tests.support.storm import Storm
 from tools.localcluster import LocalCluster
 
-VLLM = {"runtime": "vllm", "skipModelInit": True}
+VLLM: dict[str, Any] = {"runtime": "vllm", "skipModelInit": True}
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_c8_a_gpu_of_the_services_own_gets_an_image_for_it(accelerator: str | No
     model = DesiredModel(
         name="base",
         source=parse_source("https://example.com/m.gguf"),
-        **({"accelerator": accelerator} if accelerator else {}),  # type: ignore[arg-type]
+        **({"accelerator": accelerator} if accelerator else {}),
     )
     rendered = render(parse_service(service(resources={"gpu": 1}), model), RenderOptions())
     [deployment] = [o.manifest for o in rendered.objects if o.kind == "Deployment"]
