@@ -53,6 +53,8 @@ def engine_of(pod: Object) -> Object:
         kept["gate"] = True
     if state.get("restartCount"):
         kept["restarts"] = state["restartCount"]
+    if not _is_replica(pod["metadata"]):
+        kept["foreign"] = True
     kept["created"] = pod["metadata"].get("creationTimestamp", "")
     kept["template"] = intern((pod["metadata"].get("labels") or {}).get("pod-template-hash", ""))
     return kept
@@ -68,9 +70,22 @@ def start_of(pod: Object) -> EngineStart | None:
     )
 
 
+def is_foreign(pod: Object) -> bool:
+    """Whether a remembered pod carries a service's label and is no replica of its Deployment."""
+    return bool((pod.get("engine") or {}).get("foreign"))
+
+
 def is_healthy(pod: Object) -> bool:
     """Whether the kubelet calls all containers of a remembered pod ready."""
     return bool((pod.get("engine") or {}).get("healthy")) and not pod["metadata"]["deleting"]
+
+
+def _is_replica(metadata: Object) -> bool:
+    """A Deployment's pods belong to its ReplicaSets, which are named `<deployment>-<hash>`."""
+    service = (metadata.get("labels") or {}).get(naming.LABEL_SERVICE, "")
+    owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    name = str(owner.get("name", ""))
+    return owner.get("kind") == "ReplicaSet" and name.rpartition("-")[0] == naming.deployment_name(service)
 
 
 def _http_port(container: Object) -> int:

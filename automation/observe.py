@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from automation.engine_start import is_foreign
 from automation.placement import LiveHost
 from automation.plan import LiveObject, ObjectName
 from automation.watch import World, priority_class_of
@@ -88,7 +89,7 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
     )
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
-    pods = tuple(_as_left(world, pod) for pod in world.index.pods(key.namespace, key.name))
+    pods = tuple(_as_left(world, pod) for pod in world.index.pods(key.namespace, key.name) if not is_foreign(pod))
     cr = world.services.get(key.namespace, key.name) or {}
     return Observed(
         live=live,

@@ -23,6 +23,8 @@ Object = dict[str, Any]
 
 NODES_SETTLE_S = 1.0
 """Nodes come and go in crowds; those who wait for one are looked at again once for all of them."""
+MOST_VERDICTS = 4096
+"""Different wishes of pods that are remembered with what the nodes have to say to them."""
 
 
 class Scheduling:
@@ -169,6 +171,8 @@ class Scheduling:
             known = never_fits(pod["needs"], pod["node_selector"], nodes)
             with self._lock:
                 if self._nodes is nodes:
+                    if len(self._verdicts) >= MOST_VERDICTS:
+                        self._verdicts.clear()
                     self._verdicts[asked] = known
         return known
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from automation import trim
-from automation.engine_start import EngineStart, is_healthy, start_of
+from automation.engine_start import EngineStart, is_foreign, is_healthy, start_of
 from components import naming
 
 Json = dict[str, Any]
@@ -64,3 +66,18 @@ def test_what_was_found_out_before_is_read_from_the_pod() -> None:
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
     assert trim.pod(pod(conditions=[told]))["engine"]["completed"] == (True, "Answered", "containerd://c2")
+
+
+@pytest.mark.parametrize(
+    ("owner", "foreign"),
+    [
+        ({"kind": "ReplicaSet", "name": "chat-5d8f", "controller": True}, False),
+        ({"kind": "ReplicaSet", "name": "chat-large-5d8f", "controller": True}, True),
+        ({"kind": "ReplicaSet", "name": "chat-5d8f"}, True),
+        ({"kind": "Job", "name": "chat-5d8f", "controller": True}, True),
+        (None, True),
+    ],
+)
+def test_a_pod_that_only_carries_a_services_label_is_no_replica_of_it(owner: Json | None, foreign: bool) -> None:
+    owners = [owner] if owner else []
+    assert is_foreign(trim.pod(pod(labels={naming.LABEL_SERVICE: "chat"}, ownerReferences=owners))) is foreign
