@@ -16,21 +16,21 @@ from typing import Any
 
 import structlog
 
-from automation.checks import Checks
+from automation.admission.quota import claim_of
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
-from automation.metrics import Metrics
 from automation.observe import Observed, observe, service_facts
 from automation.plan import LiveObject, make_plan
-from automation.quota import claim_of
-from automation.readiness import Proofs, counted
-from automation.rollout import OPEN
+from automation.serving.checks import Checks
+from automation.serving.readiness import Proofs, counted
+from automation.serving.rollout import OPEN
 from automation.status_writer import StatusWriter
 from automation.story import advice, story
-from automation.tracing import span
+from automation.telemetry.metrics import Metrics
+from automation.telemetry.tracing import span
 from automation.want import Wanted, want
 from automation.watch import World, models_of
 from components import naming

@@ -18,25 +18,25 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from agent.server.source_policy import SourcePolicy
-from automation.checks import Checks
+from automation.admission.quota_controller import QuotaController
 from automation.controller import Controller
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import EngineFailed, ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.events import EventRecorder
-from automation.health import HealthServer
 from automation.leader import LeaseElector
-from automation.metrics import Metrics
-from automation.model_controller import ModelController
-from automation.model_probe import ModelProbe
-from automation.prefetch import Prefetcher
+from automation.models.model_controller import ModelController
+from automation.models.model_probe import ModelProbe
+from automation.models.prefetch import Prefetcher
+from automation.models.source_credentials import SecretReader
+from automation.models.transfers import TransferWatch
 from automation.queue import WorkQueue
-from automation.quota_controller import QuotaController
-from automation.service_metrics import ServiceCollector
+from automation.serving.checks import Checks
 from automation.settings import SYSTEM_NAMESPACE, Settings
-from automation.source_credentials import SecretReader
-from automation.tracing import TracingUnavailable, span, start_tracing
-from automation.transfers import TransferWatch
+from automation.telemetry.health import HealthServer
+from automation.telemetry.metrics import Metrics
+from automation.telemetry.service_metrics import ServiceCollector
+from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from automation.engine_start import is_foreign
-from automation.placement import LiveHost
+from automation.admission.placement import LiveHost
 from automation.plan import LiveObject, ObjectName
+from automation.serving.engine_start import is_foreign
 from automation.watch import World, priority_class_of
 from components import naming
 from components.deployment import is_stopped

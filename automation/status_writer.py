@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from automation.status_ownership import clear_status, written_by_another
-from automation.tracing import span
+from automation.telemetry.tracing import span
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, NotFound

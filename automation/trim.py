@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sys import intern
 from typing import Any
 
-from automation.engine_start import engine_of
+from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
 from program.desired.errors import SpecInvalid

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from automation.admission.placement import place
 from automation.observe import Observed, live_hosts, scaled_elsewhere
-from automation.placement import place
 from automation.watch import World
 from components import naming
 from components.extensions import asked_in_vain

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from automation import trim
+from automation.admission.quota import Denial, QuotaName, quota_of
+from automation.admission.quota_book import QuotaBook
+from automation.admission.scheduling import Scheduling
 from automation.optional_apis import OptionalApis
-from automation.quota import Denial, QuotaName, quota_of
-from automation.quota_book import QuotaBook
-from automation.scheduling import Scheduling
 from automation.service_index import ServiceIndex
 from automation.service_index import models_of as models_of
 from automation.settings import SYSTEM_NAMESPACE
@@ -45,7 +45,7 @@ class World:
         enqueue_after: Callable[[ServiceKey, float], None] | None = None,
     ) -> None:
         self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
-        """Is told of each change of a pod, in the informer's thread (`automation.transfers`)."""
+        """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
         self._enqueue_model = enqueue_model

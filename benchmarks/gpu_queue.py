@@ -8,7 +8,7 @@ import random
 import sys
 import time
 
-from automation.gpu_queue import GpuQueue, Waiting
+from automation.admission.gpu_queue import GpuQueue, Waiting
 from program.desired.keys import ServiceKey
 
 LIMIT_MS = 50.0

@@ -1,4 +1,4 @@
-"""The pods by which `herdsman cache` looks into a model cache and clears it. Pure; `automation.cache_pods` runs them.
+"""The pods by which `herdsman cache` looks into a model cache and clears it. Pure; `automation.models` runs them.
 
 They use the image of the init containers, run as its user, not root, and end by themselves: no command that was
 interrupted leaves one running.

@@ -1,6 +1,6 @@
 """The Job that fetches a model into its namespace's cache before any service asks for it. Pure.
 
-Called by `automation.prefetch`, which makes it as it is: a Job runs once and is no resource of a stack (docs/adr/0007).
+Called by `automation.models`, which makes it as it is: a Job runs once and is no resource of a stack (docs/adr/0007).
 Name, labels and containers are LLMKube's.
 """
 

@@ -1,6 +1,6 @@
 """Prove to a source who asks: a bearer token, or the signature of an S3 request. Pure.
 
-Made by `automation.source_credentials` out of a Secret; `agent.server.remote` asks for the headers of each request, and
+Made by `automation.models` out of a Secret; `agent.server.remote` asks for the headers of each request, and
 never for a request that goes to another server than the one that was meant. The signature is AWS Signature Version 4,
 as "Authenticating Requests (AWS Signature Version 4)" of the S3 API reference defines it.
 """

@@ -1,6 +1,6 @@
 """Read what a GGUF file says of itself from its first bytes, whoever wrote them.
 
-Called by `agent.server.remote` (over ranges of a remote file) and `automation.model_probe` (over local files). Pure:
+Called by `agent.server.remote` (over ranges of a remote file) and `automation.models` (over local files). Pure:
 bytes come from a `Reader`. The format is that of the GGUF specification, versions 2 and 3, little-endian. Every length
 and count is hostile until checked: nothing is kept but two dozen short values, and the bytes read are bounded.
 """

@@ -1,6 +1,6 @@
 """Read the header of a remote GGUF file without the file: by ranges, a few MiB at most.
 
-Called by `automation.model_probe`. Calls `agent.server.remote` for each range and `agent.server.gguf_header` for what
+Called by `automation.models`. Calls `agent.server.remote` for each range and `agent.server.gguf_header` for what
 the bytes mean.
 """
 

@@ -1,6 +1,6 @@
 """Speak HTTP to the servers that hold models: guarded, pinned, bounded in time, with typed errors.
 
-Called by `agent.server.download` (ranges of a file), `agent.server.peek` (its header) and `automation.model_probe` (its
+Called by `agent.server.download` (ranges of a file), `agent.server.peek` (its header) and `automation.models` (its
 state). Calls `agent.server.source_policy` before each connection. An address is resolved once and that very address is
 dialled; each redirect is checked like a first request. Proxies of the environment are not used: a proxy would dial for
 us, unguarded.

@@ -1,6 +1,6 @@
 """Decide which addresses and paths a model may be read from, before anything is opened.
 
-Called by `agent.server.remote`, `agent.server.download` and `automation.model_probe`. People who may write a Model may
+Called by `agent.server.remote`, `agent.server.download` and `automation.models`. People who may write a Model may
 make us send requests; without this guard they could reach what only we can reach: metadata services, loopback, the
 cluster's own network. So only public addresses are dialled, and files are read only below roots that an operator named.
 """

@@ -92,7 +92,7 @@ def run(
     from agent.server.ports import is_free
     from agent.server.source_policy import SourcePolicy
     from agent.server.store import StoreInUse
-    from automation.logs import configure_logging
+    from automation.telemetry.logs import configure_logging
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
 

@@ -1,8 +1,8 @@
 """`herdsman cache`: what lies in the model caches, what uses it, what can go, and what should be there already.
 
 Works with the rights of whoever calls it, and without a loop. Looks into a claim by a pod that mounts it
-(`automation.cache_pods`), since nothing else can; which Models and services use what is decided by
-`automation.cache_inventory`.
+(`automation.models.cache_pods`), since nothing else can; which Models and services use what is decided by
+`automation.models.cache_inventory`.
 
 Exit codes: 0 done (`prune` without `--yes` only tells), 1 something could not be looked at, deleted or fetched.
 """
@@ -18,7 +18,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from automation.cache_inventory import (
+from automation.cli.get import duration_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.models.cache_inventory import (
     Entry,
     InventoryBroken,
     Usage,
@@ -29,12 +31,10 @@ from automation.cache_inventory import (
     outcomes,
     to_prune,
 )
-from automation.cache_pods import START_TIMEOUT_S, CacheUnreachable, check_bound, run_pod, why_pending
-from automation.cli.get import duration_text
-from automation.cli.output import OutputFormat, complain, print_json, print_table
-from automation.prefetch import last_words
+from automation.models.cache_pods import START_TIMEOUT_S, CacheUnreachable, check_bound, run_pod, why_pending
+from automation.models.prefetch import last_words
+from automation.models.transfers import CONTAINER, progress_of
 from automation.settings import Settings
-from automation.transfers import CONTAINER, progress_of
 from components import naming
 from components.cache_pod import inspector_pod, pruning_pod
 from components.options import RenderOptions

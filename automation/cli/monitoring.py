@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from automation.cli.output import complain
-from automation.monitoring.documents import documents
+from automation.telemetry.monitoring.documents import documents
 
 
 def monitoring(

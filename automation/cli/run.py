@@ -31,9 +31,9 @@ def run(
     # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
     from pydantic import ValidationError
 
-    from automation.logs import configure_logging
     from automation.loop import Loop, LoopFailed
     from automation.settings import Settings
+    from automation.telemetry.logs import configure_logging
     from kubeapi.errors import KubeError
     from tools.toolchain import ToolMissing
 

@@ -23,7 +23,7 @@ from automation.engine.port import (
     Stack,
 )
 from automation.engine.sharding import CAPACITY, Sharding
-from automation.tracing import span
+from automation.telemetry.tracing import span
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 

@@ -1,6 +1,6 @@
 """One service, fully resolved: what a dialect parses a custom resource into, and everything below it builds from.
 
-Dialects create these; `components` render them for Kubernetes, `automation.placement` turns them into host plans.
+Dialects create these; `components` render them for Kubernetes, `automation.admission` turns them into host plans.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from automation.admission.quota import QuotaClaim, QuotaName
+from automation.admission.quota_controller import QuotaController, running_claims
 from automation.observe import observe
 from automation.optional_apis import OptionalApis
-from automation.quota import QuotaClaim, QuotaName
-from automation.quota_controller import QuotaController, running_claims
 from automation.watch import World
 from components import naming
 from kubeapi import kinds

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from automation.monitoring.engine_metrics import LLAMA_CPP
+from automation.telemetry.monitoring.engine_metrics import LLAMA_CPP
 from tests.support.controlplane import eventually
 from tools.tiny_model import write_tiny_model
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from automation.completion_check import CompletionCheck
-from automation.engine_progress import Reading, read_metrics
-from automation.engine_start import EngineStart
-from automation.idleness import IdleCheck
+from automation.serving.completion_check import CompletionCheck
+from automation.serving.engine_progress import Reading, read_metrics
+from automation.serving.engine_start import EngineStart
+from automation.serving.idleness import IdleCheck
 from program.runtimes import runtime_for
 from tests.support.builders import service
 from tests.support.loop import eventually

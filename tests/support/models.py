@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from automation import trim
-from automation.model_controller import ModelController
-from automation.model_probe import ModelProbe, ProbeSettings, SourcePolicy
-from automation.prefetch import Prefetcher
-from automation.source_credentials import SecretReader
-from automation.transfers import TransferWatch
+from automation.models.model_controller import ModelController
+from automation.models.model_probe import ModelProbe, ProbeSettings, SourcePolicy
+from automation.models.prefetch import Prefetcher
+from automation.models.source_credentials import SecretReader
+from automation.models.transfers import TransferWatch
 from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from automation.acceleration import Acceleration, parse, reported
+from automation.serving.acceleration import Acceleration, parse, reported
 from program.desired.engines import Vllm
 from program.desired.facts import AccelerationFacts
 from program.desired.model import Gpu

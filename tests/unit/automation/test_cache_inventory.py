@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from automation.cache_inventory import (
+from automation.models.cache_inventory import (
     Directory,
     InventoryBroken,
     Usage,
@@ -22,7 +22,7 @@ from automation.cache_inventory import (
     outcomes,
     to_prune,
 )
-from automation.cache_pods import CacheUnreachable, check_bound, why_pending
+from automation.models.cache_pods import CacheUnreachable, check_bound, why_pending
 from components.cache_pod import inspector_pod, pruning_pod
 from components.options import RenderOptions
 from program.dialects.llmkube.source import cache_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from automation.capacity import NodeCapacity, largest_memory_bytes, never_fits
+from automation.admission.capacity import NodeCapacity, largest_memory_bytes, never_fits
 
 GPU = "nvidia.com/gpu"
 NODES = (

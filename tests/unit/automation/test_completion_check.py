@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from automation.completion_check import CLOSED_AFTER, CompletionCheck, Proof
-from automation.engine_start import EngineStart
+from automation.serving.completion_check import CLOSED_AFTER, CompletionCheck, Proof
+from automation.serving.engine_start import EngineStart
 from program.runtimes.base import CompletionRequest, ProgressMetrics, small_completion
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, api_status, token
@@ -107,7 +107,7 @@ def test_an_engine_that_takes_the_request_and_says_nothing_has_failed(proxy: Pod
 def test_a_request_that_waits_behind_others_is_no_failure(
     proxy: PodProxy, check: CompletionCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("automation.completion_check.PROGRESS_S", 0.01)
+    monkeypatch.setattr("automation.serving.completion_check.PROGRESS_S", 0.01)
     decoded = iter(range(100))
     metrics = ProgressMetrics(generated_tokens="tokens_total", running_requests="running")
 
@@ -125,7 +125,7 @@ def test_a_request_that_waits_behind_others_is_no_failure(
 def test_a_request_that_waits_while_no_token_is_made_is_a_failure(
     proxy: PodProxy, check: CompletionCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("automation.completion_check.PROGRESS_S", 0.01)
+    monkeypatch.setattr("automation.serving.completion_check.PROGRESS_S", 0.01)
     metrics = ProgressMetrics(generated_tokens="tokens_total", running_requests="running")
 
     def engine(method: str, path: str, body: bytes) -> Say:
@@ -138,7 +138,7 @@ def test_a_request_that_waits_while_no_token_is_made_is_a_failure(
 def test_when_no_request_gets_through_nothing_is_said_of_the_engine(
     proxy: PodProxy, check: CompletionCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("automation.completion_check.EVIDENCE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("automation.serving.completion_check.EVIDENCE_TIMEOUT_S", 0.2)
     proxy.engines["p"] = lambda *_: Say(after_s=1.0)
     assert check.prove(START, CHAT).state == "unknown"
 

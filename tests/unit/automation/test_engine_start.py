@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from automation import trim
-from automation.engine_start import EngineStart, is_foreign, is_healthy, start_of
+from automation.serving.engine_start import EngineStart, is_foreign, is_healthy, start_of
 from components import naming
 
 Json = dict[str, Any]

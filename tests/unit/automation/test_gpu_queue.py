@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from automation.gpu_queue import DEVICE_CLAIMS, GpuQueue, Waiting, waited_resource
+from automation.admission.gpu_queue import DEVICE_CLAIMS, GpuQueue, Waiting, waited_resource
 from program.desired.keys import ServiceKey
 
 NVIDIA = "nvidia.com/gpu"

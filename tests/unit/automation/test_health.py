@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from automation.health import HealthServer
-from automation.metrics import Metrics
+from automation.telemetry.health import HealthServer
+from automation.telemetry.metrics import Metrics
 
 
 class State:

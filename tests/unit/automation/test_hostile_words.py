@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from automation import idleness
-from automation.completion_check import judge
-from automation.metrics import Metrics
 from automation.observe import age_s
+from automation.serving import idleness
+from automation.serving.completion_check import judge
+from automation.telemetry.metrics import Metrics
 from automation.watch import World
 from components import naming
 from kubeapi.client import KubeClient

@@ -13,7 +13,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automation.logs import REDACTED, configure_logging, redact
+from automation.telemetry.logs import REDACTED, configure_logging, redact
 
 
 @pytest.fixture

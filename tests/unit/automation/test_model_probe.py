@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from agent.server.credentials import Credentials, S3Signer
-from automation.model_probe import ModelProbe, ProbeSettings, SourcePolicy
-from automation.source_credentials import SecretUnreadable
+from automation.models.model_probe import ModelProbe, ProbeSettings, SourcePolicy
+from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.model import ModelSource, SourceKind
 from program.dialects.llmkube.source import parse_source

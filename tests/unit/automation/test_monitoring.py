@@ -12,15 +12,15 @@ import promql_parser
 import pytest
 import yaml
 
+from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
-from automation.metrics import Metrics
-from automation.monitoring.alerts import ALERTS
-from automation.monitoring.dashboards import dashboards
-from automation.monitoring.documents import documents
-from automation.monitoring.engine_metrics import BY_PREFIX
-from automation.monitoring.grafana import COLUMNS
-from automation.quota import Quota, QuotaName, QuotaUsage
-from automation.service_metrics import ServiceCollector
+from automation.telemetry.metrics import Metrics
+from automation.telemetry.monitoring.alerts import ALERTS
+from automation.telemetry.monitoring.dashboards import dashboards
+from automation.telemetry.monitoring.documents import documents
+from automation.telemetry.monitoring.engine_metrics import BY_PREFIX
+from automation.telemetry.monitoring.grafana import COLUMNS
+from automation.telemetry.service_metrics import ServiceCollector
 from program.dialects.llmkube.conditions import Reason, Type
 
 Json = dict[str, Any]

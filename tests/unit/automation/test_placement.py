@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.placement import LiveHost, place
+from automation.admission.placement import LiveHost, place
 
 
 def test_a_pin_wins_even_while_its_host_is_away() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.preemption import Nominee, PreemptionBook, Victim, explain
+from automation.admission.preemption import Nominee, PreemptionBook, Victim, explain
 from program.desired.keys import ServiceKey
 
 LOW, HIGH, OTHER = (ServiceKey("llmkube", "ns", name) for name in ("low", "chat", "other"))

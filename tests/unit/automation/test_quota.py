@@ -8,9 +8,19 @@ from typing import Any
 
 import pytest
 
-from automation.quota import NOTHING, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, claim_of, over_use, quota_of
-from automation.quota_book import QuotaBook
-from automation.quota_controller import quota_status
+from automation.admission.quota import (
+    NOTHING,
+    Quota,
+    QuotaClaim,
+    QuotaName,
+    QuotaUsage,
+    admit,
+    claim_of,
+    over_use,
+    quota_of,
+)
+from automation.admission.quota_book import QuotaBook
+from automation.admission.quota_controller import quota_status
 from program.desired.engines import Tgi
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelSource, SourceKind

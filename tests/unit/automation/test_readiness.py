@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from automation.completion_check import Proof
-from automation.readiness import REPLACEMENT_S, Replaced, condition_for, counted, to_replace, written_proof
+from automation.serving.completion_check import Proof
+from automation.serving.readiness import REPLACEMENT_S, Replaced, condition_for, counted, to_replace, written_proof
 from program.desired.facts import HostedFacts, PodFacts, ServiceFacts
 from tests.support.pods import remembered as pod
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from automation.completion_check import CompletionCheck
 from automation.events import EventRecorder
-from automation.readiness import MOST_REPLACED, Proofs
-from automation.replicas import Replicas
-from automation.stall_watch import StallWatch
+from automation.serving.completion_check import CompletionCheck
+from automation.serving.readiness import MOST_REPLACED, Proofs
+from automation.serving.replicas import Replicas
+from automation.serving.stall_watch import StallWatch
 from program.desired.engines import SecretKey
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from automation.rollback import Rollback, Template, failure, template_of, with_template, written_rollback
-from automation.rollout import rendered_template_hash
+from automation.serving.rollback import Rollback, Template, failure, template_of, with_template, written_rollback
+from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render
 from components.rendered import RenderedService

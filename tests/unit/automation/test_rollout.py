@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from automation.engine_start import EngineStart
-from automation.idleness import IdleCheck, Idleness, judge
-from automation.rollout import (
+from automation.serving.engine_start import EngineStart
+from automation.serving.idleness import IdleCheck, Idleness, judge
+from automation.serving.rollout import (
     OPEN,
     crash_loops,
     deferred,

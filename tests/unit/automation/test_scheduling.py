@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from automation import trim
-from automation.scheduling import Scheduling
+from automation.admission.scheduling import Scheduling
 from automation.service_index import ServiceIndex
 from components import naming
 from program.desired.keys import ServiceKey

@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from automation.metrics import Metrics
-from automation.quota import Quota, QuotaName, QuotaUsage
-from automation.service_metrics import ServiceCollector
+from automation.admission.quota import Quota, QuotaName, QuotaUsage
+from automation.telemetry.metrics import Metrics
+from automation.telemetry.service_metrics import ServiceCollector
 
 Json = dict[str, Any]
 Samples = dict[tuple[str, tuple[str, ...]], float]

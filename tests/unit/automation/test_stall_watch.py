@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from automation.completion_check import CompletionCheck
-from automation.engine_progress import Reading, read_metrics
-from automation.engine_start import EngineStart
-from automation.stall_watch import Progress, StallWatch, advanced, suspicious
+from automation.serving.completion_check import CompletionCheck
+from automation.serving.engine_progress import Reading, read_metrics
+from automation.serving.engine_start import EngineStart
+from automation.serving.stall_watch import Progress, StallWatch, advanced, suspicious
 from program.runtimes.base import ProgressMetrics, small_completion
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, token

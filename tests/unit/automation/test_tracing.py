@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ReceivedSpan
 
-from automation import tracing
 from automation.loop import Loop, LoopFailed
 from automation.settings import Settings
-from automation.tracing import TracingUnavailable, span, start_tracing
+from automation.telemetry import tracing
+from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from tests.support.otlp import Collector
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_made_while_tracing_is_off(collector: Collector) -> None:
 
 def test_tracing_that_is_off_imports_nothing() -> None:
     program = (
-        "import sys; from automation.tracing import span\nwith span('x'): pass\n"
+        "import sys; from automation.telemetry.tracing import span\nwith span('x'): pass\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from automation import trim
-from automation.transfers import MOST_READS, Progress, TransferWatch, progress_of
+from automation.models.transfers import MOST_READS, Progress, TransferWatch, progress_of
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint

@@ -1,6 +1,6 @@
 """Read the Secret that a Model names, where a user has allowed the loop to do so (docs/install/secrets-reader.yaml).
 
-Called by `automation.model_probe` once per look. Nothing is kept: a credential lives for one look, in memory only, and
+Called by `model_probe` once per look. Nothing is kept: a credential lives for one look, in memory only, and
 stands in no status, log or error.
 """
 

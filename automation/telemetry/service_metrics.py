@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from automation.quota import Quota, QuotaUsage
+from automation.admission.quota import Quota, QuotaUsage
 
 Object = Mapping[str, Any]
 

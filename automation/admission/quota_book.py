@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from automation.quota import NOTHING, Denial, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, first_denial
+from automation.admission.quota import NOTHING, Denial, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, first_denial
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 

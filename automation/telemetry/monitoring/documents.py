@@ -6,8 +6,8 @@ import json
 
 import yaml
 
-from automation.monitoring.alerts import Json, prometheus_rule, rules_file
-from automation.monitoring.dashboards import dashboards
+from automation.telemetry.monitoring.alerts import Json, prometheus_rule, rules_file
+from automation.telemetry.monitoring.dashboards import dashboards
 
 _HEADER = "# Made by `herdsman monitoring`; do not edit.\n"
 

@@ -1,8 +1,8 @@
 """Look at models where they lie, without downloading them: is the file there, what does its header say, is it intact.
 
-Called by `automation.model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a
+Called by `model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a
 small pool of threads when one is due; a finished look calls back. A failed look is repeated with back-off, a good one
-is confirmed once an hour by size and ETag. What a look is made of stands in `automation.model_look`.
+is confirmed once an hour by size and ETag. What a look is made of stands in `model_look`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 from agent.server import remote
 from agent.server.source_policy import SourcePolicy
 from automation.backoff import backoff_s
-from automation.model_look import Looker, LookSettings, ReadSecret
+from automation.models.model_look import Looker, LookSettings, ReadSecret
 from program.desired.facts import ProbeFacts
 from program.desired.model import ModelSource
 from program.dialects.llmkube.source import HUB

@@ -1,6 +1,6 @@
 """One look at a model where it lies: is it there, how large is it, what does its header say, is it intact.
 
-Called by the threads of `automation.model_probe`. Calls `agent.server.peek` and `agent.server.remote` for what is
+Called by the threads of `model_probe`. Calls `agent.server.peek` and `agent.server.remote` for what is
 remote, `agent.server.gguf_header` for local files, and reads credentials only by the reader that it was given.
 """
 
@@ -30,7 +30,7 @@ from agent.server.model_store import sha256_of, storing
 from agent.server.peek import peek_header
 from agent.server.remote import RemoteFile
 from agent.server.source_policy import SourcePolicy
-from automation.source_credentials import SecretUnreadable
+from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.model import GgufFacts, ModelSource, SourceKind
 from program.dialects.llmkube.source import file_url, hub_location, is_hub, object_key

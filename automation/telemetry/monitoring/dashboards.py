@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.monitoring.grafana import Json, Panel, Query, choice, dashboard, stat, table
+from automation.telemetry.monitoring.grafana import Json, Panel, Query, choice, dashboard, stat, table
 
 _RATE = "$__rate_interval"
 _OF_SERVICES = '{namespace=~"$namespace"}'

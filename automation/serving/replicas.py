@@ -14,10 +14,10 @@ from typing import Any
 
 import structlog
 
-from automation.completion_check import CompletionCheck, Proof
-from automation.engine_start import EngineStart, is_healthy, start_of
 from automation.events import EventRecorder
-from automation.readiness import (
+from automation.serving.completion_check import CompletionCheck, Proof
+from automation.serving.engine_start import EngineStart, is_healthy, start_of
+from automation.serving.readiness import (
     MOST_REPLACED,
     REPLACE_AFTER,
     Proofs,
@@ -27,7 +27,7 @@ from automation.readiness import (
     to_replace,
     written_proof,
 )
-from automation.stall_watch import StallWatch
+from automation.serving.stall_watch import StallWatch
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient

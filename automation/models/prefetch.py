@@ -1,8 +1,8 @@
 """Run the Jobs that fetch models ahead of their services, and say how far they are.
 
-Called by `automation.model_controller` in a Model's pass. A Job is a one-off action and no resource of a stack
+Called by `model_controller` in a Model's pass. A Job is a one-off action and no resource of a stack
 (docs/adr/0007), so it is made directly. Has an informer of its own, on Jobs with our label only. While a Job runs,
-`automation.transfers` is told of its pods.
+`transfers` is told of its pods.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from automation.transfers import CONTAINER, TransferWatch
+from automation.models.transfers import CONTAINER, TransferWatch
 from components import naming
 from components.options import RenderOptions
 from components.prefetch_job import ANNOTATION_WARM, SELECTOR, namespace_claim, prefetch_job, prefetch_name

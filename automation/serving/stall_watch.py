@@ -16,10 +16,10 @@ from functools import partial
 
 import structlog
 
-from automation.completion_check import Proof
-from automation.engine_progress import Reading, read_progress
-from automation.engine_start import EngineStart
 from automation.queue import WorkQueue
+from automation.serving.completion_check import Proof
+from automation.serving.engine_progress import Reading, read_progress
+from automation.serving.engine_start import EngineStart
 from kubeapi.client import KubeClient
 from program.runtimes.base import CompletionRequest, ProgressMetrics
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
+from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
 from automation.debounce import Debounce
-from automation.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
 from automation.watch import DIALECT, World, priority_class_of
 from components import naming
 from kubeapi import kinds

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from automation.background import Background
-from automation.engine_start import EngineStart, is_healthy, start_of
+from automation.serving.background import Background
+from automation.serving.engine_start import EngineStart, is_healthy, start_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
 from kubeapi.pods import log_head

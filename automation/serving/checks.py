@@ -9,20 +9,20 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from automation.acceleration import Acceleration, reported
-from automation.completion_check import CompletionCheck
-from automation.engine_start import start_of
 from automation.events import EventRecorder
-from automation.idleness import IdleCheck, Idleness
-from automation.metrics import Metrics
 from automation.observe import Observed
-from automation.pod_lifetime import PodLifetime
-from automation.readiness import Proofs
-from automation.replicas import Replicas
-from automation.rollback import Rollback
-from automation.rollout import OPEN, RECHECK_S, Gate, deferred, gate, has_timed_out, may_serve, replaces_pods
+from automation.serving.acceleration import Acceleration, reported
+from automation.serving.completion_check import CompletionCheck
+from automation.serving.engine_start import start_of
+from automation.serving.idleness import IdleCheck, Idleness
+from automation.serving.pod_lifetime import PodLifetime
+from automation.serving.readiness import Proofs
+from automation.serving.replicas import Replicas
+from automation.serving.rollback import Rollback
+from automation.serving.rollout import OPEN, RECHECK_S, Gate, deferred, gate, has_timed_out, may_serve, replaces_pods
+from automation.serving.stall_watch import StallWatch
 from automation.settings import Settings
-from automation.stall_watch import StallWatch
+from automation.telemetry.metrics import Metrics
 from components.rendered import RenderedService
 from kubeapi.client import KubeClient
 from program.desired.facts import AccelerationFacts, Problem, RolloutFacts

@@ -1,6 +1,6 @@
 """Follow the downloads that pods have under way, by the lines that the downloader prints to its log.
 
-The pods' informer tells of each change (`pod_changed`); `automation.prefetch` of its Jobs' pods. While a downloader
+The pods' informer tells of each change (`pod_changed`); `prefetch` of its Jobs' pods. While a downloader
 runs, a thread reads the last lines of one pod's log per model every few seconds; while none runs the thread sleeps.
 The Model controller asks for the latest and is told of each change; whoever counts bytes hooks in by `on_bytes`.
 """

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from automation.completion_check import Proof
-from automation.engine_start import is_healthy
+from automation.serving.completion_check import Proof
+from automation.serving.engine_start import is_healthy
 from program.desired.facts import ServiceFacts
 
 Object = dict[str, Any]

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from automation.capacity import NodeCapacity, largest_memory_bytes, never_fits
+from automation.admission.capacity import NodeCapacity, largest_memory_bytes, never_fits
+from automation.admission.gpu_queue import GpuQueue, Waiting, waited_resource
+from automation.admission.preemption import Nominee, PreemptionBook, Victim
 from automation.debounce import Debounce, start_timer
-from automation.gpu_queue import GpuQueue, Waiting, waited_resource
-from automation.preemption import Nominee, PreemptionBook, Victim
 from automation.service_index import ServiceIndex
 from components import naming
 from program.desired.facts import Problem, QueuePlace

@@ -1,8 +1,8 @@
 """The flow of one Model, top to bottom: key → custom resource → facts → status.
 
 A worker of `loop` calls `reconcile` with a key. What a Model needs in the cluster is made with the services that use
-it, which a changed status enqueues (`watch`); only the Job of a prefetch is made from here (`automation.prefetch`).
-Reads the informers' caches, asks `automation.model_probe` what is known of the source and `automation.transfers` how
+it, which a changed status enqueues (`watch`); only the Job of a prefetch is made from here (`prefetch`).
+Reads the informers' caches, asks `model_probe` what is known of the source and `transfers` how
 far a download is, and writes the status only if it says something new.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import structlog
 
 from automation.events import EventType
-from automation.model_probe import ModelProbe
-from automation.prefetch import Prefetcher
+from automation.models.model_probe import ModelProbe
+from automation.models.prefetch import Prefetcher
+from automation.models.transfers import TransferWatch
 from automation.status_writer import StatusWriter
-from automation.transfers import TransferWatch
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.errors import SpecInvalid

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from automation.engine_start import EngineStart
+from automation.serving.engine_start import EngineStart
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
 from kubeapi.pods import ask_pod

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from automation.background import Background
-from automation.engine_progress import samples
-from automation.engine_start import EngineStart
+from automation.serving.background import Background
+from automation.serving.engine_progress import samples
+from automation.serving.engine_start import EngineStart
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
 from kubeapi.exchange import Exchange

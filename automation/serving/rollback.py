@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from automation.rollout import CRASH_RESTARTS, crash_loops, live_template_hash, rendered_template_hash
+from automation.serving.rollout import CRASH_RESTARTS, crash_loops, live_template_hash, rendered_template_hash
 from components import naming
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds

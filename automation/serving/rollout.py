@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from automation.engine_start import is_healthy
-from automation.idleness import Idleness
+from automation.serving.engine_start import is_healthy
+from automation.serving.idleness import Idleness
 from components import naming
 from components.rendered import RenderedService
 from program.desired.facts import Problem, RolloutFacts

@@ -1,0 +1,1 @@
+"""What the loop tells about itself and its services: metrics, health, logs, traces, dashboards."""
