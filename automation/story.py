@@ -118,8 +118,9 @@ def _suspension(was: _View, now: _View) -> list[Entry]:
 def _queue(was: _View, now: _View, facts: ServiceFacts) -> list[Entry]:
     told = []
     for problem in facts.preemption:
-        # The status carries these words for as long as they are news.
-        if problem.message in now.message() and problem.message not in was.message():
+        # The status carries these words while they are news; who took a place may be served before it says so.
+        served = problem.reason != PREEMPTED and now.value("Ready") == "True" != was.value("Ready")
+        if (served or problem.message in now.message()) and problem.message not in was.message():
             kind: EventType = "Warning" if problem.reason == PREEMPTED else "Normal"
             told.append(Entry(kind, problem.reason, problem.message[:1].upper() + problem.message[1:]))
     if now.waiting_for and now.waiting_for != was.waiting_for:

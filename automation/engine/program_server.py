@@ -25,6 +25,11 @@ from pulumi.runtime.proto import (
     resource_pb2,
 )
 
+# The SDK opens a connection to each run's CLI, which listens on a port of its own. gRPC shares connections to the same
+# address in a process, also one that waits to dial a CLI that has long ended; a new CLI on a port that was used before
+# was then "refused" without being asked. With the option each run dials for itself. The SDK reads this very list.
+_GRPC_CHANNEL_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
+
 Program = Callable[[], Awaitable[None]]
 
 

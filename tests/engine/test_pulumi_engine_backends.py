@@ -35,7 +35,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("PostgreSQL is not installed: `apt-get install postgresql`")
     directory = tmp_path_factory.mktemp("postgres")
     directory.chmod(0o777)
-    for parent in directory.parents[:2]:
+    for parent in directory.parents[:3]:
         parent.chmod(parent.stat().st_mode | 0o755)
     # PostgreSQL refuses to run as root.
     user = "nobody" if os.geteuid() == 0 else None

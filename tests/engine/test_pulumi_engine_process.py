@@ -92,6 +92,7 @@ def test_while_it_runs_a_run_is_on_record_and_is_no_leftover(tmp_path: Path) -> 
     thread = threading.Thread(target=run, args=(tmp_path, "echo up > up; sleep 1"))
     thread.start()
     wait_for(tmp_path / "up")
+    wait_for(record)
     (entry,) = read_records(record)
     assert not entry.is_over
     assert not entry.is_leftover, "the process that started it, this one, is alive"
@@ -103,6 +104,7 @@ def test_a_run_leads_a_group_of_its_own_so_that_a_signal_to_the_terminal_does_no
     thread = threading.Thread(target=run, args=(tmp_path, "echo up > up; sleep 1"))
     thread.start()
     wait_for(tmp_path / "up")
+    wait_for(tmp_path / "runs.json")
     (entry,) = read_records(tmp_path / "runs.json")
     assert os.getpgid(entry.pid) == entry.pid != os.getpgid(0)
     thread.join()

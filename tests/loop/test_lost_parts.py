@@ -70,7 +70,7 @@ def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     client.patch(kinds.PODS, namespace, name, told, content_type=STRATEGIC_PATCH, subresource="status")
     said = await_condition(client, namespace, "svc", "Ready", "False", saying=f"its node {node} is lost")
     assert said["reason"] == "NodeLost" and "Kubelet stopped posting" in said["message"]
-    assert "unprovedReplicas" not in status(client, namespace)
+    eventually(lambda: "unprovedReplicas" not in status(client, namespace), what="no replica to be called healthy")
 
     say_of_node(client, node)
     await_condition(client, namespace, "svc", "Ready", "False", saying="0 of 1 replicas ready")

@@ -46,13 +46,19 @@ def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{number:03}" for number in range(count)]
 
 
-def test_services_fill_the_cluster_and_the_rest_wait_in_order(gpu_farm: Farm, loop: LoopProcess) -> None:
+@pytest.fixture(scope="module")
+def crowd(gpu_farm: Farm) -> str:
+    """A namespace whose services take every GPU."""
     room = NODES * GPUS_EACH
-    crowd = gpu_farm.namespace("crowd")
-    gpu_farm.services(crowd, names("low", room), priority="low")
+    made = gpu_farm.namespace("crowd")
+    gpu_farm.services(made, names("low", room), priority="low")
     eventually(
-        lambda: list(gpu_farm.phases(crowd).values()).count("Ready") == room, what="a full cluster", timeout_s=240
+        lambda: list(gpu_farm.phases(made).values()).count("Ready") == room, what="a full cluster", timeout_s=240
     )
+    return made
+
+
+def test_services_fill_the_cluster_and_the_rest_wait_in_order(gpu_farm: Farm, loop: LoopProcess, crowd: str) -> None:
     line = gpu_farm.namespace("line")
     # Batch pods take nobody's place. Age is counted in whole seconds, and the name decides within one.
     gpu_farm.services(line, ["z", "a"], priority="batch")
@@ -82,7 +88,7 @@ def test_services_fill_the_cluster_and_the_rest_wait_in_order(gpu_farm: Farm, lo
     eventually(moved_up, what="one to be served, and the queue to move up", timeout_s=120)
 
 
-def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm) -> None:
+def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm, crowd: str) -> None:
     urgent = gpu_farm.namespace("urgent")
     gpu_farm.services(urgent, ["chat"], priority="critical")
     eventually(lambda: gpu_farm.phases(urgent).get("chat") == "Ready", what="chat to take a place", timeout_s=120)
@@ -95,7 +101,7 @@ def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm) -> None:
     def losers() -> list[str]:
         return [
             f"{namespace}/{name}"
-            for namespace in ("crowd", "line")
+            for namespace in (crowd, "line")
             for name, message in told(namespace, "Preempted")
             if "to urgent/chat (priority 1000000 over 1000)" in message
         ]
