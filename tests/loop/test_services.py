@@ -150,9 +150,9 @@ def test_an_unchanged_service_costs_no_engine_run(client: KubeClient, namespace:
     while runs != before:
         time.sleep(3.0)
         runs, before = loop.metric("herdsman_engine_cli_processes_total"), runs
+    seen = loop.metric("herdsman_reconciles_total")
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"labels": {"touched": "yes"}}})
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"annotations": {"note": "hello"}}})
-    seen = loop.metric("herdsman_reconciles_total")
     eventually(lambda: loop.metric("herdsman_reconciles_total") > seen, what="another pass", timeout_s=10)
     assert loop.metric("herdsman_engine_cli_processes_total") == runs
 

@@ -93,6 +93,10 @@ class Served:
         return real.pods(self.client, self.namespace, f"{naming.LABEL_SERVICE}={name}")
 
     def says(self) -> str:
+        # kube-proxy learns of a pod that became ready a moment after everybody else.
+        eventually(
+            lambda: real.chat(self.address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10
+        )
         return real.said(real.chat(self.address))
 
     def would_say(self) -> str:
