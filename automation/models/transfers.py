@@ -2,7 +2,7 @@
 
 The pods' informer tells of each change (`pod_changed`); `prefetch` of its Jobs' pods. While a downloader
 runs, a thread reads the last lines of one pod's log per model every few seconds; while none runs the thread sleeps.
-The Model controller asks for the latest and is told of each change; whoever counts bytes hooks in by `on_bytes`.
+The Model controller asks for the latest and is told of each change.
 """
 
 from __future__ import annotations
@@ -82,14 +82,12 @@ class TransferWatch:
         client: KubeClient,
         *,
         changed: Callable[[str, str], None],
-        on_bytes: Callable[[str, str, int], None] | None = None,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._changed = changed
-        self._on_bytes = on_bytes
         self._every_s = every_s
         self._clock = clock
         self._now = now
@@ -217,11 +215,7 @@ class TransferWatch:
                 bytes_per_s=_rate(download.samples),
                 where=where,
             )
-            # A download that was found under way began before us; only what came since was seen.
-            came = max(0, found.done_bytes - before) if before is not None else 0
             news = before != found.done_bytes
-        if came and self._on_bytes is not None:
-            self._on_bytes(key.namespace, key.model, came)
         if news:
             self._changed(key.namespace, key.model)
 
