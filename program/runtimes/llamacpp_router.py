@@ -4,40 +4,20 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
 from program.desired.engines import LlamaCppRouter
 from program.desired.service import DesiredService
-from program.runtimes.base import (
-    CompletionRequest,
-    IdleProbe,
-    Probes,
-    ProgressMetrics,
-    http_probes,
-    mentions,
-    secret_env,
-)
-from program.runtimes.llamacpp import llama_server_image
+from program.runtimes.base import CompletionRequest, IdleProbe, ProgressMetrics, mentions
+from program.runtimes.llamacpp import LlamaCppRuntime
 
 MODELS_DIRECTORY = "/models"
 """Where the user's volume must be mounted: one GGUF file, or one directory of files, for each model."""
 
 
-class LlamaCppRouterRuntime:
+class LlamaCppRouterRuntime(LlamaCppRuntime):
     """One llama-server that loads and unloads models by the name that a request gives."""
 
     name = "llamacpp-router"
-    container_name = "llama-server"
-    default_port = 8080
-    command: tuple[str, ...] = ()
     needs_model_init = False
-    takes_port = True
-    serves_metrics = True
-    default_hpa_metric = "llamacpp:requests_processing"
-    service_links = True
-    api_key_env = "LLAMA_API_KEY"
-
-    def default_image(self, desired: DesiredService) -> str | None:
-        return llama_server_image(desired.gpu)
 
     def argv(
         self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
@@ -52,12 +32,6 @@ class LlamaCppRouterRuntime:
             *([] if mentions(extra, "--metrics") else ["--metrics"]),
             *extra,
         ]
-
-    def env(self, desired: DesiredService) -> list[JsonObject]:
-        return secret_env(self.api_key_env, desired.api_key)
-
-    def probes(self, port: int) -> Probes:
-        return http_probes("/health", port)
 
     # What the router itself answers says nothing of the models behind it, and which there are only the user knows.
 
