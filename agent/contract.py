@@ -31,22 +31,37 @@ class FilePlan(Wire):
     size_bytes: int | None = None
 
 
+class IdleQuestion(Wire):
+    """How to learn by one GET whether a process works on a request (`program.runtimes.base.IdleProbe`)."""
+
+    path: str
+    kind: Literal["slots", "gauge", "status"]
+    gauge: str = ""
+
+
 class ProcessPlan(Wire):
     """One process on one host, ready to run: complete but for the binary, the model's path and the address.
 
     `argv[0]` is the runtime's binary name (`llama-server`); the supervisor finds it on the host. In every other
     argument the tokens `{model}`, `{host}` and `{port}` stand for the file's path in the store, the address on
-    which the host lets it listen, and the port that the supervisor allocated. A process that does not listen on
-    `{host}:{port}` never becomes ready, because nobody could reach it.
+    which the host lets it listen, and the port that the supervisor allocated; `{NAME}` for the path of the file of that
+    name in `files`. A process that does not listen on `{host}:{port}` never becomes ready, because nobody could reach
+    it. None means the runtime's or the host's own choice, and is left out on the wire.
     """
 
     host: str
     service: str
     """Name of the InferenceService, in the namespace of the HostProcess object."""
-    runtime: Literal["llamacpp", "generic"] = "llamacpp"
+    runtime: Literal["llamacpp", "vllm", "ollama", "omlx", "generic"] = "llamacpp"
+    """`ollama` and `omlx` are daemons that processes share: nothing is started for the plan but, where it must be, the
+    daemon, and `daemon_model` is loaded into it."""
     argv: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict)
     file: FilePlan | None = None
+    files: dict[str, FilePlan] | None = None
+    """More files, by the name that stands for their path in `argv`: `mmproj`, `draft`, the other files of a set."""
+    daemon_model: str | None = None
+    """Name of the model in a shared daemon."""
     health_path: str = "/health"
     completion_path: str | None = None
     """Where one real completion proves that the process serves, once per start; None: health alone decides. Chat,
@@ -62,6 +77,42 @@ class ProcessPlan(Wire):
     memory_bytes: int | None = None
     """Estimated memory of the process; None when it cannot be known."""
     memory_budget_bytes: int | None = None
+    """What this process and those before it may take of the host's memory, instead of the host's own budget."""
+    memory_fraction: float | None = None
+    """The same as a share of the host's memory; `memory_budget_bytes` wins."""
+    memory_check: Literal["enforce", "warn", "off"] | None = None
+    """None enforces: a process that does not fit, or whose size is not known, is not started."""
+    replica: int | None = None
+    """Which replica of the service this is, from 0; None is 0."""
+    endpoint_slice: str | None = None
+    """Name of the EndpointSlice of a replica above 0; None: `service_name`. Replica 0 keeps the Service."""
+    idle: IdleQuestion | None = None
+    metrics_path: str | None = None
+    drain_timeout_s: float | None = None
+    """How long requests under way may take to end before the process is stopped."""
+    idle_timeout_s: float | None = None
+    """Stop the process after so long without a request, and start it at the next one; None: it runs always."""
+    wake_timeout_s: float | None = None
+    """How long a request may wait for a sleeping process before it is answered 503."""
+    max_held_requests: int | None = None
+    """How many requests may wait at once; more are answered 503 at once."""
+    residency: Literal["pinned", "preferred", "onDemand"] | None = None
+    """What may happen to the process when others of its `group` want its memory: nothing, it gives way and comes back
+    by itself, or it runs only while it is asked for. None: it does not take part."""
+    group: str | None = None
+    """Processes of one group on one host share its memory in turns."""
+    min_dwell_s: float | None = None
+    """How long a process stays once it was started, whoever else wants its place."""
+
+
+class Accelerator(Wire):
+    """What computes on a host beside its processors."""
+
+    type: Literal["metal", "cuda", "rocm", "vulkan", "intel"]
+    name: str = ""
+    count: int = 1
+    memory_bytes: int | None = None
+    """Memory that models may take there, of all `count` together; on Apple silicon the recommended working set."""
 
 
 class ProcessPhase(StrEnum):
@@ -76,6 +127,8 @@ class ProcessPhase(StrEnum):
     FAILED = "Failed"
     STOPPING = "Stopping"
     STOPPED = "Stopped"
+    ASLEEP = "Asleep"
+    """Stopped for want of requests; the next one starts it."""
 
 
 class ProcessReason(StrEnum):
@@ -105,6 +158,24 @@ class ProcessReason(StrEnum):
     """The API server refused the Service or the EndpointSlice."""
     PLAN_INVALID = "PlanInvalid"
     """The plan could not be read."""
+    RUNTIME_TOO_OLD = "RuntimeTooOld"
+    """The binary does not know an argument of the plan."""
+    DAEMON_UNREACHABLE = "DaemonUnreachable"
+    """The shared daemon does not answer."""
+    MODEL_LOAD_FAILED = "ModelLoadFailed"
+    """The shared daemon refused the model."""
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    """What runs already leaves too little of the host's budget."""
+    MEMORY_UNKNOWN = "MemoryUnknown"
+    """Nobody can tell how much memory the process will take, and the check is enforced."""
+    EVICTED = "Evicted"
+    """Stopped because the host was short of memory; it comes back when the pressure is over."""
+    SWAPPED_OUT = "SwappedOut"
+    """Another process of its group has its memory."""
+    IDLE = "Idle"
+    """Stopped after its idle timeout."""
+    HOST_LOST = "HostLost"
+    """The host does not say any more that it lives."""
 
 
 class ProcessReport(Wire):
@@ -124,6 +195,21 @@ class ProcessReport(Wire):
     started_at: str | None = None
     """RFC 3339, UTC."""
     ready: bool = False
+    memory_bytes: int | None = None
+    """What the process was admitted with: its estimate; None where none was made."""
+
+
+class ProcessUsage(Wire):
+    """What a process uses at one moment; None where it cannot be measured."""
+
+    rss_bytes: int | None = None
+    footprint_bytes: int | None = None
+    """macOS: memory that is the process's alone, Metal's buffers included; elsewhere the unique set size."""
+    cpu_percent: float | None = None
+    """Of one core."""
+    tokens_per_second: float | None = None
+    slots: int | None = None
+    slots_busy: int | None = None
 
 
 class HostPlan(Wire):
@@ -134,8 +220,16 @@ class HostPlan(Wire):
     """By `namespace/name`."""
 
 
+class MemoryPressure(StrEnum):
+    """How short of memory a host is."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+    CRITICAL = "Critical"
+
+
 class HostFacts(Wire):
-    """What a host is; measured by the agent, kept as annotations of its Lease."""
+    """What a host is; measured by its agent or over SSH, kept in the status of its Host object."""
 
     host: str
     address: str
@@ -147,6 +241,14 @@ class HostFacts(Wire):
     runtimes: dict[str, str] = Field(default_factory=dict)
     """Runtime name to version, for each binary found."""
     labels: dict[str, str] = Field(default_factory=dict)
+    accelerators: tuple[Accelerator, ...] = ()
+    memory_budget_bytes: int | None = None
+    """What all processes together may take; None while nobody has worked it out."""
+    memory_pressure: MemoryPressure = MemoryPressure.NORMAL
+    endpoint: str = ""
+    """URL of the agent's API, where it listens beyond loopback."""
+    tls_fingerprint: str = ""
+    """SHA-256 of the API's certificate (DER), hex: clients may pin it."""
 
 
 class HostReport(Wire):
@@ -154,3 +256,5 @@ class HostReport(Wire):
 
     facts: HostFacts
     processes: dict[str, ProcessReport] = Field(default_factory=dict)
+    usage: dict[str, ProcessUsage] = Field(default_factory=dict)
+    """By the keys of `processes`, of those that run."""

@@ -25,7 +25,8 @@ from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
-from program.sizing import MIB, estimate
+from program.runtimes.llamacpp_memory import MIB
+from program.sizing import estimate
 from tools import toolchain
 from tools.tiny_model import Shape, write_tiny_model
 

@@ -6,6 +6,7 @@ Its spec is `agent.contract.ProcessPlan`: the argument builder is the pods', the
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from agent.contract import FilePlan, ProcessPlan
 from components import naming
@@ -18,7 +19,7 @@ from program.desired.engines import Generic, LlamaCpp
 from program.desired.errors import SpecInvalid
 from program.desired.model import SourceKind
 from program.desired.priorities import PRIORITIES
-from program.desired.service import DesiredService
+from program.desired.service import DesiredService, HostPlacement
 from program.dialects.llmkube.source import file_url
 from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small_completion
 from program.runtimes.llamacpp import host_argv
@@ -69,7 +70,23 @@ def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
         priority=PRIORITIES[desired.priority],
         eviction_protection=desired.eviction_protection,
         memory_budget_bytes=desired.model.memory_budget_bytes,
+        memory_fraction=desired.model.memory_fraction,
+        **_hosting(desired),
     )
+
+
+def _hosting(desired: DesiredService) -> dict[str, Any]:
+    """Say what the service wishes of its host; None, and so nothing, where it wishes nothing."""
+    placement, sleep = desired.host_placement or HostPlacement(), desired.sleep
+    return {
+        "memory_check": placement.memory_check,
+        "residency": placement.residency,
+        "group": placement.group or None,
+        "min_dwell_s": placement.min_dwell_s,
+        "idle_timeout_s": sleep.idle_timeout_s if sleep else None,
+        "wake_timeout_s": sleep.wake_timeout_s if sleep else None,
+        "max_held_requests": sleep.max_held_requests if sleep else None,
+    }
 
 
 def _completion_path(desired: DesiredService, engine: LlamaCpp) -> str | None:

@@ -70,6 +70,7 @@ CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresour
 MODELS = Kind("inference.llmkube.dev/v1alpha1", "Model", "models", True)
 INFERENCE_SERVICES = Kind("inference.llmkube.dev/v1alpha1", "InferenceService", "inferenceservices", True)
 HOST_PROCESSES = Kind("herdsman.dev/v1alpha1", "HostProcess", "hostprocesses", True)
+HOSTS = Kind("herdsman.dev/v1alpha1", "Host", "hosts", False)
 GPU_QUOTAS = Kind("inference.llmkube.dev/v1alpha1", "GPUQuota", "gpuquotas", True)
 JOBS = Kind("batch/v1", "Job", "jobs", True)
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", True)
@@ -102,6 +103,7 @@ WELL_KNOWN = (
     MODELS,
     INFERENCE_SERVICES,
     HOST_PROCESSES,
+    HOSTS,
     GPU_QUOTAS,
     JOBS,
     REPLICA_SETS,

@@ -34,6 +34,8 @@ class Policy:
     """A process that was ready for this long has its earlier crashes forgiven."""
     max_crashes: int = 6
     """Crashes in a row, none of them after a stable time, that make a process Failed."""
+    admission_retry_s: float = 5.0
+    """Wait before a process that was not admitted asks again, unless something wakes it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,16 @@ class Goal:
     plan: ProcessPlan
     launch_hash: str
     generation: int = 0
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Why a wanted process must not run now: it is stopped, and not started, until this is taken back."""
+
+    phase: ProcessPhase
+    """What it is then: PENDING or ASLEEP."""
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,8 @@ class Life:
     goal_hash: str = ""
     model_path: str | None = None
     """Where the file of the plan lies; set by a fetch, forgotten with the process."""
+    file_paths: tuple[tuple[str, str], ...] = ()
+    """Name and path of each of the plan's other files."""
     reason: str = ""
     message: str = ""
     restarts: int = 0
@@ -81,6 +95,8 @@ class Life:
     """Starting: health is good and the completion is still to be asked for."""
     ready_since: float | None = None
     wait_until: float = 0.0
+    held: bool = False
+    """Phase, reason and message are those of a hold."""
 
 
 class Do(Enum):
@@ -114,6 +130,11 @@ def launch_hash(plan: ProcessPlan, address: str) -> str:
         "file": plan.file.model_dump(exclude={"size_bytes"}) if plan.file else None,
         "address": address if any("{host}" in argument for argument in plan.argv) else "",
     }
+    if plan.files:
+        # Left out where there are none, so that an upgrade of the agent changes no hash of what runs.
+        launched["files"] = {name: each.model_dump(exclude={"size_bytes"}) for name, each in plan.files.items()}
+    if plan.daemon_model:
+        launched["daemon_model"] = plan.daemon_model
     return hashlib.sha256(json.dumps(launched, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -126,7 +147,8 @@ def adjusted(life: Life, goal: Goal | None) -> Life:
     """Give a changed plan a fresh start: past failures are forgotten, a process of the old plan counts as leaving."""
     if goal is None or goal.launch_hash == life.goal_hash:
         return life
-    fresh = replace(life, goal_hash=goal.launch_hash, crashes=0, attempts=0, wait_until=0.0, model_path=None)
+    fresh = replace(life, goal_hash=goal.launch_hash, crashes=0, attempts=0, wait_until=0.0, held=False)
+    fresh = replace(fresh, model_path=None, file_paths=())
     if life.running is None:
         return replace(fresh, phase=ProcessPhase.PENDING, reason="", message="")
     if life.running.launch_hash != goal.launch_hash:
@@ -134,27 +156,40 @@ def adjusted(life: Life, goal: Goal | None) -> Life:
     return fresh
 
 
-def next_step(life: Life, goal: Goal | None, *, alive: bool, now: float, policy: Policy) -> Step:
+def with_hold(life: Life, goal: Goal | None, hold: Hold | None) -> Life:
+    """Let a process that does not run say why it is held, or, once it is not any more, that its turn has come."""
+    if life.running is not None or goal is None or life.phase is ProcessPhase.FAILED:
+        return life
+    if hold is not None:
+        return replace(life, held=True, phase=hold.phase, reason=hold.reason, message=hold.message)
+    if life.held:
+        return replace(life, held=False, phase=ProcessPhase.PENDING, reason="", message="", wait_until=0.0)
+    return life
+
+
+def next_step(
+    life: Life, goal: Goal | None, *, alive: bool, now: float, policy: Policy, hold: Hold | None = None
+) -> Step:
     """Decide the one next step. `alive` tells whether `life.running` still runs."""
     if life.running is not None:
-        return _step_of_running(life, life.running, goal, alive=alive, now=now, policy=policy)
+        return _step_of_running(life, life.running, goal, alive=alive, now=now, policy=policy, hold=hold)
     if goal is None:
         return Step(Do.FORGET)
-    if life.phase is ProcessPhase.FAILED:
+    if life.phase is ProcessPhase.FAILED or hold is not None:
         return Step(Do.WAIT)
     if now < life.wait_until:
         return Step(Do.WAIT, life.wait_until)
-    if goal.plan.file is not None and life.model_path is None:
+    if (goal.plan.file is not None and life.model_path is None) or (goal.plan.files and not life.file_paths):
         return Step(Do.FETCH)
     return Step(Do.LAUNCH)
 
 
 def _step_of_running(
-    life: Life, running: Running, goal: Goal | None, *, alive: bool, now: float, policy: Policy
+    life: Life, running: Running, goal: Goal | None, *, alive: bool, now: float, policy: Policy, hold: Hold | None
 ) -> Step:
     if not alive:
         return Step(Do.BURY)
-    if goal is None or running.launch_hash != goal.launch_hash:
+    if hold is not None or goal is None or running.launch_hash != goal.launch_hash:
         return Step(Do.TERMINATE)
     if life.phase is ProcessPhase.STARTING and now - running.since > goal.plan.startup_timeout_s:
         return Step(Do.TERMINATE)
@@ -167,10 +202,12 @@ def _step_of_running(
     return Step(Do.PROBE)
 
 
-def stop_cause(life: Life, goal: Goal | None) -> tuple[ProcessReason | None, str]:
+def stop_cause(life: Life, goal: Goal | None, hold: Hold | None = None) -> tuple[ProcessReason | None, str]:
     """Say why a TERMINATE was decided: None when the plan wants it so, else the failure that counts as a crash."""
     if life.running is None or goal is None or life.running.launch_hash != goal.launch_hash:
         return None, ""
+    if hold is not None:
+        return None, hold.message
     if life.phase is ProcessPhase.STARTING:
         detail = f": {life.message}" if life.message else ""
         return ProcessReason.STARTUP_TIMEOUT, f"not ready after {goal.plan.startup_timeout_s:g} s{detail}"
@@ -182,9 +219,22 @@ def fetching(life: Life) -> Life:
     return replace(life, phase=ProcessPhase.DOWNLOADING, reason="", message="")
 
 
-def fetched(life: Life, path: str) -> Life:
-    """Note that the file is there and verified."""
+def fetched(life: Life, path: str | None, others: dict[str, str]) -> Life:
+    """Note that all files are there and verified: the model's own, and the others by name."""
+    life = replace(life, file_paths=tuple(sorted(others.items())))
     return replace(life, model_path=path, phase=ProcessPhase.PENDING, reason="", message="", attempts=0)
+
+
+def refused(life: Life, hold: Hold, *, now: float, policy: Policy) -> Life:
+    """Note that the process was not admitted; it asks again, and its files stay where they are."""
+    return replace(
+        life, phase=hold.phase, reason=hold.reason, message=hold.message, wait_until=now + policy.admission_retry_s
+    )
+
+
+def retried(life: Life) -> Life:
+    """Let a process that was not admitted ask again at once."""
+    return life if life.running is not None or life.attempts else replace(life, wait_until=0.0)
 
 
 def put_off(life: Life, *, reason: str, message: str, now: float, policy: Policy, base_s: float | None = None) -> Life:
@@ -202,6 +252,7 @@ def put_off(life: Life, *, reason: str, message: str, now: float, policy: Policy
         attempts=attempts,
         wait_until=now + wait,
         model_path=None,
+        file_paths=(),
     )
 
 
@@ -299,6 +350,7 @@ def stopped(life: Life) -> Life:
         phase=ProcessPhase.PENDING,
         running=None,
         model_path=None,
+        file_paths=(),
         probe_failures=0,
         healthy=False,
         ready_since=None,

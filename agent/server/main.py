@@ -28,7 +28,7 @@ from agent.server.ports import COUNT, FIRST, Ports
 from agent.server.source_policy import SourcePolicy
 from agent.server.store import Store
 from agent.server.supervisor import Supervisor
-from agent.server.worker import Surroundings
+from agent.server.surroundings import Surroundings
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
 

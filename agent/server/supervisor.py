@@ -14,10 +14,11 @@ import structlog
 
 from agent.contract import ProcessPlan, ProcessReport
 from agent.server import lifecycle, process
-from agent.server.lifecycle import Goal, Life, Running
+from agent.server.lifecycle import Goal, Hold, Life, Running
 from agent.server.process import Handle, Marker
 from agent.server.store import ProcessRecord
-from agent.server.worker import Surroundings, Worker
+from agent.server.surroundings import Surroundings
+from agent.server.worker import Worker
 
 ORPHAN_GRACE_S = 30.0
 """How long a process without a plan has between SIGTERM and SIGKILL."""
@@ -118,6 +119,23 @@ class Supervisor:
             if worker is not None and not self._stopping:
                 worker.offer(None)
 
+    def hold(self, key: str, source: str, hold: Hold) -> None:
+        """Stop a process, or keep it from starting, until `source` takes that back. Its plan stays as it is."""
+        if self._around.holds.put(key, source, hold):
+            self.wake(key)
+
+    def release(self, key: str, source: str) -> None:
+        """Take back what `source` said; the process runs again once nobody holds it."""
+        if self._around.holds.take_back(key, source):
+            self.wake(key)
+
+    def wake(self, key: str) -> None:
+        """Have a process that waits look again now."""
+        with self._lock:
+            worker = self._workers.get(key)
+        if worker is not None:
+            worker.wake()
+
     def keep_only(self, keys: Iterable[str]) -> None:
         """Remove all but these. To be called only with a plan that was read in full."""
         wanted = set(keys)
@@ -176,7 +194,7 @@ class Supervisor:
             return {key: worker for key, worker in self._workers.items() if not worker.finished}
 
     def _goal(self, plan: ProcessPlan, generation: int) -> Goal:
-        return Goal(plan, lifecycle.launch_hash(plan, self._around.address), generation)
+        return Goal(plan, lifecycle.launch_hash(plan, self._around.listening(plan)), generation)
 
     def _begin(self, key: str, goal: Goal, life: Life, found: Found | None, port: int | None) -> None:
         handle = None

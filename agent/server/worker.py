@@ -7,53 +7,32 @@ here; every decision is in `agent.server.lifecycle`.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
-from agent.contract import FilePlan, ProcessPhase, ProcessReason, ProcessReport
-from agent.server import health, lifecycle, process_log
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server import command_line, health, lifecycle, process_log
 from agent.server.errors import Cancelled, FileError
-from agent.server.flags import Vocabulary, spoken
-from agent.server.lifecycle import Do, Goal, Life, Policy, Running, Step
-from agent.server.ports import NoPortFree, Ports
+from agent.server.flags import spoken
+from agent.server.lifecycle import Do, Goal, Hold, Life, Running, Step
+from agent.server.ports import NoPortFree
 from agent.server.process import Handle, LaunchFailed, Marker, launch
-from agent.server.store import ProcessRecord, RunningRecord, Store
+from agent.server.store import ProcessRecord, RunningRecord
+from agent.server.surroundings import Surroundings
 
 EXIT_POLL_S = 1.0
 """How long the exit of a process that serves may go unseen."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
+MODEL = "model"
+"""Name of the plan's own file among all its files, and in `argv`."""
 LASTING_BACKOFF_S = 30.0
 """First wait after a failure that only somebody's action ends."""
 
 _log = structlog.get_logger(__name__)
-
-
-Fetch = Callable[[FilePlan, Callable[[int, int | None], None], threading.Event], Path]
-"""Brings a file into the store: (plan, on_progress(done, total), cancel). Raises FileError, Cancelled among them."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What all workers of an agent share."""
-
-    agent_id: str
-    address: str
-    """Where processes listen, and what `{host}` becomes."""
-    store: Store
-    ports: Ports
-    fetch: Fetch
-    find_binary: Callable[[str], str | None]
-    on_report: Callable[[str, Goal, ProcessReport], None]
-    """Called in the worker's thread at every change of a report; must not block."""
-    vocabulary: Vocabulary = field(default_factory=Vocabulary)
-    policy: Policy = field(default_factory=Policy)
-    clock: Callable[[], float] = time.monotonic
 
 
 class Worker:
@@ -79,6 +58,8 @@ class Worker:
         self._leaving = False
         self._halting = False
         self._done = False
+        self._retry = False
+        """Somebody thinks that a start which was refused may be admitted now."""
         self._log = _log.bind(process=key)
         self._thread = threading.Thread(target=self._run, name=f"process-{key}", daemon=True)
 
@@ -95,7 +76,7 @@ class Worker:
             before, self._goal = self._goal, goal
             if goal is not None:
                 self._last_goal = goal
-            if goal is None or before is None or goal.plan.file != before.plan.file:
+            if goal is None or before is None or _files(goal.plan) != _files(before.plan):
                 self._cancel.set()
             if goal is None or before is None or goal.launch_hash != before.launch_hash:
                 self._question.interrupt()
@@ -118,6 +99,13 @@ class Worker:
         """Wait for the thread; False when it is still there after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def wake(self) -> None:
+        """Look again now: a hold came or went, or there is room where there was none."""
+        if self._around.holds.of(self.key) is not None:
+            self._question.interrupt()
+        self._retry = True
+        self._wake.set()
 
     @property
     def finished(self) -> bool:
@@ -149,7 +137,7 @@ class Worker:
             message=life.message,
             observed_generation=goal.generation,
             pid=running.pid if running else None,
-            port=running.port if running else None,
+            port=self._around.front_port(self.key, goal.plan) or (running.port if running else None),
             address=self._around.address if running else None,
             restarts=life.restarts,
             downloaded_bytes=progress[0] if progress else None,
@@ -162,14 +150,18 @@ class Worker:
         self._say()
         while not self._leaving:
             goal = None if self._halting else self._goal
-            self._life = lifecycle.adjusted(self._life, goal)
+            hold = self._around.holds.of(self.key)
+            self._life = lifecycle.with_hold(lifecycle.adjusted(self._life, goal), goal, hold)
+            if self._retry:
+                self._retry = False
+                self._life = lifecycle.retried(self._life)
             self._seen_goal = goal or self._seen_goal
+            self._say()
             alive = self._handle is not None and self._handle.alive()
-            step = lifecycle.next_step(
-                self._life, goal, alive=alive, now=self._around.clock(), policy=self._around.policy
-            )
+            now, policy = self._around.clock(), self._around.policy
+            step = lifecycle.next_step(self._life, goal, alive=alive, now=now, policy=policy, hold=hold)
             try:
-                if self._take(step, goal):
+                if self._take(step, goal, hold):
                     return
             except Exception as error:
                 # Nothing is expected here. Whatever it is, this process must not be left without its supervisor.
@@ -179,14 +171,14 @@ class Worker:
                 self._wake.wait(1.0)
             self._say()
 
-    def _take(self, step: Step, goal: Goal | None) -> bool:
+    def _take(self, step: Step, goal: Goal | None, hold: Hold | None) -> bool:
         """Perform one step. True ends the worker."""
         if step.do is Do.WAIT:
             self._wait(step.until)
         elif step.do is Do.BURY:
-            self._bury(goal)
+            self._bury(goal, hold)
         elif step.do is Do.TERMINATE:
-            self._terminate(goal)
+            self._terminate(goal, hold)
         elif step.do is Do.FORGET:
             return self._forget()
         elif goal is not None:
@@ -208,13 +200,12 @@ class Worker:
         self._wake.clear()
 
     def _fetch(self, goal: Goal) -> None:
-        assert goal.plan.file is not None
         self._life = lifecycle.fetching(self._life)
-        self._progress = (0, goal.plan.file.size_bytes)
+        self._progress = (0, goal.plan.file.size_bytes if goal.plan.file else None)
         self._say()
         with self._lock:
             self._cancel = cancel = threading.Event()
-            if self._goal is None or self._goal.plan.file != goal.plan.file:
+            if self._goal is None or _files(self._goal.plan) != _files(goal.plan):
                 return
         if self._leaving:
             return
@@ -228,7 +219,8 @@ class Worker:
                 self._say()
 
         try:
-            path = self._around.fetch(goal.plan.file, on_progress, cancel)
+            fetch = self._around.fetch
+            paths = {name: str(fetch(each, on_progress, cancel)) for name, each in _files(goal.plan).items()}
         except Cancelled:
             return
         except FileError as failure:
@@ -236,7 +228,7 @@ class Worker:
             # Asking again for a file that is wrong costs the whole download, so that waits longer.
             self._put_off(failure.reason, failure.message, base_s=None if failure.transient else LASTING_BACKOFF_S)
             return
-        self._life = lifecycle.fetched(self._life, str(path))
+        self._life = lifecycle.fetched(self._life, paths.pop(MODEL, None), paths)
 
     def _launch(self, goal: Goal) -> None:
         around, plan = self._around, goal.plan
@@ -245,20 +237,26 @@ class Worker:
             name = plan.argv[0] if plan.argv else ""
             self._put_off(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on this host; install it")
             return
-        if self._life.model_path is None and any("{model}" in argument for argument in plan.argv):
-            self._put_off(ProcessReason.PLAN_INVALID, "an argument names {model} and the plan has no file")
+        model, files = self._life.model_path, dict(self._life.file_paths)
+        hold = around.admit(self.key, goal, {**files, **({MODEL: model} if model else {})})
+        if hold is not None:
+            self._life = lifecycle.refused(self._life, hold, now=around.clock(), policy=around.policy)
             return
         log_file = around.store.log_file(self.key)
         self._rotate(log_file)
         self._log_start = process_log.size_of(log_file)
         try:
             port = around.ports.claim(self.key, preferred=self._port)
-            arguments = [self._filled(argument, port) for argument in plan.argv[1:]]
+            address = around.listening(plan)
+            arguments = command_line.arguments(plan, address=address, port=port, model=model, files=files)
             if plan.runtime == "llamacpp":
                 arguments = spoken(arguments, around.vocabulary.of(binary))
             argv = [binary, *arguments]
             marker = Marker(around.agent_id, self.key, goal.launch_hash, port)
             self._handle = launch(argv, env=plan.env, log=log_file, marker=marker)
+        except command_line.FileMissing as failure:
+            self._put_off(ProcessReason.PLAN_INVALID, str(failure))
+            return
         except NoPortFree as failure:
             self._put_off(ProcessReason.LAUNCH_FAILED, str(failure))
             return
@@ -279,13 +277,11 @@ class Worker:
         self._life = lifecycle.launched(self._life, running)
         self._log.info("Started the process", pid=running.pid, port=port)
 
-    def _filled(self, argument: str, port: int) -> str:
-        filled = argument.replace("{port}", str(port)).replace("{host}", self._around.address)
-        return filled.replace("{model}", self._life.model_path or "")
-
     def _probe(self, goal: Goal) -> None:
         assert self._life.running is not None
-        failure = self._question.health(self._around.address, self._life.running.port, goal.plan.health_path)
+        failure = self._question.health(
+            self._around.listening(goal.plan), self._life.running.port, goal.plan.health_path
+        )
         now, before = self._around.clock(), self._life.phase
         self._life = lifecycle.probed(self._life, goal.plan, failure=failure, now=now, policy=self._around.policy)
         self._log_change(before)
@@ -302,7 +298,7 @@ class Worker:
         assert self._life.running is not None
         assert goal.plan.completion_path is not None
         failure = self._question.completion(
-            self._around.address,
+            self._around.listening(goal.plan),
             self._life.running.port,
             goal.plan.completion_path,
             model=goal.plan.service,
@@ -316,25 +312,28 @@ class Worker:
         if self._life.phase is not before:
             self._log.info("Changed phase", phase=self._life.phase.value, was=before.value, why=self._life.message)
 
-    def _bury(self, goal: Goal | None) -> None:
+    def _bury(self, goal: Goal | None, hold: Hold | None) -> None:
         assert self._handle is not None
         # The leader is gone; what it started may still hold the port or the memory.
         self._handle.terminate(grace_s=goal.plan.stop_grace_s if goal else 5.0)
         text = self._handle.exit_text()
-        wanted = goal is not None and self._life.running is not None
+        wanted = goal is not None and hold is None and self._life.running is not None
         if wanted and goal is not None and self._life.running and self._life.running.launch_hash == goal.launch_hash:
             self._crashed(ProcessReason.EXITED, f"`{goal.plan.argv[0]}` {text}")
         else:
             self._life = lifecycle.stopped(self._life)
         self._handle = None
 
-    def _terminate(self, goal: Goal | None) -> None:
+    def _terminate(self, goal: Goal | None, hold: Hold | None) -> None:
         assert self._handle is not None
-        cause, message = lifecycle.stop_cause(self._life, goal)
+        cause, message = lifecycle.stop_cause(self._life, goal, hold)
         replacing = cause is None and goal is not None
-        reason = cause or (ProcessReason.REPLACING if replacing else "")
+        reason = cause or (hold.reason if hold else ProcessReason.REPLACING if replacing else "")
+        served = self._life.ready_since is not None
         self._life = lifecycle.stopping(self._life, reason=reason, message=message)
         self._say()
+        if served and cause is None and self._life.running is not None:
+            self._around.drain(self.key, self._seen_goal, self._life.running.port)
         gentle = self._handle.terminate(grace_s=self._last_goal.plan.stop_grace_s)
         self._log.info("Stopped the process", pid=self._handle.pid, gently=gentle, why=message or reason)
         self._handle = None
@@ -367,6 +366,7 @@ class Worker:
             self._say()
             if not self._halting:
                 self._around.store.forget(self.key)
+                self._around.holds.forget(self.key)
             self._done = True
         return True
 
@@ -399,3 +399,8 @@ class Worker:
         if report != self._said:
             self._said = report
             self._around.on_report(self.key, goal, report)
+
+
+def _files(plan: ProcessPlan) -> dict[str, FilePlan]:
+    """Name all files of a plan."""
+    return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}

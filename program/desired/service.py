@@ -141,6 +141,22 @@ class HostPlacement(Desired):
     """The service runs as a process on a host. `host` is None while no host has been chosen."""
 
     host: str | None = None
+    memory_check: Literal["enforce", "warn", "off"] | None = None
+    """None is the host's own rule: enforce."""
+    residency: Literal["pinned", "preferred", "onDemand"] | None = None
+    """What may happen to the process when others of its group want its memory; None: it takes part in no group."""
+    group: str = ""
+    min_dwell_s: float | None = None
+
+
+class Sleep(Desired):
+    """Replicas are stopped while nobody asks, and started by the next request, which waits for them."""
+
+    idle_timeout_s: float
+    wake_timeout_s: float | None = None
+    """How long a request waits; None leaves it to the proxy."""
+    max_held_requests: int | None = None
+    """How many wait at once; None leaves it to the proxy."""
 
 
 class DesiredService(Desired):
@@ -193,5 +209,7 @@ class DesiredService(Desired):
     """A replica counts as ready only once it has answered one real request."""
     readiness_gate: bool = False
     """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
+    sleep: Sleep | None = None
+    """None: replicas run whether anybody asks or not."""
     adopt: bool = False
     """Take over objects of the same names that somebody else made (annotation `herdsman.dev/adopt: "true"`)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import yaml
 from pydantic import BaseModel
 
-from program.dialects import host_process
+from program.dialects import host_process, host_schema
 from program.dialects.crd_schema import Json, structural_schema
 from program.dialects.llmkube import gpu_quota_schema, model_schema, service_schema
 
@@ -40,7 +40,7 @@ _AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 
 def crd_documents() -> list[Json]:
-    """Give all CRDs as documents ready to apply: Model, InferenceService, GPUQuota, HostProcess."""
+    """Give all CRDs as documents ready to apply: Model, InferenceService, GPUQuota, HostProcess, Host."""
     return [
         _crd(
             group="inference.llmkube.dev",
@@ -110,6 +110,26 @@ def crd_documents() -> list[Json]:
                 _AGE,
             ),
         ),
+        _crd(
+            group="herdsman.dev",
+            kind="Host",
+            plural="hosts",
+            short_name="hst",
+            description="A machine that runs model servers as processes.",
+            spec=structural_schema(host_schema.HostSpec),
+            status=structural_schema(host_schema.HostStatus),
+            namespaced=False,
+            columns=(
+                Column("Ready", ".status.conditions[?(@.type=='Ready')].status"),
+                Column("Transport", ".spec.transport"),
+                Column("Address", ".status.address"),
+                Column("Pressure", ".status.memoryPressure"),
+                Column("Unschedulable", ".spec.unschedulable", "boolean", wide=True),
+                Column("OS", ".status.os", wide=True),
+                Column("Version", ".status.agentVersion", wide=True),
+                _AGE,
+            ),
+        ),
     ]
 
 
@@ -129,6 +149,7 @@ def _crd(
     status: Json,
     columns: tuple[Column, ...],
     scale: bool = False,
+    namespaced: bool = True,
 ) -> Json:
     subresources: Json = {"status": {}}
     if scale:
@@ -157,7 +178,7 @@ def _crd(
                 "singular": kind.lower(),
                 "shortNames": [short_name],
             },
-            "scope": "Namespaced",
+            "scope": "Namespaced" if namespaced else "Cluster",
             "versions": [
                 {
                     "name": "v1alpha1",

@@ -19,7 +19,7 @@ from program.desired.keys import (
     service_dns_name,
 )
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
-from program.desired.service import DesiredService, Endpoint, HostPlacement
+from program.desired.service import DesiredService, Endpoint
 from program.dialects.llmkube import parse_policies
 from program.dialects.llmkube.engine_settings import engine_settings
 from program.dialects.llmkube.parse_annotations import Annotated, exposure, read_annotations
@@ -78,13 +78,14 @@ def parse_service(
         skip_model_init=bool(spec.skip_model_init),
         priority=spec.priority,
         eviction_protection=bool(spec.eviction_protection),
-        host_placement=HostPlacement(host=pinned or placed_host) if on_host else None,
+        host_placement=annotated.hosting.model_copy(update={"host": pinned or placed_host}) if on_host else None,
         mode=spec.mode or "chat",
         suspended=spec.suspend,
         draft=draft_of(spec, model=model, draft=draft),
         bind_address=_bind_address(spec),
         gpu_memory_bytes=gpu_memory_of(spec.resources, model, gpu),
         completion_check=annotated.completion_check,
+        sleep=annotated.sleep,
         adopt=annotations.get(ANNOTATION_ADOPT) == "true",
     )
     # Checked for hosts too, so that a service may move there and back without a surprise.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 from program.desired import keys
 from program.desired.base import Desired
 from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
-from program.desired.service import Exposure, NetworkAccess
+from program.desired.service import Exposure, HostPlacement, NetworkAccess, Sleep
 from program.dialects.llmkube.service_schema import EndpointSpec
 
 ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
@@ -30,7 +31,11 @@ EXPOSE_DETAILS = (
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
+_DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHARE = re.compile(r"(?P<number>[0-9]{1,4})(?P<percent>%)?", re.ASCII)
+
+_Word = TypeVar("_Word", bound=str)
 
 
 class Annotated(Desired):
@@ -45,6 +50,9 @@ class Annotated(Desired):
     readiness_gate: bool = False
     scale_query: str = ""
     idle_path: str = ""
+    sleep: Sleep | None = None
+    hosting: HostPlacement = HostPlacement()
+    """What a service that runs on hosts wishes there; `host` is only the pin."""
 
 
 def read_annotations(annotations: Mapping[str, str]) -> Annotated:
@@ -67,6 +75,8 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
         readiness_gate=gate,
         scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
         idle_path=_idle_path(annotations),
+        sleep=_sleep(annotations),
+        hosting=_hosting(annotations),
     )
 
 
@@ -178,3 +188,56 @@ def _idle_path(annotations: Mapping[str, str]) -> str:
     if path and (not path.startswith("/") or any(c.isspace() for c in path) or len(path) > 256):
         raise _invalid(ANNOTATION_IDLE_ENDPOINT, f"`{path[:64]}` is not a path such as `/idle`")
     return path
+
+
+def _hosting(annotations: Mapping[str, str]) -> HostPlacement:
+    group = annotations.get(keys.ANNOTATION_MODEL_GROUP, "")
+    if group and not _is_name(group):
+        raise _invalid(keys.ANNOTATION_MODEL_GROUP, f"`{group[:64]}` is not a name in lower case")
+    residency = _one_of(annotations, keys.ANNOTATION_RESIDENCY, ("pinned", "preferred", "onDemand"))
+    dwell = _duration_s(annotations, keys.ANNOTATION_MIN_DWELL)
+    if (residency is None) != (not group):
+        missing = keys.ANNOTATION_RESIDENCY if residency is None else keys.ANNOTATION_MODEL_GROUP
+        present = keys.ANNOTATION_MODEL_GROUP if residency is None else keys.ANNOTATION_RESIDENCY
+        raise _invalid(present, f"says nothing without {missing}")
+    return HostPlacement(
+        host=annotations.get(keys.ANNOTATION_HOST) or None,
+        memory_check=_one_of(annotations, keys.ANNOTATION_MEMORY_CHECK, ("enforce", "warn", "off")),
+        residency=residency,
+        group=group,
+        min_dwell_s=dwell,
+    )
+
+
+def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
+    after_s = _duration_s(annotations, keys.ANNOTATION_IDLE_TIMEOUT)
+    wake_s = _duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT)
+    held = annotations.get(keys.ANNOTATION_MAX_HELD_REQUESTS, "")
+    if held and not (held.isascii() and held.isdigit() and len(held) < 7):
+        raise _invalid(keys.ANNOTATION_MAX_HELD_REQUESTS, f"`{held[:64]}` is not a number")
+    if after_s is None:
+        for name in (keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS):
+            if annotations.get(name):
+                raise _invalid(name, f"says nothing without {keys.ANNOTATION_IDLE_TIMEOUT}")
+        return None
+    return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=int(held) if held else None)
+
+
+def _one_of(annotations: Mapping[str, str], name: str, allowed: tuple[_Word, ...]) -> _Word | None:
+    value = annotations.get(name, "")
+    if not value:
+        return None
+    for word in allowed:
+        if word == value:
+            return word
+    raise _invalid(name, f"`{value[:64]}` is none of {', '.join(allowed)}")
+
+
+def _duration_s(annotations: Mapping[str, str], name: str) -> float | None:
+    value = annotations.get(name, "")
+    if not value:
+        return None
+    match = _DURATION.fullmatch(value)
+    if match is None or float(match["number"]) == 0:
+        raise _invalid(name, f"`{value[:64]}` is not a time; write for example `90s`, `15m` or `2h`")
+    return float(match["number"]) * _SECONDS[match["unit"]]

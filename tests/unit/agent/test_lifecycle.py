@@ -57,7 +57,7 @@ def test_a_new_process_fetches_its_file_then_starts() -> None:
     wanted = goal(file=FILE)
     life = lifecycle.adjusted(Life(), wanted)
     assert next_step(life, wanted).do is Do.FETCH
-    life = lifecycle.fetched(lifecycle.fetching(life), "/store/k/a.gguf")
+    life = lifecycle.fetched(lifecycle.fetching(life), "/store/k/a.gguf", {})
     assert next_step(life, wanted).do is Do.LAUNCH
 
 
@@ -230,13 +230,13 @@ def test_a_failed_fetch_is_tried_again_without_end_and_forgotten_when_it_succeed
         assert life.wait_until - now <= POLICY.retry_cap_s
         now = life.wait_until
         assert next_step(life, wanted, now=now).do is Do.FETCH
-    life = lifecycle.fetched(life, "/a")
+    life = lifecycle.fetched(life, "/a", {})
     assert (life.attempts, life.reason) == (0, "")
 
 
 def test_a_launch_fetches_again_because_the_file_may_have_gone_since() -> None:
     wanted = goal(file=FILE)
-    life = lifecycle.launched(lifecycle.fetched(lifecycle.adjusted(Life(), wanted), "/a"), running(wanted))
+    life = lifecycle.launched(lifecycle.fetched(lifecycle.adjusted(Life(), wanted), "/a", {}), running(wanted))
     life = lifecycle.crashed(life, reason="r", message="", now=0.0, policy=POLICY)
     assert next_step(life, wanted, now=life.wait_until).do is Do.FETCH
 

@@ -13,7 +13,8 @@ from program.desired.engines import LlamaCpp, Vllm
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, GgufFacts, Gpu, ModelGpu, ModelSource, SourceKind
 from program.desired.service import DesiredService, PodSettings
-from program.sizing import MIB, UNKNOWN_COMPUTE_BYTES, Serving, estimate, model_memory, serving_of
+from program.runtimes.llamacpp_memory import MIB, UNKNOWN_COMPUTE_BYTES, Serving, serving_of
+from program.sizing import estimate, memory_of
 
 GIB = 1 << 30
 MIDDLE = GgufFacts(
@@ -55,7 +56,7 @@ def service(engine: Any = None, **fields: Any) -> DesiredService:
 
 
 def memory(gguf: GgufFacts, **serving: Any) -> Any:
-    found = model_memory(model(gguf), Serving(**serving))
+    found = memory_of(model(gguf), Serving(**serving))
     assert found is not None
     return found
 

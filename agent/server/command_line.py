@@ -1,0 +1,25 @@
+"""Fills a plan's arguments with what only the host knows: paths, address, port. Called by `worker`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.contract import ProcessPlan
+
+
+class FileMissing(Exception):
+    """An argument names a file that the plan does not bring."""
+
+
+def arguments(plan: ProcessPlan, *, address: str, port: int, model: str | None, files: Mapping[str, str]) -> list[str]:
+    """Return the arguments after the binary, every token replaced. Raises FileMissing."""
+    if model is None and any("{model}" in argument for argument in plan.argv):
+        raise FileMissing("an argument names {model} and the plan has no file")
+    values = {"port": str(port), "host": address, "model": model or "", **files}
+    return [_filled(argument, values) for argument in plan.argv[1:]]
+
+
+def _filled(argument: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        argument = argument.replace(f"{{{name}}}", value)
+    return argument
