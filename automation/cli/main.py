@@ -24,6 +24,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 GROUPS = {
     "cluster": "A local control plane to try things on.",
     "cache": "The model caches: what lies in them, what can go, what should be there.",
+    "host": "The machines that services are placed on.",
     "agent": "The agent that runs processes on a host.",
     "tools": "The tools that Herdsman runs: install and list them.",
 }

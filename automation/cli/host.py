@@ -1,0 +1,333 @@
+"""`herdsman host …`: the machines that services are placed on: list, add, cordon, drain, remove, doctor."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from automation.cli import host_rows as rows
+from automation.cli.host_doctor import examine
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.settings import SYSTEM_NAMESPACE
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+
+Object = dict[str, Any]
+FIELD_MANAGER = "herdsman-cli"
+POLL_S = 1.0
+
+app = typer.Typer(no_args_is_help=True)
+
+Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
+Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
+Name = Annotated[str, typer.Argument(metavar="HOST", help="Name of the host.")]
+
+
+@app.callback()
+def host() -> None:
+    """Macs and Linux machines as capacity: list, add, cordon, drain, remove, doctor."""
+
+
+@app.command("list")
+def list_hosts(kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show all hosts: do they live, what have they, what runs there."""
+    client = _client(kubeconfig)
+    try:
+        found = client.list(kinds.HOSTS)["items"]
+        processes = client.list(kinds.HOST_PROCESSES)["items"]
+        leases = {lease["metadata"]["name"]: lease for lease in client.list(kinds.LEASES, SYSTEM_NAMESPACE)["items"]}
+    except KubeError as error:
+        _fail(error)
+    now = datetime.now(UTC)
+    table = []
+    for each in sorted(found, key=lambda obj: str(obj["metadata"]["name"])):
+        name = each["metadata"]["name"]
+        lease = leases.get(rows.lease_name(name))
+        table.append(rows.host_row(each, lease, rows.placed_on(processes, name), now=now))
+    if output is OutputFormat.JSON:
+        print_json(table)
+    elif not table:
+        complain("no hosts here", hint="on a machine: `herdsman agent install`; over SSH: `herdsman host add`")
+    else:
+        lines = [[row[key] for key in rows.COLUMNS.values()] for row in table]
+        print_table(tuple(rows.COLUMNS), lines, phase_column=1)
+
+
+@app.command()
+def add(
+    name: Name,
+    address: Annotated[str | None, typer.Option(help="IP address; over SSH also where to connect.")] = None,
+    ssh_user: Annotated[str | None, typer.Option(help="Run it over SSH as this user, without an agent.")] = None,
+    ssh_port: Annotated[int, typer.Option(help="SSH port.")] = 22,
+    identity_file: Annotated[
+        str | None, typer.Option(help="Private key, as a path where the loop runs.", show_default=False)
+    ] = None,
+    identity_secret: Annotated[
+        str | None, typer.Option(help="Secret in Herdsman's namespace whose `ssh-privatekey` it is.")
+    ] = None,
+    known_hosts: Annotated[
+        Path, typer.Option(help="File with the host's public key; unknown hosts are refused, never learnt.")
+    ] = Path("~/.ssh/known_hosts"),
+    bastion: Annotated[str | None, typer.Option(help="[USER@]ADDRESS[:PORT] to connect through.")] = None,
+    sudo: Annotated[bool, typer.Option("--sudo", help="Use sudo: units are the system's, not the user's.")] = False,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that services can select.")] = None,
+    taint: Annotated[list[str] | None, typer.Option(help="KEY[=VALUE]:Effect that keeps services away.")] = None,
+    memory_budget: Annotated[str | None, typer.Option(help="Memory for all processes together (`96Gi`).")] = None,
+    memory_fraction: Annotated[float | None, typer.Option(help="The same as a share of the host's memory.")] = None,
+    runtime: Annotated[
+        list[str] | None, typer.Option(help="Runtimes that may be placed there; all without it.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the object and write nothing.")] = False,
+) -> None:
+    """Make a Host, or change one: what is not named stays as it is.
+
+    A machine with an agent makes its own Host; this is for hosts over SSH, and for what people say of any host.
+    """
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?", name):
+        raise typer.BadParameter(f"`{name}` is no host name: lower-case letters, digits, `-`, `.`, at most 50")
+    spec: Object = {"transport": "ssh" if ssh_user else "agent"}
+    if address:
+        spec["address"] = address
+    if ssh_user:
+        if not address:
+            raise typer.BadParameter("--ssh-user needs --address")
+        if (identity_file is None) == (identity_secret is None):
+            raise typer.BadParameter("give one of --identity-file and --identity-secret")
+        spec["ssh"] = {
+            "user": ssh_user,
+            "port": ssh_port,
+            "knownHosts": _keys_of(known_hosts, address, ssh_port),
+            "sudo": sudo,
+            **({"identityFile": identity_file} if identity_file else {}),
+            **({"identitySecret": {"name": identity_secret}} if identity_secret else {}),
+            **({"bastion": _bastion(bastion, known_hosts)} if bastion else {}),
+        }
+    if memory_budget:
+        spec["memoryBudget"] = memory_budget
+    if memory_fraction is not None:
+        spec["memoryFraction"] = memory_fraction
+    if runtime:
+        spec["runtimes"] = list(runtime)
+    if taint:
+        spec["taints"] = [_taint(each) for each in taint]
+    wanted = rows.host_object(name, _labels(label or []), spec)
+    if dry_run:
+        print_json(wanted)
+        return
+    client = _client(kubeconfig)
+    try:
+        print(f"Host `{name}` {_write(client, wanted)}")
+    except KubeError as error:
+        _fail(error)
+    if not ssh_user:
+        print(f"On the machine itself: herdsman agent install --host {name} --kubeconfig FILE")
+
+
+@app.command()
+def cordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
+    """Place no new service on a host; what runs there goes on."""
+    _say(kubeconfig, name, {"unschedulable": True})
+    print(f"Host `{name}` takes no new service")
+
+
+@app.command()
+def uncordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
+    """Let services be placed on a host again; ends a drain."""
+    _say(kubeconfig, name, {"unschedulable": False, "drain": False})
+    print(f"Host `{name}` takes services")
+
+
+@app.command()
+def drain(
+    name: Name,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end; 0 does not wait.")] = 600,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Move away every service that may move, and place none; exit code 1 when some are still there at the end.
+
+    A pinned service stays, and so does one that fits nowhere else: both are named with the reason.
+    """
+    client = _say(kubeconfig, name, {"unschedulable": True, "drain": True})
+    deadline = time.monotonic() + timeout_s
+    shown = ""
+    while True:
+        try:
+            placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)
+            moving, staying = _sorted_out(client, placed)
+        except KubeError as error:
+            _fail(error)
+        if not moving or time.monotonic() >= deadline:
+            break
+        line = f"{len(moving)} to move: {', '.join(sorted(moving)[:5])}"
+        if line != shown:
+            print(line, flush=True)
+            shown = line
+        time.sleep(POLL_S)
+    for key, why in sorted(staying.items()):
+        print(f"{key} stays: {why}")
+    if moving:
+        for key, why in sorted(moving.items()):
+            complain(f"{key} is still there: {why or 'no other host took it yet'}")
+        raise typer.Exit(1)
+    print(f"Host `{name}` is drained")
+
+
+@app.command()
+def remove(
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Although services are placed there.")] = False,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Forget a host: its Host and its Lease. Refused while services are placed there."""
+    client = _client(kubeconfig)
+    try:
+        found = client.get(kinds.HOSTS, None, name)
+        placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)
+        if placed and not force:
+            keys = ", ".join(f"{p['metadata']['namespace']}/{rows.service_name(p)}" for p in placed[:5])
+            complain(f"{len(placed)} processes are placed on `{name}`: {keys}", hint=f"`herdsman host drain {name}`")
+            raise typer.Exit(1)
+        client.delete(kinds.HOSTS, None, name, uid=found["metadata"]["uid"])
+        with contextlib.suppress(NotFound):
+            client.delete(kinds.LEASES, SYSTEM_NAMESPACE, rows.lease_name(name))
+    except NotFound:
+        complain(f"no Host `{name}`")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        _fail(error)
+    print(f"Host `{name}` is forgotten")
+    if (found.get("spec") or {}).get("transport", "agent") == "agent":
+        print("An agent that still runs there makes it again: `herdsman agent uninstall` on the machine")
+
+
+@app.command()
+def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABLE) -> None:
+    """Look at everything that a host needs to serve; exit code 1 when something is missing."""
+    client = _client(kubeconfig)
+    try:
+        findings = examine(client, name, now=datetime.now(UTC))
+    except NotFound:
+        complain(f"no Host `{name}`", hint="`herdsman host list`")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        _fail(error)
+    if output is OutputFormat.JSON:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        lines = [(f.check, f.state, f.detail, f.hint) for f in findings]
+        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), lines, phase_column=1)
+    if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _client(kubeconfig: str | None) -> KubeClient:
+    try:
+        return KubeClient.default(kubeconfig)
+    except KubeError as error:
+        _fail(error)
+
+
+def _fail(error: KubeError) -> NoReturn:
+    hint = "`herdsman crds | kubectl apply -f -`" if isinstance(error, NotFound) else ""
+    complain(str(error), hint=hint)
+    raise typer.Exit(1) from None
+
+
+def _write(client: KubeClient, wanted: Object) -> str:
+    """Make the Host, or change what is named. Says which."""
+    name = wanted["metadata"]["name"]
+    try:
+        before = client.get(kinds.HOSTS, None, name)
+    except NotFound:
+        client.create(kinds.HOSTS, None, wanted)
+        return "was made"
+    body = {"metadata": {"labels": wanted["metadata"].get("labels") or {}}, "spec": wanted["spec"]}
+    if wanted["spec"]["transport"] == "agent":
+        body["spec"] = {**wanted["spec"], "ssh": None}
+    after = client.patch(kinds.HOSTS, None, name, body, field_manager=FIELD_MANAGER)
+    same = all((before.get(part) or {}) == (after.get(part) or {}) for part in ("spec",)) and (
+        before["metadata"].get("labels") == after["metadata"].get("labels")
+    )
+    return "is so already" if same else "was changed"
+
+
+def _say(kubeconfig: str | None, name: str, spec: Object) -> KubeClient:
+    client = _client(kubeconfig)
+    try:
+        client.patch(kinds.HOSTS, None, name, {"spec": spec}, field_manager=FIELD_MANAGER)
+    except NotFound:
+        complain(f"no Host `{name}`", hint="`herdsman host list`")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        _fail(error)
+    return client
+
+
+def _sorted_out(client: KubeClient, placed: list[Object]) -> tuple[dict[str, str], dict[str, str]]:
+    """Tell those that are to move, with why they have not yet, from those that stay."""
+    moving: dict[str, str] = {}
+    staying: dict[str, str] = {}
+    for process in placed:
+        namespace, name = process["metadata"]["namespace"], rows.service_name(process)
+        key = f"{namespace}/{process['metadata']['name']}"
+        try:
+            service: Object | None = client.get(kinds.INFERENCE_SERVICES, namespace, name)
+        except NotFound:
+            service = None
+        why = rows.stays(process, service)
+        if why:
+            staying[key] = why
+        else:
+            moving[key] = str(((service or {}).get("status") or {}).get("schedulingMessage") or "")
+    return moving, staying
+
+
+def _keys_of(file: Path, address: str, port: int) -> list[str]:
+    path = file.expanduser()
+    try:
+        found = rows.known_host_lines(path.read_text(), address, port)
+    except OSError as error:
+        raise typer.BadParameter(f"--known-hosts: {error}") from None
+    if not found:
+        where = address if port == 22 else f"[{address}]:{port}"
+        raise typer.BadParameter(
+            f"{path} has no key of {where}. Ask the machine itself for it (`cat /etc/ssh/ssh_host_ed25519_key.pub`), "
+            f"write `{where} ssh-ed25519 …` into a file and name that by --known-hosts"
+        )
+    return found
+
+
+def _bastion(text: str, known_hosts: Path) -> Object:
+    user, at, place = text.rpartition("@")
+    address, _, port = place.partition(":")
+    if not address or (port and not port.isdigit()):
+        raise typer.BadParameter(f"--bastion `{text}` is not [USER@]ADDRESS[:PORT]")
+    number = int(port) if port else 22
+    keys = _keys_of(known_hosts, address, number)
+    return {"address": address, "port": number, "knownHosts": keys, **({"user": user} if at else {})}
+
+
+def _taint(text: str) -> Object:
+    taint = rows.taint_of(text)
+    if taint is None:
+        raise typer.BadParameter(f"--taint `{text}` is not KEY[=VALUE]:Effect; effects as for nodes (NoSchedule, …)")
+    return taint
+
+
+def _labels(pairs: list[str]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"--label `{pair}` is not KEY=VALUE")
+        labels[key] = value
+    return labels

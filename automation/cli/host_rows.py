@@ -1,0 +1,147 @@
+"""What `herdsman host` shows of a Host, and what it writes into one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from automation.cli.get import condition_of, duration_text
+from kubeapi import kinds
+from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_MOVES
+
+Object = dict[str, Any]
+
+COLUMNS = {
+    "NAME": "name",
+    "STATE": "state",
+    "TRANSPORT": "transport",
+    "ADDRESS": "address",
+    "SYSTEM": "system",
+    "ACCELERATOR": "accelerator",
+    "MEMORY": "memory",
+    "PROCESSES": "processes",
+    "PRESSURE": "pressure",
+    "HEARTBEAT": "heartbeat",
+    "VERSION": "version",
+    "MESSAGE": "message",
+}
+
+
+def host_row(host: Object, lease: Object | None, processes: Iterable[Object], *, now: datetime) -> dict[str, str]:
+    """Flatten one Host to what a person asks first; `processes` are the HostProcesses placed on it."""
+    spec, status = host.get("spec") or {}, host.get("status") or {}
+    placed = list(processes)
+    ready = condition_of(status, "Ready")
+    serving = sum(1 for process in placed if (process.get("status") or {}).get("ready"))
+    return {
+        "name": host["metadata"]["name"],
+        "state": state_of(host),
+        "transport": spec.get("transport", "agent"),
+        "address": status.get("address") or spec.get("address") or "",
+        "system": "/".join(part for part in (status.get("os"), status.get("arch")) if part),
+        "accelerator": ", ".join(_accelerator(each) for each in status.get("accelerators") or ()),
+        "memory": _memory(status, placed),
+        "processes": f"{serving}/{len(placed)}",
+        "pressure": str(status.get("memoryPressure") or ""),
+        "heartbeat": heartbeat_text(lease, now=now),
+        "version": str(status.get("agentVersion") or ""),
+        "message": "" if ready.get("status") == "True" else str(ready.get("message", "")),
+    }
+
+
+def state_of(host: Object) -> str:
+    """Say in one word whether a host works, and whether it takes services."""
+    spec, status = host.get("spec") or {}, host.get("status") or {}
+    ready = condition_of(status, "Ready").get("status")
+    word = {"True": "Ready", "False": "NotReady"}.get(str(ready), "Unknown")
+    if spec.get("drain"):
+        return f"{word},Draining"
+    return f"{word},Unschedulable" if spec.get("unschedulable") else word
+
+
+def heartbeat_text(lease: Object | None, *, now: datetime) -> str:
+    """Write how long ago the host last said that it lives, by its own clock."""
+    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+    if not renewed:
+        return "never"
+    return f"{duration_text(max(0.0, (now - datetime.fromisoformat(renewed)).total_seconds()))} ago"
+
+
+def gib(amount: int | None) -> str:
+    """Write bytes as GiB."""
+    return "?" if amount is None else f"{amount / (1 << 30):.1f}"
+
+
+def reserved_bytes(processes: Iterable[Object]) -> int:
+    """Add up what the processes of a host are said to need."""
+    return sum(int((process.get("spec") or {}).get("memoryBytes") or 0) for process in processes)
+
+
+def _memory(status: Object, placed: list[Object]) -> str:
+    allocatable = (status.get("allocatable") or {}).get("memory")
+    return f"{gib(reserved_bytes(placed))}/{gib(allocatable)} GiB"
+
+
+def _accelerator(each: Mapping[str, Any]) -> str:
+    count = int(each.get("count") or 1)
+    name = each.get("name") or each.get("type") or "?"
+    return name if count == 1 else f"{count}x {name}"
+
+
+def stays(process: Object, service: Object | None) -> str:
+    """Say why a process does not leave a host that is drained; empty when it moves."""
+    annotations = ((service or {}).get("metadata") or {}).get("annotations") or {}
+    if service is None:
+        return "its InferenceService is gone; it ends with it"
+    if annotations.get(ANNOTATION_HOST) == process["spec"]["host"]:
+        return f"annotation {ANNOTATION_HOST} pins it here"
+    if annotations.get(ANNOTATION_HOST_MOVES) == "false":
+        return f"annotation {ANNOTATION_HOST_MOVES} says so"
+    return ""
+
+
+def placed_on(processes: Iterable[Object], host: str) -> list[Object]:
+    """Choose the HostProcesses of a host."""
+    return [process for process in processes if (process.get("spec") or {}).get("host") == host]
+
+
+def service_name(process: Object) -> str:
+    """Name the InferenceService of a HostProcess."""
+    return str((process.get("spec") or {}).get("service") or process["metadata"]["name"])
+
+
+def host_object(name: str, labels: Mapping[str, str], spec: Object) -> Object:
+    """Build a Host."""
+    metadata: Object = {"name": name, **({"labels": dict(labels)} if labels else {})}
+    return {"apiVersion": kinds.HOSTS.api_version, "kind": kinds.HOSTS.kind, "metadata": metadata, "spec": spec}
+
+
+def lease_name(host: str) -> str:
+    """Name the Lease of a host, as its agent does."""
+    return f"herdsman-host-{host}"
+
+
+def known_host_lines(text: str, address: str, port: int) -> list[str]:
+    """Choose from a known_hosts file the keys of a host, without its names: `type base64`.
+
+    Hashed names cannot be read here and are passed over.
+    """
+    names = {address} if port == 22 else {f"[{address}]:{port}"}
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 3 or words[0].startswith(("#", "@", "|")):
+            continue
+        if names & set(words[0].split(",")):
+            found.append(f"{words[1]} {words[2]}")
+    return found
+
+
+def taint_of(text: str) -> Object | None:
+    """Read `key=value:Effect` or `key:Effect`; None for what is neither."""
+    rest, colon, effect = text.rpartition(":")
+    key, equals, value = rest.partition("=")
+    if not colon or not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+        return None
+    return {"key": key, "effect": effect, **({"value": value} if equals else {})}
