@@ -12,6 +12,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+ANNOTATION_FENCED = "herdsman.dev/fenced"
+"""On a host's Lease: the loop called it lost. Its agent takes this off once nothing runs that is not in its plan."""
+
 
 class Wire(BaseModel):
     """A frozen value on the wire: camelCase names, unknown fields refused where we parse plans."""
@@ -23,12 +26,16 @@ class FilePlan(Wire):
     """A file that must be in the host's store before the process starts."""
 
     source: str
-    """`http(s)://…`, `file:///…` or an absolute path on the host."""
+    """`http(s)://…`, `s3://bucket/key`, `file:///…`, an absolute path on the host, or, with `directory`, a repository
+    `hf://org/name[@revision]`."""
     cache_key: str
     """The directory of the store that holds the file."""
     file_name: str
+    """Below the directory; a file of a set may have folders in its name."""
     sha256: str | None = None
     size_bytes: int | None = None
+    directory: bool | None = None
+    """True: what stands for it in `argv` is the directory of its set, `<store>/<cache key>`, and not the file."""
 
 
 class IdleQuestion(Wire):

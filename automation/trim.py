@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from sys import intern
 from typing import Any
 
+from agent.contract import ANNOTATION_FENCED
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
@@ -324,12 +325,17 @@ def endpoint_slice(obj: Object) -> Object:
 
 
 def lease(obj: Object) -> Object:
-    """Keep of a host's Lease: the host's name and when it was last renewed."""
-    spec = obj.get("spec") or {}
+    """Keep of a host's Lease: whose it is, who holds it, what each renewal changes, and whether it is fenced."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
     return {
-        "metadata": {"name": obj["metadata"]["name"], "namespace": obj["metadata"].get("namespace", "")},
-        "host": (obj["metadata"].get("labels") or {}).get(naming.LABEL_HOST, ""),
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": intern(metadata.get("namespace", "")),
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "host": (metadata.get("labels") or {}).get(naming.LABEL_HOST, ""),
         "renewed": spec.get("renewTime", ""),
         "duration_s": spec.get("leaseDurationSeconds", 40),
         "holder": spec.get("holderIdentity") or "",
+        "fenced": (metadata.get("annotations") or {}).get(ANNOTATION_FENCED, ""),
     }
