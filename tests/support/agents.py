@@ -56,9 +56,11 @@ def command_plan(*command: str, **changes: Any) -> ProcessPlan:
 class AgentProcess:
     """One agent process and its store."""
 
-    def __init__(self, store: Path, *arguments: str, host: str = HOST) -> None:
+    def __init__(self, store: Path, *arguments: str, host: str = HOST, prefix: tuple[str, ...] = ()) -> None:
+        """`prefix` stands before the command: `NetworkHost.prefix` has it run on a host of a network."""
         self.store = store
         self._arguments = [
+            *prefix,
             *(sys.executable, "-m", "automation.cli", "agent", "run", "--host", host, "--store", str(store)),
             *("--log-format", "json", "--log-level", "info", *arguments),
         ]
@@ -127,9 +129,9 @@ class AgentProcess:
 
 
 @contextlib.contextmanager
-def agent(store: Path, *arguments: str, host: str = HOST) -> Iterator[AgentProcess]:
+def agent(store: Path, *arguments: str, host: str = HOST, prefix: tuple[str, ...] = ()) -> Iterator[AgentProcess]:
     """Have an agent, not yet started; afterwards neither it nor anything that it started runs."""
-    made = AgentProcess(store, *arguments, host=host)
+    made = AgentProcess(store, *arguments, host=host, prefix=prefix)
     try:
         yield made
     finally:

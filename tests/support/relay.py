@@ -1,4 +1,4 @@
-"""A TCP relay on loopback between a client and a server, for faults of the network: cut, refused, frozen."""
+"""A TCP relay between a client and a server, for faults of the network: cut, refused, frozen."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import yaml
 class Relay:
     """Pass bytes both ways between its own port and `target`, a URL, until `close()`."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, address: str = "127.0.0.1") -> None:
         parts = urlsplit(target)
         self._target = (str(parts.hostname), int(parts.port or 443))
         self._scheme = parts.scheme
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._flowing = threading.Event()
@@ -33,7 +33,8 @@ class Relay:
 
     @property
     def url(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
+        address, port = self._listener.getsockname()[:2]
+        return f"{self._scheme}://{address}:{port}"
 
     def kubeconfig(self, original: pathlib.Path, to: pathlib.Path) -> str:
         """Write a copy of a kubeconfig that goes through this relay, and return its path."""

@@ -1,0 +1,166 @@
+"""Hosts side by side on one machine: a network namespace each, with an address of its own behind a bridge.
+
+Each host reaches the others, and the test's API server through a relay on the bridge; its link can be cut and healed.
+Needs root and `ip`; a test that has neither is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from tests.support.relay import Relay
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class NetworkHost:
+    """One host of a network."""
+
+    name: str
+    namespace: str
+    """Name of its network namespace, for `ip netns exec`."""
+    address: str
+    link: str
+    """The bridge's end of its cable."""
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What to put before a command to run it on this host."""
+        return ("ip", "netns", "exec", self.namespace)
+
+    def cut(self) -> None:
+        """Pull the cable: nothing comes in or out, and nobody is told."""
+        _ip("link", "set", self.link, "down")
+
+    def heal(self) -> None:
+        """Put the cable back."""
+        _ip("link", "set", self.link, "up")
+
+    def output(self, *command: str, timeout_s: float = 30) -> str:
+        """Run a command on this host and return what it prints; fails with its exit code."""
+        done = subprocess.run([*self.prefix, *command], capture_output=True, text=True, timeout=timeout_s, check=False)
+        assert done.returncode == 0, f"{command}: {done.returncode} {done.stderr}"
+        return done.stdout
+
+
+class Network:
+    """A bridge with hosts on it; use it by `network()`."""
+
+    def __init__(self) -> None:
+        self._tag = f"h{os.getpid():x}-{next(_numbers)}"
+        self._subnet = _free_subnet()
+        self._hosts: list[NetworkHost] = []
+        self._relays: list[Relay] = []
+        self.gateway = f"{self._subnet}.1"
+        """The root namespace's address, as the hosts see it."""
+
+    def up(self) -> None:
+        _ip("link", "add", f"{self._tag}b", "type", "bridge")
+        _ip("addr", "add", f"{self.gateway}/24", "dev", f"{self._tag}b")
+        _ip("link", "set", f"{self._tag}b", "up")
+
+    def host(self, name: str) -> NetworkHost:
+        """Add a host."""
+        number = len(self._hosts)
+        outer, inner = f"{self._tag}v{number}", f"{self._tag}p{number}"
+        made = NetworkHost(name, f"{self._tag}-{name}", f"{self._subnet}.{10 + number}", outer)
+        self._hosts.append(made)
+        _ip("netns", "add", made.namespace)
+        _ip("link", "add", outer, "type", "veth", "peer", "name", inner)
+        _ip("link", "set", inner, "netns", made.namespace)
+        _ip("link", "set", outer, "master", f"{self._tag}b")
+        _ip("link", "set", outer, "up")
+        inside = ("-n", made.namespace)
+        _ip(*inside, "link", "set", inner, "name", "eth0")
+        _ip(*inside, "addr", "add", f"{made.address}/24", "dev", "eth0")
+        _ip(*inside, "link", "set", "lo", "up")
+        _ip(*inside, "link", "set", "eth0", "up")
+        _ip(*inside, "route", "add", "default", "via", self.gateway)
+        return made
+
+    def relay(self, target: str) -> str:
+        """Let the hosts reach a URL of this machine's loopback, and return the URL that they use."""
+        relay = Relay(target, address=self.gateway)
+        self._relays.append(relay)
+        return relay.url
+
+    def kubeconfig(self, original: Path, to: Path) -> Path:
+        """Write a copy of a kubeconfig that works on the hosts."""
+        config = yaml.safe_load(original.read_text())
+        for each in config["clusters"]:
+            cluster = each["cluster"]
+            cluster["server"] = self.relay(cluster["server"])
+            # The certificate names loopback, not the bridge.
+            cluster.setdefault("tls-server-name", "localhost")
+        to.write_text(yaml.safe_dump(config))
+        to.chmod(0o600)
+        return to
+
+    def down(self) -> None:
+        """End what still runs on the hosts and remove all of it."""
+        for relay in self._relays:
+            relay.close()
+        for host in self._hosts:
+            for pid in _pids(host.namespace):
+                with contextlib.suppress(psutil.Error):
+                    psutil.Process(pid).kill()
+            _ip("link", "del", host.link, check=False)
+            _ip("netns", "del", host.namespace, check=False)
+        _ip("link", "del", f"{self._tag}b", check=False)
+
+
+@contextlib.contextmanager
+def network() -> Iterator[Network]:
+    """Have a network while the block lasts; the test is skipped where this user cannot make one."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    if shutil.which("ip") is None:
+        pytest.skip("network namespaces need `ip` (iproute2)")
+    made = Network()
+    try:
+        try:
+            made.up()
+        except AssertionError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error}")
+        yield made
+    finally:
+        made.down()
+
+
+def _free_subnet() -> str:
+    taken = {a.address.rpartition(".")[0] for each in psutil.net_if_addrs().values() for a in each}
+    for offset in range(254):
+        subnet = f"10.87.{1 + (os.getpid() + offset) % 254}"
+        if subnet not in taken:
+            return subnet
+    raise AssertionError("every 10.87.x.0/24 is taken")
+
+
+def _pids(namespace: str) -> list[int]:
+    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def _ip(*arguments: str, check: bool = True) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr.strip()}"
+
+
+def reachable(address: str, port: int, *, timeout_s: float = 1.0) -> bool:
+    """Tell whether somebody listens there, as seen from this machine."""
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=timeout_s):
+        return True
+    return False
