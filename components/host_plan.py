@@ -5,11 +5,11 @@ Its spec is `agent.contract.ProcessPlan`: the argument builder is the pods', the
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
-from agent.contract import FilePlan, ProcessPlan
+from agent.contract import ProcessPlan
 from components import naming
+from components.host_files import host_files
 from components.object_metadata import object_metadata, workload_labels
 from components.rendered import RenderedObject
 from components.service import service_port
@@ -17,10 +17,8 @@ from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.engines import Generic, LlamaCpp
 from program.desired.errors import SpecInvalid
-from program.desired.model import SourceKind
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
-from program.dialects.llmkube.source import file_url
 from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small_completion
 from program.runtimes.llamacpp import host_argv
 
@@ -62,7 +60,7 @@ def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
         runtime=engine.kind,
         argv=argv,
         env={entry["name"]: str(entry.get("value", "")) for entry in desired.pod.env if "valueFrom" not in entry},
-        file=_file(desired),
+        **host_files(desired),
         health_path=health,
         completion_path=completion,
         service_name=naming.service_name(desired.key.name),
@@ -104,21 +102,4 @@ def _llama_argv(desired: DesiredService) -> list[str]:
         port="{port}",
         accelerator=desired.model.accelerator,
         host="{host}",
-    )
-
-
-def _file(desired: DesiredService) -> FilePlan | None:
-    model = desired.model
-    if desired.skip_model_init or (model.source.kind is SourceKind.REPOSITORY and not model.files):
-        return None
-    if model.source.kind is SourceKind.CLAIM:
-        raise SpecInvalid(field="spec.modelRef", why="weights on a PersistentVolumeClaim cannot be read on a host")
-    if model.source.kind is SourceKind.S3 or len(model.files) > 1:
-        raise SpecInvalid(field="spec.modelRef", why="a host fetches one file by http(s), hf:// or from its own disk")
-    # The size is left to the download itself: it is learnt late, and a changed plan would restart the process.
-    return FilePlan(
-        source=file_url(model.source, model.files[0]) if model.files else model.source.download_address,
-        cache_key=model.cache_key or hashlib.sha256(model.source.address.encode()).hexdigest()[:16],
-        file_name=model.file_name.rpartition("/")[2] or "model.gguf",
-        sha256=model.sha256,
     )

@@ -10,8 +10,9 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,20 @@ def launch_hash(plan: ProcessPlan, address: str) -> str:
         "argv": plan.argv,
         "env": plan.env,
         "runtime": plan.runtime,
-        "file": plan.file.model_dump(exclude={"size_bytes"}) if plan.file else None,
+        "file": _fetched_as(plan.file) if plan.file else None,
         "address": address if any("{host}" in argument for argument in plan.argv) else "",
     }
     if plan.files:
         # Left out where there are none, so that an upgrade of the agent changes no hash of what runs.
-        launched["files"] = {name: each.model_dump(exclude={"size_bytes"}) for name, each in plan.files.items()}
+        launched["files"] = {name: _fetched_as(each) for name, each in plan.files.items()}
     if plan.daemon_model:
         launched["daemon_model"] = plan.daemon_model
     return hashlib.sha256(json.dumps(launched, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _fetched_as(file: FilePlan) -> dict[str, Any]:
+    # `directory` came later than the processes that run: left out where it says nothing.
+    return file.model_dump(exclude={"size_bytes"} if file.directory else {"size_bytes", "directory"})
 
 
 def backoff_s(failures: int, *, base_s: float, cap_s: float) -> float:

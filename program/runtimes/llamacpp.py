@@ -126,23 +126,23 @@ def llama_server_image(gpu: Gpu | None) -> str:
 
 
 def host_argv(
-    desired: DesiredService, *, model_path: str, port: str, accelerator: Accelerator, host: str = "127.0.0.1"
+    desired: DesiredService,
+    *,
+    model_path: str,
+    port: str,
+    accelerator: Accelerator,
+    host: str = "127.0.0.1",
+    projector_path: str = "{mmproj}",
+    draft_path: str = "{draft}",
 ) -> list[str]:
     """Build llama-server's arguments for a process on a host.
 
-    `port` is a number or the supervisor's token for the one that it allocates. On metal the defaults are those of
+    `port` and the paths are their values, or the supervisor's tokens for them. On metal the defaults are those of
     LLMKube's agent: all layers on the GPU, flash attention, weights locked in memory. On a CPU no GPU flag is given.
     """
     settings = _settings(desired)
     extra = settings.extra_args
-    # A host's plan carries one file: neither a draft model nor a projector.
-    drafted = desired.draft is not None or (settings.speculative is not None and settings.speculative.draft_path)
-    sized = settings.model_copy(
-        update={
-            "context_size": settings.context_size or HOST_CONTEXT_SIZE,
-            "speculative": None if drafted else settings.speculative,
-        }
-    )
+    sized = settings.model_copy(update={"context_size": settings.context_size or HOST_CONTEXT_SIZE})
     gpu, flash, lock = desired.gpu, _flash(settings, accelerator), False
     if accelerator == "metal":
         # Apple's GPU is not counted: one per machine, and every Metal model gets it.
@@ -156,8 +156,23 @@ def host_argv(
         *["--port", port],
         *([] if mentions(extra, "--host") else ["--host", host]),
         *_gpu(gpu),
-        *_engine(sized, flash=flash, lock=lock, mode=desired.mode),
+        *_engine(
+            sized,
+            flash=flash,
+            lock=lock,
+            draft=_host_draft(desired, draft_path),
+            projector=["--mmproj", projector_path] if _projector(desired, model_path) else [],
+            mode=desired.mode,
+        ),
     ]
+
+
+def _host_draft(desired: DesiredService, draft_path: str) -> list[str]:
+    """Name the draft weights by the path that the host finds for them; an absolute one is the host's own."""
+    speculative = _settings(desired).speculative
+    if speculative is None or not speculative.draft_path or speculative.draft_path.startswith("/"):
+        return _draft(desired, draft_path, draft_path if desired.draft is not None else "")
+    return ["-md", draft_path] if speculative.type.startswith("draft-") else []
 
 
 def _flash(settings: LlamaCpp, accelerator: Accelerator) -> list[str]:

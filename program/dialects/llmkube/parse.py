@@ -184,12 +184,6 @@ def _check_host(spec: ServiceSpec, model: DesiredModel, pinned: str | None) -> N
             field="spec.modelRef",
             why=f"Model `{model.name}` is on a PersistentVolumeClaim, which the host of the {cause} cannot mount",
         )
-    if model.source.kind is SourceKind.S3 or len(model.files) > 1:
-        what = "comes from S3" if model.source.kind is SourceKind.S3 else f"is a set of {len(model.files)} files"
-        raise SpecInvalid(
-            field="spec.modelRef",
-            why=f"Model `{model.name}` {what}, and a host fetches one file by http(s), hf:// or from its own disk",
-        )
 
 
 def _endpoint(spec: ServiceSpec) -> Endpoint:

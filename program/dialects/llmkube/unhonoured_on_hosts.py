@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from program.desired import keys
-from program.desired.engines import LlamaCpp
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
@@ -87,15 +86,13 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
 
 
 def _of_files(desired: DesiredService) -> Iterator[Problem]:
-    """A host is told of one file, the model's own."""
-    engine = desired.engine
-    speculative = engine.speculative if isinstance(engine, LlamaCpp) else None
-    if speculative and (speculative.draft_path or desired.draft):
-        yield _problem("spec.speculativeDecoding", "needs a second file, and a host fetches one; it stays off")
-    if desired.model.mmproj:
-        yield _problem(
-            f"Model/{desired.model.name} spec.mmproj", "needs a second file, and a host fetches one; images are refused"
-        )
+    """A host fetches with credentials of its own: no Secret of the cluster is sent to it."""
+    for model in (desired.model, desired.draft):
+        if model is not None and model.source_secret:
+            yield _problem(
+                f"Model/{model.name} spec.sourceSecretRef",
+                "does not reach a host, which fetches with credentials of its own (`herdsman agent run --credentials`)",
+            )
 
 
 def _problem(field: str, message: str) -> Problem:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from components.host_files import host_files
 from components.host_plan import process_plan
 from components.render import RenderOptions, render
 from program.desired.engines import LlamaCpp, Sglang, SpeculativeDecoding
 from program.desired.errors import SpecInvalid
-from program.desired.model import DesiredModel, ModelSource, SourceKind
+from program.desired.model import ModelFormat, ModelSource, SourceKind
 from program.desired.service import HostPlacement
 from tests.support.builders import claim_model, http_model, repository_model, service
 
@@ -59,17 +60,62 @@ def test_a_repository_as_a_whole_is_the_engines_business() -> None:
 
 
 S3 = ModelSource(kind=SourceKind.S3, address="s3://b/m.gguf", bucket="b", path="m.gguf")
+DRAFTING = LlamaCpp(speculative=SpeculativeDecoding(type="draft-simple"))
 
 
-@pytest.mark.parametrize(
-    "model",
-    [claim_model(), http_model(source=S3), repository_model(files=("a.gguf", "b.gguf"))],
-    ids=["claim", "s3", "set"],
-)
-def test_weights_that_a_host_cannot_have_are_refused(model: DesiredModel) -> None:
-    with pytest.raises(SpecInvalid) as caught:
-        plan(model=model)
-    assert caught.value.field == "spec.modelRef"
+def sources(made: Any) -> dict[str, tuple[str, str]]:
+    """Name source and place of each file of a plan."""
+    return {name: (each.source, each.file_name) for name, each in {"model": made.file, **(made.files or {})}.items()}
+
+
+def test_a_set_keeps_its_folders_and_names_its_projector() -> None:
+    model = repository_model(files=("q/a-1.gguf", "q/a-2.gguf"), mmproj="p.gguf", sha256="ab", cache_key="k")
+    made = plan(model=model)
+    base = "https://huggingface.co/org/repo/resolve/main/"
+    assert sources(made) == {
+        "model": (f"{base}q/a-1.gguf", "q/a-1.gguf"),
+        "file-1": (f"{base}q/a-2.gguf", "q/a-2.gguf"),
+        "mmproj": (f"{base}p.gguf", "p.gguf"),
+    }
+    assert (made.file.sha256, made.files["mmproj"].sha256, made.file.directory) == ("ab", None, None)
+    assert "{mmproj}" in made.argv
+
+
+def test_s3_is_named_by_bucket_and_key() -> None:
+    assert sources(plan(model=http_model(source=S3))) == {"model": ("s3://b/m.gguf", "Base.gguf")}
+    below = ModelSource(kind=SourceKind.S3, address="s3://b/p", bucket="b", path="p")
+    made = plan(model=http_model(source=below, files=("a.gguf", "b.gguf"), file_name="a.gguf"))
+    assert sources(made) == {"model": ("s3://b/p/a.gguf", "a.gguf"), "file-1": ("s3://b/p/b.gguf", "b.gguf")}
+
+
+def test_a_draft_is_a_file_of_its_own_or_one_of_the_set() -> None:
+    small = http_model(name="small", cache_key="d", file_name="small.gguf")
+    made = plan(engine=DRAFTING, draft=small)
+    assert sources(made)["draft"] == ("https://example.com/model.gguf", "small.gguf")
+    assert made.files["draft"].cache_key == "d"
+    assert made.argv[-3:] == ("-md", "{draft}", "--metrics")
+    own = LlamaCpp(speculative=SpeculativeDecoding(type="draft-simple", draft_path="d.gguf"))
+    made = plan(engine=own, model=repository_model(files=("m.gguf", "d.gguf"), cache_key="k"))
+    assert set(made.files) == {"draft"}
+    assert made.files["draft"].file_name == "d.gguf"
+
+
+def test_formats_of_directories_are_a_directory() -> None:
+    mlx = repository_model("v1", format=ModelFormat.MLX)
+    whole = host_files(service(model=mlx))["file"]
+    assert whole is not None
+    assert (whole.source, whole.directory, whole.file_name) == ("hf://org/repo@v1", True, "repo")
+    listed = host_files(service(model=mlx.model_copy(update={"files": ("config.json", "w/model.safetensors")})))
+    assert listed["file"] is not None
+    assert (listed["file"].file_name, listed["file"].directory) == ("config.json", True)
+    assert listed["files"] is not None
+    assert listed["files"]["file-1"].file_name == "w/model.safetensors"
+
+
+@pytest.mark.parametrize("fields", [{"model": claim_model()}, {"engine": DRAFTING, "draft": claim_model()}])
+def test_weights_on_a_claim_are_refused(fields: Any) -> None:
+    with pytest.raises(SpecInvalid, match="PersistentVolumeClaim"):
+        plan(**fields)
 
 
 @pytest.mark.parametrize("fields", [{"suspended": True}, {"replicas": 0}])

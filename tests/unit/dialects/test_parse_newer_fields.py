@@ -8,7 +8,7 @@ import pytest
 
 from program.desired.engines import LlamaCpp, LlamaCppRouter, Sglang, SglangSpeculative, SpeculativeDecoding
 from program.desired.errors import NotYet
-from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelGpu
+from program.desired.model import Gpu, GpuVendor, ModelGpu
 from program.desired.service import (
     Autoscaling,
     Disruption,
@@ -513,13 +513,11 @@ def test_what_a_claim_holds_is_not_counted() -> None:
         assert parse(service(**spec), of).gpu is not None
 
 
-@pytest.mark.parametrize(
-    "of",
-    [model(source="s3://bucket/m.gguf"), model(source="hf://o/r", files=("a.gguf", "b.gguf"))],
-    ids=["s3", "set"],
-)
-def test_weights_that_no_host_can_fetch_are_told(of: DesiredModel) -> None:
-    assert refused(service(annotations={"herdsman.dev/host": "box"}), of).field == "spec.modelRef"
+def test_a_host_fetches_all_but_claims() -> None:
+    on_host = service(annotations={"herdsman.dev/host": "box"})
+    assert refused(on_host, model(source="pvc://claim/m.gguf")).field == "spec.modelRef"
+    for of in (model(source="s3://bucket/m.gguf"), model(source="hf://o/r", files=("a.gguf", "b.gguf"))):
+        assert parse(on_host, of).host_placement is not None
 
 
 def test_a_host_gets_nothing_that_only_pods_have() -> None:

@@ -245,7 +245,7 @@ def test_what_the_model_asks_for(values: Json, spec: Json, expected: list[str]) 
         ({"resources": {"cpu": "1", "memory": "1Gi"}}, ["spec.resources.cpu"]),
         ({"flashAttention": True}, ["spec.flashAttention"]),
         ({"mode": "embedding", "speculativeDecoding": {"type": "ngram-mod"}, "suspend": True}, []),
-        ({"speculativeDecoding": {"type": "draft", "draftModel": "/d.gguf"}}, ["spec.speculativeDecoding"]),
+        ({"speculativeDecoding": {"type": "draft", "draftModel": "/d.gguf"}}, []),
         ({"bindAddress": "::1", "slo": {"objective": "99"}}, ["spec.bindAddress", "spec.slo"]),
         (
             {"extraVolumes": [{"name": "v"}], "affinity": {"a": 1}, "modelCache": {"claimName": "c"}},
@@ -275,9 +275,10 @@ def test_on_a_host(spec: Json, expected: list[str]) -> None:
     assert fields(model(memory_fraction=0.5), HOST, **spec) == expected
 
 
-def test_a_host_fetches_no_second_file() -> None:
+def test_a_host_fetches_with_credentials_of_its_own() -> None:
     of = model("hf://org/repo", files=("m.gguf",), mmproj="p.gguf")
-    assert fields(of, HOST) == ["Model/base spec.mmproj"]
+    assert fields(of, HOST) == []
+    assert fields(of.model_copy(update={"source_secret": "hub"}), HOST) == ["Model/base spec.sourceSecretRef"]
 
 
 def test_messages_say_why_and_every_problem_waits_for_an_edit() -> None:

@@ -292,7 +292,17 @@ def test_a_host_turns_modes_and_guesses_from_the_prompt() -> None:
     ]
 
 
-def test_a_host_leaves_out_what_needs_a_second_file() -> None:
-    by_path = LlamaCpp(speculative=SpeculativeDecoding(type="draft-simple", draft_path="/d.gguf"))
-    by_model = LlamaCpp(speculative=SpeculativeDecoding(type="draft-simple"))
-    assert host(engine=by_path) == host(engine=by_model, draft=http_model(name="d")) == host()
+def test_a_host_names_further_files_by_their_tokens() -> None:
+    def drafting(path: str = "", **fields: Any) -> list[str]:
+        said = host(engine=LlamaCpp(speculative=SpeculativeDecoding(type="draft-simple", draft_path=path)), **fields)
+        return said[4:-1]
+
+    assert drafting("/d.gguf") == ["-md", "/d.gguf"]
+    assert drafting("d/d.gguf") == drafting(draft=http_model(name="d")) == ["-md", "{draft}"]
+    assert drafting(draft=repository_model()) == ["--hf-repo-draft", "org/repo"]
+    assert drafting() == []
+    seeing = repository_model(files=("m.gguf",), mmproj="p.gguf")
+    argv = host_argv(service(model=seeing), model_path="{model}", port="{port}", accelerator="cpu")
+    assert argv[-3:] == ["--mmproj", "{mmproj}", "--metrics"]
+    own = service(model=seeing, engine=LlamaCpp(extra_args=("--mmproj", "/my.gguf")))
+    assert "{mmproj}" not in host_argv(own, model_path="{model}", port="{port}", accelerator="cpu")
