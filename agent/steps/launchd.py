@@ -1,0 +1,260 @@
+"""A service under launchd: the property list, and the steps that install and remove it as a LaunchDaemon.
+
+Keys after launchd.plist(5), commands and codes after launchctl(1) and `launchctl error`. There is no variant as a
+LaunchAgent: since macOS 15 one is cut off from the local network (EHOSTUNREACH, errno 65) without a word, and it
+ends when its user logs out.
+"""
+
+from __future__ import annotations
+
+import plistlib
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from agent.steps.files import Directory, File, NoFile
+from agent.steps.machine import CommandFailed, Finished, Machine, MachineError, checked, failure
+from agent.steps.service import MARK, Service
+from agent.steps.step import Change, Step
+
+DIRECTORY = "/Library/LaunchDaemons"
+NO_SUCH_PROCESS = 3
+IN_PROGRESS = 36
+"""bootout: the job is being taken down and is not gone yet."""
+IO_ERROR = 5
+"""bootstrap: the plist is wrong, or the job before it is not quite gone."""
+ALREADY_IN_PROGRESS = 37
+NOT_FOUND = 113
+DISABLED = 119
+REFUSED_AGENT = (
+    "a LaunchAgent is cut off from the local network since macOS 15 (errno 65, no route to host) and ends at logout"
+)
+
+_TRIES = 10
+_TRY_DELAY_S = 1.0
+
+
+def plist(service: Service) -> bytes:
+    """Write the property list. Files that launchd opens for output are opened as the service's user."""
+    keys: dict[str, Any] = {
+        "Label": service.label,
+        "ProgramArguments": list(service.argv),
+        "EnvironmentVariables": service.marked_environment,
+        "RunAtLoad": True,
+        "KeepAlive": True,
+        "ThrottleInterval": max(service.restart_delay_s, 1),
+        "ExitTimeOut": service.stop_timeout_s,
+        # Otherwise launchd ends every process of the job's group with the job.
+        "AbandonProcessGroup": service.keep_children,
+        "ProcessType": "Interactive",
+        "SoftResourceLimits": {"NumberOfFiles": 65536},
+        "HardResourceLimits": {"NumberOfFiles": 65536},
+        "Umask": 0o077,
+    }
+    if service.user is not None:
+        keys["UserName"] = service.user
+    if service.log_file:
+        keys["StandardOutPath"] = keys["StandardErrorPath"] = service.log_file
+    return plistlib.dumps(keys, sort_keys=True)
+
+
+def plist_path(service_label: str) -> str:
+    """Where the property list is."""
+    return f"{DIRECTORY}/{service_label}.plist"
+
+
+def install_steps(service: Service) -> list[Step]:
+    """List the steps to a service that runs as described, now and after each boot."""
+    log: list[Step] = []
+    if service.log_file:
+        log.append(
+            Directory(
+                service.log_file.rpartition("/")[0], mode=0o700, owner=service.user, sudo=True, what="log directory"
+            )
+        )
+    return [
+        ManagerRuns(),
+        *log,
+        File(plist_path(service.label), plist(service), owner="root", sudo=True, what="plist"),
+        Allowed(service.label),
+        Running(service.label, service.mark, service.stop_timeout_s),
+    ]
+
+
+def removal_steps(label: str, *, stop_timeout_s: int = 60) -> list[Step]:
+    """List the steps to no such service."""
+    return [ManagerRuns(), Gone(label, stop_timeout_s), NoFile(plist_path(label), sudo=True, what="no plist")]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What `launchctl print` tells of a loaded job."""
+
+    running: bool
+    pid: int
+    mark: str
+    last_exit: str
+
+
+def job_state(machine: Machine, label: str) -> JobState | None:
+    """Look at a job of the system's domain; None when it is not loaded. Raises MachineError."""
+    argv = ["launchctl", "print", f"system/{label}"]
+    asked = machine.run(argv)
+    if asked.code == NOT_FOUND:
+        return None
+    if asked.code != 0:
+        raise failure(argv, asked)
+
+    def value(pattern: str) -> str:
+        found = re.search(pattern, asked.text, re.MULTILINE)
+        return found.group(1).strip() if found else ""
+
+    pid = value(r"^\tpid = (\d+)$")
+    return JobState(
+        running=value(r"^\tstate = (.+)$") == "running",
+        pid=int(pid) if pid else 0,
+        mark=value(rf"^\t\t{MARK} => (\S+)$"),
+        last_exit=value(r"^\tlast exit code = (.+)$"),
+    )
+
+
+@dataclass(frozen=True)
+class ManagerRuns:
+    """There is a launchd to ask at all."""
+
+    @property
+    def title(self) -> str:
+        return "launchd runs"
+
+    def look(self, machine: Machine) -> Change | None:
+        asked = machine.run(["launchctl", "print-disabled", "system"])
+        if asked.code == 127:
+            raise MachineError("there is no launchctl on this machine", hint="is it a Mac?")
+        if asked.code != 0:
+            raise failure(["launchctl", "print-disabled", "system"], asked)
+        return None
+
+    def do(self, machine: Machine) -> None:
+        """Nothing that a step could do."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Nobody has disabled the job; launchd remembers that beyond its removal."""
+
+    label: str
+
+    @property
+    def title(self) -> str:
+        return f"job {self.label} enabled"
+
+    def look(self, machine: Machine) -> Change | None:
+        said = checked(machine, ["launchctl", "print-disabled", "system"])
+        # Newer systems say `disabled`, older ones `true`.
+        off = re.search(rf'"{re.escape(self.label)}" => (disabled|true)\b', said)
+        return Change("enables it") if off else None
+
+    def do(self, machine: Machine) -> None:
+        checked(machine, ["launchctl", "enable", f"system/{self.label}"], sudo=True)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The job is loaded from this very definition, and runs."""
+
+    label: str
+    mark: str
+    stop_timeout_s: int = 60
+    settle_s: float = 2.0
+    """How long a process has to stay up before the start counts."""
+
+    @property
+    def title(self) -> str:
+        return f"job {self.label} running"
+
+    def look(self, machine: Machine) -> Change | None:
+        state = job_state(machine, self.label)
+        if state is None:
+            return Change("loads and starts it")
+        if state.mark != self.mark:
+            return Change("loads and starts it again: what runs was started from another definition")
+        if not state.running:
+            return Change("starts it")
+        return None
+
+    def do(self, machine: Machine) -> None:
+        state = job_state(machine, self.label)
+        if state is not None and state.mark != self.mark:
+            take_down(machine, self.label, self.stop_timeout_s)
+            state = None
+        if state is None:
+            self._bootstrap(machine)
+        else:
+            checked(machine, ["launchctl", "kickstart", "-k", f"system/{self.label}"], sudo=True)
+        self._settle(machine)
+
+    def _bootstrap(self, machine: Machine) -> None:
+        argv = ["launchctl", "bootstrap", "system", plist_path(self.label)]
+        for _ in range(_TRIES):
+            ended = machine.run(argv, sudo=True)
+            if ended.code not in (IO_ERROR, ALREADY_IN_PROGRESS):
+                break
+            if job_state(machine, self.label) is not None:
+                return
+            time.sleep(_TRY_DELAY_S)
+        if ended.code == DISABLED:
+            raise CommandFailed(
+                f"launchd refuses `{self.label}`: it is disabled", hint=f"`sudo launchctl enable system/{self.label}`"
+            )
+        if ended.code != 0:
+            raise failure(argv, ended)
+
+    def _settle(self, machine: Machine) -> None:
+        first, end = 0, time.monotonic() + self.settle_s
+        while True:
+            state = job_state(machine, self.label)
+            if state is None:
+                raise CommandFailed(
+                    f"`{self.label}` was loaded and is gone again", hint="`log show --last 5m` says more"
+                )
+            first = first or state.pid
+            if state.running and state.pid == first and time.monotonic() > end:
+                return
+            if (first and state.pid != first) or time.monotonic() > end:
+                raise CommandFailed(
+                    f"`{self.label}` does not stay up (last exit code: {state.last_exit or 'none'})",
+                    hint="its log says why",
+                )
+            time.sleep(min(0.5, self.settle_s))
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The job is not loaded."""
+
+    label: str
+    stop_timeout_s: int = 60
+
+    @property
+    def title(self) -> str:
+        return f"job {self.label} stopped"
+
+    def look(self, machine: Machine) -> Change | None:
+        return None if job_state(machine, self.label) is None else Change("stops and unloads it")
+
+    def do(self, machine: Machine) -> None:
+        take_down(machine, self.label, self.stop_timeout_s)
+
+
+def take_down(machine: Machine, label: str, stop_timeout_s: int) -> None:
+    """Unload a job and wait until it is gone: a bootstrap before that fails with an I/O error."""
+    argv = ["launchctl", "bootout", f"system/{label}"]
+    ended: Finished = machine.run(argv, sudo=True, timeout_s=stop_timeout_s + 30.0)
+    if ended.code not in (0, NO_SUCH_PROCESS, IN_PROGRESS, NOT_FOUND):
+        raise failure(argv, ended)
+    end = time.monotonic() + stop_timeout_s + 10.0
+    while job_state(machine, label) is not None:
+        if time.monotonic() > end:
+            raise CommandFailed(f"`{label}` is still there {stop_timeout_s + 10} s after it was told to end")
+        time.sleep(0.2)

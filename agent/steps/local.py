@@ -1,0 +1,146 @@
+"""This machine, for steps. Its user is who runs the command; root's rights are never taken by `sudo` behind their back.
+
+The SSH counterpart is `agent.client.ssh_machine`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import pwd
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from agent.steps.machine import COMMAND_TIMEOUT_S, CommandFailed, Facts, FileStat, Finished, MachineError, NotPermitted
+
+
+class LocalMachine:
+    """The machine that this runs on (`agent.steps.machine.Machine`)."""
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        uid = os.geteuid()
+        try:
+            entry = pwd.getpwuid(uid)
+            user, home = entry.pw_name, entry.pw_dir
+        except KeyError:
+            user, home = str(uid), os.environ.get("HOME", "/")
+        return Facts(os="darwin" if platform.system() == "Darwin" else "linux", uid=uid, user=user, home=home)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,  # noqa: A002 - the name that subprocess has for it
+        sudo: bool = False,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> Finished:
+        self._allow(sudo, f"run `{argv[0]}`")
+        try:
+            ended = subprocess.run(list(argv), input=input or b"", capture_output=True, timeout=timeout_s, check=False)
+        except FileNotFoundError:
+            return Finished(127)
+        except PermissionError:
+            return Finished(126, b"", f"{argv[0]} may not be run".encode())
+        except subprocess.TimeoutExpired:
+            raise CommandFailed(f"`{' '.join(argv)}` had not ended after {timeout_s:g} s") from None
+        except OSError as error:
+            raise CommandFailed(f"`{argv[0]}` could not be run: {error}") from error
+        return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+    def read(self, path: str, *, sudo: bool = False) -> bytes | None:
+        with self._explained("read", path, sudo):
+            try:
+                return Path(path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:
+        with self._explained("look at", path, sudo):
+            try:
+                found = Path(path).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        try:
+            owner = pwd.getpwuid(found.st_uid).pw_name
+        except KeyError:
+            owner = str(found.st_uid)
+        is_file, is_directory = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
+        kind = "file" if is_file else "directory" if is_directory else "other"
+        return FileStat(kind=kind, mode=stat.S_IMODE(found.st_mode), owner=owner, size=found.st_size)  # type: ignore[arg-type]
+
+    def write(self, path: str, content: bytes, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
+        target = Path(path)
+        draft = target.with_name(f".{target.name}.herdsman-new")
+        with self._explained("write", path, sudo):
+            try:
+                # O_EXCL: nobody else's file or link of that name is written through.
+                draft.unlink(missing_ok=True)
+                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    if owner is not None:
+                        os.fchown(file.fileno(), *_ids(owner))
+                    os.fchmod(file.fileno(), mode)
+                    os.fsync(file.fileno())
+                draft.replace(target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    draft.unlink(missing_ok=True)
+                raise
+            _make_durable(target.parent)
+
+    def remove(self, path: str, *, sudo: bool = False) -> None:
+        with self._explained("remove", path, sudo):
+            Path(path).unlink(missing_ok=True)
+
+    def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
+        target = Path(path)
+        with self._explained("make", path, sudo):
+            missing = [each for each in (target, *target.parents) if not each.exists()]
+            for each in reversed(missing):
+                each.mkdir(mode=0o755, exist_ok=True)
+                if owner is not None:
+                    os.chown(each, *_ids(owner))
+            if owner is not None:
+                os.chown(target, *_ids(owner))
+            target.chmod(mode)
+
+    @contextlib.contextmanager
+    def _explained(self, verb: str, path: str, sudo: bool) -> Iterator[None]:
+        self._allow(sudo, f"{verb} {path}")
+        try:
+            yield
+        except PermissionError:
+            raise NotPermitted(f"user `{self.facts.user}` may not {verb} {path}") from None
+        except OSError as error:
+            raise MachineError(f"could not {verb} {path}: {error.strerror or error}") from error
+
+    def _allow(self, sudo: bool, what: str) -> None:
+        if sudo and not self.facts.is_root:
+            raise NotPermitted(
+                f"user `{self.facts.user}` may not {what}: that takes root", hint="run the same command with sudo"
+            )
+
+
+def _ids(owner: str) -> tuple[int, int]:
+    try:
+        entry = pwd.getpwnam(owner)
+    except KeyError:
+        raise MachineError(f"there is no user `{owner}`", hint="name one that exists, or make it first") from None
+    return entry.pw_uid, entry.pw_gid
+
+
+def _make_durable(directory: Path) -> None:
+    # Without this a rename can be lost with the power, on file systems that delay it.
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
