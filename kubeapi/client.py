@@ -196,13 +196,19 @@ class KubeClient:
         name: str,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
         propagation: str = "Background",
         dry_run: bool = False,
     ) -> None:
-        """Delete one object. Raises NotFound; Conflict when `uid` is given and the object is another one by now."""
+        """Delete one object.
+
+        Raises NotFound; Conflict when `uid` is given and the object is another one by now, or when `resource_version`
+        is given and somebody wrote to it meanwhile.
+        """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if any(preconditions.values()):
+            options["preconditions"] = {name: value for name, value in preconditions.items() if value}
         if dry_run:
             options["dryRun"] = ["All"]
         self.request("DELETE", kind.path(namespace, name), body=options)
@@ -213,6 +219,7 @@ class KubeClient:
         namespace: str | None = None,
         *,
         label_selector: str | None = None,
+        field_selector: str | None = None,
         resource_version: str | None = None,
         timeout_s: float = 270.0,
         inactivity_s: float | None = None,
@@ -227,6 +234,7 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(max(1, int(timeout_s))),
             "labelSelector": label_selector,
+            "fieldSelector": field_selector,
             "resourceVersion": resource_version,
         }
         silence_s = inactivity_s if inactivity_s is not None else timeout_s + 15.0

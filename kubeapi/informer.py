@@ -28,6 +28,7 @@ WATCH_S = (240.0, 300.0)
 """A watch is asked to end after a random time in between, so that many informers do not re-dial together."""
 INACTIVITY_S = 150.0
 """The server sends a bookmark each minute: after this much silence the connection is taken for dead."""
+RELIST_POLL_S = 0.02
 BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 8.0
 
@@ -56,6 +57,7 @@ class Informer:
         *,
         namespaces: Iterable[str] | None = None,
         label_selector: str | None = None,
+        field_selector: str | None = None,
         transform: Callable[[Json], Json] | None = None,
         on_change: Callable[[Json | None, Json | None], None] | None = None,
         on_relist: Callable[[Kind], None] | None = None,
@@ -70,6 +72,7 @@ class Informer:
                 kind,
                 scope,
                 label_selector,
+                field_selector,
                 transform or drop_managed_fields,
                 on_change,
                 on_relist,
@@ -106,6 +109,28 @@ class Informer:
         deadline = time.monotonic() + timeout_s
         return all(r.synced.wait(max(0.0, deadline - time.monotonic())) for r in self._reflectors)
 
+    @property
+    def steady_since(self) -> float | None:
+        """Since when (`time.monotonic`) nothing was missed: no watch broke, no list failed. None: it is broken now.
+
+        A watch that ends as it was asked to, and is opened again at once, breaks nothing.
+        """
+        since = [reflector.steady_since for reflector in self._reflectors]
+        return None if None in since else max(each for each in since if each is not None)
+
+    def relist(self, timeout_s: float) -> bool:
+        """List everything again now, whatever the watch seems to be doing; False when the time ran out first.
+
+        For a reader who must not act on a cache that fell behind, such as one whose connection may be dead.
+        """
+        deadline = time.monotonic() + timeout_s
+        asked = [(reflector, reflector.start_over()) for reflector in self._reflectors]
+        while any(reflector.lists_done < number for reflector, number in asked):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(RELIST_POLL_S)
+        return True
+
     def get(self, namespace: str | None, name: str) -> Json | None:
         """The cached object, or None."""
         for reflector in self._reflectors:
@@ -141,6 +166,7 @@ class _Reflector:
         kind: Kind,
         namespace: str | None,
         label_selector: str | None,
+        field_selector: str | None,
         transform: Callable[[Json], Json],
         on_change: Callable[[Json | None, Json | None], None] | None,
         on_relist: Callable[[Kind], None] | None,
@@ -150,10 +176,12 @@ class _Reflector:
         self.objects: dict[Key, Json] = {}
         self.synced = threading.Event()
         self.relists_total = 0
+        self.steady_since: float | None = None
         self._client = client
         self._kind = kind
         self._namespace = namespace
         self._label_selector = label_selector
+        self._field_selector = field_selector
         self._transform = transform
         self._on_change = on_change
         self._on_relist = on_relist
@@ -163,6 +191,10 @@ class _Reflector:
         self._stopping = threading.Event()
         self._watch: Watch | None = None
         self._version: str | None = None
+        self._lists_asked = 0
+        self.lists_done = 0
+        """The number of the last call of `start_over` that a list has followed, and been told of."""
+        self._nudge = threading.Event()
         self._failures = 0
         self._thread = threading.Thread(target=self._run, name=f"informer-{kind.plural}", daemon=True)
 
@@ -171,10 +203,21 @@ class _Reflector:
 
     def halt(self) -> None:
         self._stopping.set()
+        self._nudge.set()
         with self._lock:
             watch = self._watch
         if watch is not None:
             watch.stop()
+
+    def start_over(self) -> int:
+        """List before anything else; gives the number that `lists_done` will reach then."""
+        with self._lock:
+            self._lists_asked += 1
+            number, watch = self._lists_asked, self._watch
+        self._nudge.set()
+        if watch is not None:
+            watch.stop()
+        return number
 
     def join(self) -> None:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -194,14 +237,16 @@ class _Reflector:
         while not self._stopping.is_set():
             retry_after_s = 0.0
             try:
-                if self._version is None:
+                if self._version is None or self.lists_done < self._lists_asked:
                     self._relist()
                 self._follow()
             except Gone:
+                self.steady_since = None
                 # The version fell out of the server's window. The list that follows finds what was missed.
                 self._version = None
                 self._failures += 1
             except KubeError as error:
+                self.steady_since = None
                 self._failures += 1
                 if isinstance(error, NotFound) and self._on_missing is not None:
                     self._on_missing(self._kind)
@@ -214,13 +259,16 @@ class _Reflector:
                     _log.log(logging.WARNING if loud else logging.DEBUG, "Lost the watch", extra=extra)
             except Exception:
                 # A transform that raises, an object without metadata. Whatever it is, the cache must go on.
+                self.steady_since = None
                 self._version = None
                 self._failures += 1
                 _log.exception("Failed to follow", extra={"kind": self._kind.kind})
             # Before every dial, also after a stream that ended well: a server that closes at once is not hammered.
-            self._stopping.wait(max(retry_after_s, _delay_s(self._failures)))
+            self._nudge.wait(max(retry_after_s, _delay_s(self._failures)))
+            self._nudge.clear()
 
     def _relist(self) -> None:
+        asked = self._lists_asked
         listed: dict[Key, Json] = {}
         token: str | None = None
         while True:
@@ -228,6 +276,7 @@ class _Reflector:
                 self._kind,
                 self._namespace,
                 label_selector=self._label_selector,
+                field_selector=self._field_selector,
                 limit=PAGE_SIZE,
                 continue_token=token,
             )
@@ -251,6 +300,7 @@ class _Reflector:
             if key not in listed:
                 self._tell(old, None)
         self._version = page["metadata"]["resourceVersion"]
+        self.lists_done = asked
         self.synced.set()
 
     def _follow(self) -> None:
@@ -258,6 +308,7 @@ class _Reflector:
             self._kind,
             self._namespace,
             label_selector=self._label_selector,
+            field_selector=self._field_selector,
             resource_version=self._version,
             timeout_s=random.uniform(*WATCH_S),  # noqa: S311 - spreads load, keeps no secret
             inactivity_s=self._inactivity_s,
@@ -265,8 +316,10 @@ class _Reflector:
         with self._lock:
             self._watch = watch
         opened = time.monotonic()
+        if self.steady_since is None:
+            self.steady_since = opened
         try:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self.lists_done < self._lists_asked:
                 watch.stop()
             for event, obj in watch:
                 self._version = _version(obj)

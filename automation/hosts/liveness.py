@@ -86,6 +86,11 @@ class Liveness:
         with self._lock:
             return tuple(sorted(name for name, known in self._hosts.items() if known.lost_at is not None))
 
+    def known(self) -> tuple[str, ...]:
+        """Name every host that was seen, sorted."""
+        with self._lock:
+            return tuple(sorted(self._hosts))
+
     def lost_for_s(self, host: str) -> float | None:
         """Give the seconds since a host was lost; None while it lives.
 

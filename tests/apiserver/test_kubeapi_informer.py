@@ -311,3 +311,35 @@ def test_after_a_kill_of_the_server_the_cache_is_true_again_and_a_forgotten_vers
         near.stop()
         far.stop()
         relay.close()
+
+
+def test_one_object_can_be_followed_by_its_name(make: Make, namespace: str, put: Callable[..., None]) -> None:
+    informer = make(namespaces=[namespace], field_selector="metadata.name=mine")
+    assert informer.wait_synced(10)
+    put("other", x="1")
+    put("mine", x="1")
+    put("mine", x="2")
+    eventually(lambda: holds(informer, {"mine": {"x": "2"}}), what="the one object, and no other")
+
+
+def test_a_list_can_be_asked_for_though_the_connection_is_dead_and_says_how_long_nothing_was_missed(
+    make: Make, relay: Relay, relayed: KubeClient, namespace: str, put: Callable[..., None]
+) -> None:
+    informer = make(relayed, namespaces=[namespace])
+    assert informer.wait_synced(10)
+    eventually(lambda: informer.steady_since is not None, what="a watch")
+    before = informer.steady_since
+    lists = informer.relists_total
+    assert informer.relist(10)
+    assert informer.relists_total == lists + 1
+    assert informer.steady_since == before, "a list that was asked for breaks nothing"
+    relay.refusing = True
+    relay.cut()
+    eventually(lambda: informer.steady_since is None, what="the loss to be noticed")
+    put("meanwhile", x="1")
+    assert not informer.relist(0.5)
+    relay.refusing = False
+    assert informer.relist(15)
+    assert holds(informer, {"meanwhile": {"x": "1"}})
+    after = eventually(lambda: informer.steady_since, what="a watch again")
+    assert after > (before or 0)
