@@ -21,6 +21,9 @@ from pathlib import Path
 from agent.contract import FilePlan
 from agent.server.errors import Cancelled, ChecksumMismatch, FileError, NoSpace, PlanInvalid, SizeMismatch, StoreFailed
 
+PARTIAL = ".partial"
+"""How the name of an unfinished download ends."""
+LOCK = ".lock"
 _HASH_CHUNK = 4 << 20
 _LOCK_POLL_S = 0.1
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -29,18 +32,21 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Slot:
     """The place of one file in the store."""
 
-    def __init__(self, directory: Path, file_name: str) -> None:
-        self.directory = directory
-        self.final = directory / file_name
-        self.partial = directory / f".{file_name}.partial"
-        self.state = directory / f".{file_name}.state.json"
-        self.verified = directory / f".{file_name}.verified.json"
-        self.lock = directory / ".lock"
+    def __init__(self, root: Path, file_name: str) -> None:
+        """`root` is the model's directory; a file of a set may have folders in its name."""
+        self.root = root
+        self.final = root / file_name
+        self.directory = self.final.parent
+        name = self.final.name
+        self.partial = self.directory / f".{name}{PARTIAL}"
+        self.state = self.directory / f".{name}.state.json"
+        self.verified = self.directory / f".{name}.verified.json"
+        self.lock = root / LOCK
 
     @classmethod
     def of(cls, store: Path, plan: FilePlan) -> Slot:
-        """Find the place of a plan's file. Raises PlanInvalid if it would not lie directly in its own directory."""
-        for part in (plan.cache_key, plan.file_name):
+        """Find the place of a plan's file. Raises PlanInvalid if it would not lie below its own directory."""
+        for part in (plan.cache_key, *plan.file_name.split("/")):
             if not part or part.startswith(".") or "/" in part or "\0" in part or len(os.fsencode(part)) > 220:
                 raise PlanInvalid(f"`{part}` cannot be the name of a file or directory in the store")
         return cls(store / plan.cache_key, plan.file_name)
@@ -56,19 +62,16 @@ class Slot:
 
         `waiting` is called now and then while another holds it. Raises Cancelled.
         """
-        with storing(self.lock):
-            handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        while True:
+            handle = try_lock(self.root)
+            if handle is not None:
+                break
+            waiting()
+            if cancel.wait(_LOCK_POLL_S):
+                raise Cancelled(f"stopped waiting for another download of `{self.final}`")
         try:
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
-                        raise stored(error, self.lock) from None
-                waiting()
-                if cancel.wait(_LOCK_POLL_S):
-                    raise Cancelled(f"stopped waiting for another download of `{self.final}`")
+            # Who made room may have removed what was there.
+            self.prepare()
             yield
         finally:
             os.close(handle)
@@ -103,6 +106,27 @@ class Slot:
         if needed_bytes > free:
             what = f"`{self.final.name}` needs {needed_bytes} more bytes"
             raise NoSpace(f"{what} and `{self.directory}` has {free}; free some space")
+
+
+def try_lock(directory: Path) -> int | None:
+    """Lock a model's directory and give the handle to close; None while another holds it. Raises a FileError."""
+    path = directory / LOCK
+    with storing(path):
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The lock of a file that was removed since, with its directory, protects nothing.
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            return handle
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
+            os.close(handle)
+            raise stored(error, path) from None
+    os.close(handle)
+    return None
 
 
 def verify(path: Path, remembered: Path, plan: FilePlan, cancel: threading.Event) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.server import remote
+from agent.server.credentials import Signer
 from agent.server.errors import (
     Cancelled,
     FileError,
@@ -81,12 +82,14 @@ class Transfer:
         slot: Slot,
         file: RemoteFile,
         *,
+        signer: Signer | None,
         policy: SourcePolicy,
         settings: DownloadSettings,
         expect_bytes: int | None,
         cancel: threading.Event,
     ) -> None:
         self._url = url
+        self._signer = signer
         self._slot = slot
         self._file = file
         self._policy = policy
@@ -203,6 +206,7 @@ class Transfer:
             last=None if segment.end is None else segment.end - 1,
             if_range=self._file.validator,
             whole=not ranged,
+            signer=self._signer,
         ) as answer:
             self._check_answer(answer, handle, segment)
             with self._lock:
