@@ -1,0 +1,341 @@
+"""Which replica runs on which host, and what each host has left. `placement` has the rules; `registry` feeds the book.
+
+The controller asks on every pass; a service that is placed costs a look at its own hosts and no other. What a host is
+good for is worked out once for all services that require the same, and kept up host by host.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+
+from automation.hosts import placement
+from automation.hosts.host_account import Answers, HostAccount, Reservation
+from automation.hosts.placement import HostCapacity, Refusals, Requirements, Wish
+from program.desired.keys import ServiceKey
+
+MOST_ANSWERS = 128
+"""Different requirements for which the hosts' answers are remembered."""
+_NOWHERE = (0.0, 0, "")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where the replicas of a service run."""
+
+    hosts: tuple[str | None, ...] = ()
+    """By replica; None where no host was found."""
+    refusals: Refusals | None = None
+    """Why replicas have no host."""
+    stuck: str = ""
+    """Why a replica stays where it should not; empty when all are where they should be."""
+    moved: tuple[str, ...] = ()
+    """For each replica that was moved just now: from where to where, and why."""
+
+
+class HostBook:
+    """One lock over all decisions: of two replicas that ask at once only one gets the last room. Thread-safe.
+
+    A replica that is placed stays: it leaves only a host that is excluded, drained, tainted with NoExecute or lost for
+    `move_after_s`, only if the service may move, and only for a host that fits. `on_room` is told, with no lock held,
+    of services that found no place and could find one now, the most important first.
+    """
+
+    def __init__(
+        self,
+        *,
+        lost_for_s: Callable[[str], float | None],
+        move_after_s: float = 60.0,
+        on_room: Callable[[ServiceKey], None] = lambda _: None,
+    ) -> None:
+        self._lost_for_s = lost_for_s
+        self._move_after_s = move_after_s
+        self._on_room = on_room
+        self._lock = threading.Lock()
+        self._hosts: dict[str, HostAccount] = {}
+        self._placed: dict[ServiceKey, dict[int, Reservation]] = {}
+        self._waiting: dict[ServiceKey, Wish] = {}
+        self._answers: dict[Requirements, Answers] = {}
+        self._groups: dict[tuple[str, str], Counter[str]] = {}
+        """On which hosts the members of a group are, and how many of them."""
+
+    # --- hosts ----------------------------------------------------------------------------------------------------
+
+    def set_host(self, name: str, capacity: HostCapacity | None, *, alive: bool) -> None:
+        """A host is as said; None when there is neither a Host object nor a Lease of the name any more."""
+        with self._lock:
+            host = self._hosts.get(name)
+            if host is None:
+                if capacity is None:
+                    return
+                host = self._hosts[name] = HostAccount(name, capacity)
+            host.exists = capacity is not None
+            host.capacity = capacity or HostCapacity(name)
+            host.alive = alive and host.exists
+            host.sum_up()
+            for answers in self._answers.values():
+                answers.update(name, host)
+            self._forget_if_nothing(host)
+            who = self._could_use(name) if host.alive else []
+        self._tell(who)
+
+    def hosts(self) -> tuple[tuple[HostCapacity, bool, int, int], ...]:
+        """List the hosts: what they have, whether they live, what is reserved in bytes, how many processes."""
+        with self._lock:
+            return tuple(
+                (host.capacity, host.alive, host.reserved_bytes, len(host.placed))
+                for _, host in sorted(self._hosts.items())
+                if host.exists
+            )
+
+    def placed_on(self, host: str) -> tuple[ServiceKey, ...]:
+        """Name the services with a replica on a host."""
+        with self._lock:
+            found = self._hosts.get(host)
+            return tuple(sorted({key for key, _ in found.placed})) if found is not None else ()
+
+    def waiting(self) -> tuple[ServiceKey, ...]:
+        """Name the services that want a host and have none, or want another, the most important first."""
+        with self._lock:
+            return tuple(key for key, _ in self._in_order())
+
+    # --- what runs ------------------------------------------------------------------------------------------------
+
+    def found(self, key: ServiceKey, replica: int, host: str, memory_bytes: int | None) -> None:
+        """A HostProcess is there, and its host says, or does not say yet, what it takes.
+
+        It is counted where nothing was decided for this replica: when the loop starts, what runs keeps its place.
+        """
+        with self._lock:
+            mine = self._placed.get(key, {}).get(replica)
+            if mine is None:
+                self._put(key, replica, Reservation(host, memory_bytes or 0, reported=bool(memory_bytes)))
+                return
+            if not memory_bytes or mine.host != host or mine.memory_bytes == memory_bytes:
+                return
+            gave_back = memory_bytes < mine.memory_bytes
+            self._put(key, replica, replace(mine, memory_bytes=memory_bytes, reported=True))
+            who = self._could_use(host) if gave_back else []
+        self._tell(who)
+
+    def gone(self, key: ServiceKey, replica: int) -> None:
+        """A HostProcess was deleted. A place that was decided on is kept: the object will be made again."""
+        with self._lock:
+            mine = self._placed.get(key, {}).get(replica)
+            if mine is None or mine.requirements is not None:
+                return
+            who = self._drop(key, replica)
+        self._tell(who)
+
+    def release(self, key: ServiceKey) -> None:
+        """Forget a service that is gone, or runs in pods."""
+        with self._lock:
+            if key not in self._placed and key not in self._waiting:
+                return
+            self._waiting.pop(key, None)
+            who = self._drop_from(key, 0)
+        self._tell(who)
+
+    # --- deciding -------------------------------------------------------------------------------------------------
+
+    def decide(self, key: ServiceKey, wish: Wish) -> Decision:
+        """Give each replica its host and reserve what it needs there; who is placed stays if it can."""
+        with self._lock:
+            who = self._drop_from(key, wish.replicas)
+            stuck: list[str] = []
+            moved: list[str] = []
+            refusals: Refusals | None = None
+            for replica in range(wish.replicas):
+                mine = self._placed.get(key, {}).get(replica)
+                if wish.pinned is not None:
+                    if replica == 0:
+                        self._settle(key, replica, wish, wish.pinned)
+                        stuck += self._pin_trouble(wish)
+                    continue
+                if mine is None:
+                    chosen = self._choose(key, wish)
+                    if chosen is not None:
+                        self._settle(key, replica, wish, chosen)
+                    else:
+                        refusals = refusals or self._explain(key, wish)
+                    continue
+                why = self._why_leave(mine, wish)
+                if not why:
+                    self._settle(key, replica, wish, mine.host)
+                    continue
+                away = self._choose(key, wish) if wish.may_move else None
+                if away is not None:
+                    moved.append(f"replica {replica} moves from host `{mine.host}`, which {why}, to `{away}`")
+                    who += self._drop(key, replica)
+                    self._settle(key, replica, wish, away)
+                else:
+                    self._settle(key, replica, wish, mine.host, unwillingly=True)
+                    other = str(self._explain(key, wish)) if wish.may_move else "the service may not move"
+                    stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {other}")
+            if refusals is not None or (stuck and wish.may_move and wish.pinned is None):
+                self._waiting[key] = wish
+            else:
+                self._waiting.pop(key, None)
+            mine_now = self._placed.get(key, {})
+            hosts = tuple(mine_now[n].host if n in mine_now else None for n in range(wish.replicas))
+        self._tell(each for each in who if each != key)
+        return Decision(hosts, refusals, "; ".join(stuck), tuple(moved))
+
+    def _pin_trouble(self, wish: Wish) -> list[str]:
+        found = self._hosts.get(wish.pinned or "")
+        why = placement.why_leave(found.capacity, wish.requirements) if found is not None and found.exists else ""
+        return [f"replica 0 stays on host `{wish.pinned}`, which {why}: the service is pinned to it"] if why else []
+
+    def _why_leave(self, mine: Reservation, wish: Wish) -> str:
+        host = self._hosts[mine.host]
+        why = placement.why_leave(host.capacity, wish.requirements)
+        if why:
+            return why
+        lost_for_s = None if host.alive else self._lost_for_s(mine.host)
+        if lost_for_s is not None and lost_for_s >= self._move_after_s:
+            return placement.LOST
+        if mine.requirements is None or not host.alive:
+            return ""
+        if mine.requirements != wish.requirements:
+            # The service itself was edited: what it asks for now counts, as it would for a new one.
+            return placement.refusal(replace(host.capacity, unschedulable=False), wish.requirements)
+        if wish.memory_enforced and mine.asked_bytes is not None and (wish.memory_bytes or 0) > mine.asked_bytes:
+            limit = wish.limit_bytes(host.capacity)
+            free = math.inf if limit is None else limit - host.reserved_bytes + mine.memory_bytes
+            if (wish.memory_bytes or 0) > free:
+                return placement.lack(wish.memory_bytes or 0, int(free))
+        return ""
+
+    def _choose(self, key: ServiceKey, wish: Wish) -> str | None:
+        """Find the best host that fits and runs no other replica of the service."""
+        answers = self._answers_to(wish.requirements)
+        taken = {r.host for r in self._placed.get(key, {}).values()}
+        for enforced in (True, False):
+            if not enforced and wish.memory_enforced:
+                return None
+            for hosts in (answers.fits, answers.discouraged):
+                if (found := self._best(hosts, wish, taken, enforced=enforced)) is not None:
+                    return found
+        return None
+
+    def _best(self, hosts: dict[str, HostAccount], wish: Wish, taken: Collection[str], *, enforced: bool) -> str | None:
+        first = (*wish.preferred, *self._groups.get(wish.group, ())) if wish.group else wish.preferred
+        for name in first:
+            if name in hosts and name not in taken and (not enforced or hosts[name].has_room(wish)):
+                return name
+        able: Iterable[HostAccount] = hosts.values()
+        if enforced and wish.limits_itself:
+            able = (host for host in hosts.values() if host.has_room(wish))
+        elif enforced:
+            need = wish.memory_bytes or 0
+            able = (host for host in hosts.values() if need <= host.free_bytes)
+        if wish.strategy == "pack":
+            return min((host.packed for host in able if host.name not in taken), default=_NOWHERE)[2] or None
+        return min((host.rank for host in able if host.name not in taken), default=_NOWHERE)[2] or None
+
+    def _explain(self, key: ServiceKey, wish: Wish) -> Refusals:
+        """Count why each host does not fit."""
+        answers = self._answers_to(wish.requirements)
+        taken = {r.host for r in self._placed.get(key, {}).values()}
+        reasons = Counter(answers.counted)
+        for hosts in (answers.fits, answers.discouraged):
+            for host in hosts.values():
+                if host.name in taken:
+                    reasons[placement.TAKEN] += 1
+                elif not host.has_room(wish):
+                    limit = wish.limit_bytes(host.capacity) or 0
+                    reasons[placement.lack(host.grows_by(wish), limit - host.reserved_bytes)] += 1
+        return Refusals(sum(1 for host in self._hosts.values() if host.exists), dict(reasons))
+
+    def _answers_to(self, requirements: Requirements) -> Answers:
+        answers = self._answers.get(requirements)
+        if answers is None:
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            answers = self._answers[requirements] = Answers(requirements)
+            for name, host in self._hosts.items():
+                answers.update(name, host)
+        return answers
+
+    # --- keeping the sums; the lock is held -----------------------------------------------------------------------
+
+    def _settle(self, key: ServiceKey, replica: int, wish: Wish, host: str, *, unwillingly: bool = False) -> None:
+        """Reserve, or go on reserving, a place with what the replica needs now.
+
+        A place that it is to leave as soon as another is found goes on being judged by what was asked for before.
+        """
+        wanted = Reservation(
+            host, wish.memory_bytes or 0, wish.group, wish.stays_in_memory, wish.requirements, wish.memory_bytes
+        )
+        before = self._placed.get(key, {}).get(replica)
+        if before is not None and before.host == host:
+            if before.reported and before.asked_bytes in (None, wish.memory_bytes):
+                wanted = replace(wanted, memory_bytes=before.memory_bytes, reported=True)
+            if unwillingly and before.requirements is not None:
+                wanted = replace(wanted, requirements=before.requirements, asked_bytes=before.asked_bytes)
+        if before != wanted:
+            self._put(key, replica, wanted)
+
+    def _put(self, key: ServiceKey, replica: int, reservation: Reservation) -> None:
+        self._drop(key, replica)
+        host = self._hosts.get(reservation.host)
+        if host is None:
+            host = self._hosts[reservation.host] = HostAccount(reservation.host, HostCapacity(reservation.host))
+        host.put((key, replica), reservation)
+        self._placed.setdefault(key, {})[replica] = reservation
+        if reservation.group is not None:
+            self._groups.setdefault(reservation.group, Counter())[reservation.host] += 1
+
+    def _drop(self, key: ServiceKey, replica: int) -> list[ServiceKey]:
+        """Give up a place; name who waits and could use it."""
+        mine = self._placed.get(key, {}).pop(replica, None)
+        if mine is None:
+            return []
+        if not self._placed[key]:
+            del self._placed[key]
+        if mine.group is not None:
+            members = self._groups[mine.group]
+            members[mine.host] -= 1
+            if not members[mine.host]:
+                del members[mine.host]
+            if not members:
+                del self._groups[mine.group]
+        host = self._hosts[mine.host]
+        host.take((key, replica))
+        self._forget_if_nothing(host)
+        return self._could_use(mine.host)
+
+    def _drop_from(self, key: ServiceKey, first: int) -> list[ServiceKey]:
+        """Give up the places of all replicas from `first` on."""
+        return [who for n in sorted(self._placed.get(key, {})) if n >= first for who in self._drop(key, n)]
+
+    def _forget_if_nothing(self, host: HostAccount) -> None:
+        if not host.exists and not host.placed:
+            self._hosts.pop(host.name, None)
+
+    def _could_use(self, name: str) -> list[ServiceKey]:
+        """Name those who wait and fit on a host, as many as it has room for, the most important first."""
+        host = self._hosts.get(name)
+        if host is None or not host.alive or not self._waiting:
+            return []
+        found, promised = [], 0
+        for key, wish in self._in_order():
+            answers = self._answers_to(wish.requirements)
+            if name not in answers.fits and name not in answers.discouraged:
+                continue
+            if any(r.host == name for r in self._placed.get(key, {}).values()):
+                continue
+            if host.has_room(wish, promised):
+                found.append(key)
+                promised += host.grows_by(wish)
+        return found
+
+    def _in_order(self) -> list[tuple[ServiceKey, Wish]]:
+        return sorted(self._waiting.items(), key=lambda item: (-item[1].priority, item[1].created, item[0]))
+
+    def _tell(self, who: Iterable[ServiceKey]) -> None:
+        for key in dict.fromkeys(who):
+            self._on_room(key)

@@ -1,0 +1,228 @@
+"""Which hosts a service may run on, and why not on the others. Pure; `host_book` asks, and chooses among what fits.
+
+The rules are the scheduler's for pods as far as they apply to machines: labels, taints, accelerators, runtimes. Memory
+is the book's business, since it depends on what else is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+LABEL_ACCELERATOR = "herdsman.dev/accelerator"
+"""On a Host: an accelerator that it has although its status does not say so."""
+
+Pairs = tuple[tuple[str, str], ...]
+"""Labels as they can be hashed: sorted pairs."""
+
+_BINARIES = {"llamacpp": "llama-server"}
+"""What `status.runtimes` calls a runtime, where that is not its own name."""
+_WITHOUT_BINARY = frozenset({"generic"})
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Taint:
+    """Keeps services off a host that do not tolerate it."""
+
+    key: str
+    effect: str
+    """NoSchedule, PreferNoSchedule or NoExecute."""
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Toleration:
+    """What a service puts up with. An empty key tolerates every key, an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Match as Kubernetes does for pods."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return bool(self.key) and self.value == taint.value
+
+
+@dataclass(frozen=True)
+class HostCapacity:
+    """What a Host object says; nothing but the name for a host that is known by its Lease only."""
+
+    name: str
+    labels: Pairs = ()
+    os: str = ""
+    """Empty while nothing is known of the machine: then it is not asked what it has."""
+    accelerators: frozenset[str] = frozenset()
+    binaries: frozenset[str] = frozenset()
+    """Engines found on it."""
+    runtimes: frozenset[str] = frozenset()
+    """The only ones that may be placed on it; empty for all."""
+    taints: tuple[Taint, ...] = ()
+    memory_bytes: int | None = None
+    """What all processes may take together."""
+    total_memory_bytes: int | None = None
+    """What the machine has."""
+    unschedulable: bool = False
+    draining: bool = False
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a host must have for a service. Hashable: services that ask for the same share one answer."""
+
+    accelerator: str = "cpu"
+    runtime: str = "llamacpp"
+    labels: Pairs = ()
+    tolerations: tuple[Toleration, ...] = ()
+    excluded: frozenset[str] = frozenset()
+
+    def tolerate(self, taint: Taint) -> bool:
+        return any(toleration.tolerates(taint) for toleration in self.tolerations)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """All that a service wants of hosts."""
+
+    requirements: Requirements = Requirements()
+    replicas: int = 1
+    memory_bytes: int | None = None
+    """Of one replica; None while it is not known, which counts as nothing: the agent decides once it has the file."""
+    memory_enforced: bool = True
+    """False: a host that has too little is only the second choice."""
+    budget_bytes: int | None = None
+    """Instead of the host's own memory for processes."""
+    budget_fraction: float | None = None
+    pinned: str | None = None
+    """The one host, whatever it has and whether it lives or not."""
+    preferred: tuple[str, ...] = ()
+    strategy: Literal["spread", "pack"] = "spread"
+    group: tuple[str, str] | None = None
+    """Namespace and name of the group whose members share memory in turns."""
+    stays_in_memory: bool = True
+    """False for a member of a group that gives way to others."""
+    may_move: bool = True
+    priority: int = 0
+    created: str = ""
+
+    @property
+    def limits_itself(self) -> bool:
+        """Whether what is free on a host is another amount for this service than for the others."""
+        return self.group is not None or self.budget_bytes is not None or self.budget_fraction is not None
+
+    def limit_bytes(self, host: HostCapacity) -> int | None:
+        """How much all processes of a host may take in the eyes of this service; None where nobody knows."""
+        if self.budget_bytes is not None:
+            return self.budget_bytes
+        if self.budget_fraction is not None and host.total_memory_bytes is not None:
+            return int(self.budget_fraction * host.total_memory_bytes)
+        return host.memory_bytes
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Why no host fits: how many hosts for each reason."""
+
+    hosts: int
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """One sentence, as the scheduler writes it; the most frequent reason first."""
+        told = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
+        listed = ", ".join(f"{count} {_plural(reason, count)}" for reason, count in told)
+        return f"0/{self.hosts} hosts fit" + (f": {listed}" if listed else "")
+
+
+LOST = "is lost"
+EXCLUDED = "is excluded"
+DRAINING = "is being drained"
+UNSCHEDULABLE = "is unschedulable"
+OTHER_LABELS = "lacks the labels"
+TAKEN = "runs another replica"
+
+
+def refusal(host: HostCapacity, wish: Requirements) -> str:
+    """Say in a few words why a host is not for a service; empty when it is. What it lacks for good comes first."""
+    if host.name in wish.excluded:
+        return EXCLUDED
+    if wish.labels and not set(wish.labels) <= set(host.labels):
+        return OTHER_LABELS
+    known = bool(host.os or host.accelerators)
+    if known and wish.accelerator != "cpu" and wish.accelerator not in host.accelerators:
+        return f"has no {wish.accelerator}"
+    if host.runtimes and wish.runtime not in host.runtimes:
+        return f"does not allow runtime {wish.runtime}"
+    binary = _BINARIES.get(wish.runtime, wish.runtime)
+    if host.os and wish.runtime not in _WITHOUT_BINARY and binary not in host.binaries:
+        return f"has no {binary}"
+    for taint in host.taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not wish.tolerate(taint):
+            return f"has taint {taint.key}"
+    if host.draining:
+        return DRAINING
+    return UNSCHEDULABLE if host.unschedulable else ""
+
+
+def is_discouraged(host: HostCapacity, wish: Requirements) -> bool:
+    """Tell whether a host is only for services that find no other."""
+    return any(t.effect == "PreferNoSchedule" and not wish.tolerate(t) for t in host.taints)
+
+
+def why_leave(host: HostCapacity, wish: Requirements) -> str:
+    """Say why a replica must leave the host that it runs on; empty when it may stay.
+
+    As with pods, labels that change and a host that takes nothing new do not drive away what runs.
+    """
+    if host.name in wish.excluded:
+        return "is excluded by the service"
+    if host.draining:
+        return DRAINING
+    for taint in host.taints:
+        if taint.effect == "NoExecute" and not wish.tolerate(taint):
+            return f"has taint {taint.key} with effect NoExecute"
+    return ""
+
+
+def lack(need_bytes: int, free_bytes: int) -> str:
+    """Name what a host lacks, rounded so that hosts that lack about the same are counted together."""
+    missing = need_bytes - free_bytes
+    if missing < GIB // 10:
+        return f"lacks {max(1, -(-missing // (1 << 20)))} MiB of memory"
+    return f"lacks {missing / GIB:.1f} GiB of memory"
+
+
+def _plural(reason: str, count: int) -> str:
+    if count == 1:
+        return reason
+    verb, _, rest = reason.partition(" ")
+    return f"{_PLURALS.get(verb, verb)} {rest}"
+
+
+_PLURALS = {"is": "are", "has": "have", "lacks": "lack", "does": "do", "runs": "run"}
+
+
+def pairs(labels: Mapping[str, str] | None) -> Pairs:
+    """Make labels hashable."""
+    return tuple(sorted((str(k), str(v)) for k, v in (labels or {}).items()))
+
+
+def tolerations_of(written: Iterable[Mapping[str, Any]]) -> tuple[Toleration, ...]:
+    """Read tolerations as they stand in a custom resource; what cannot be read tolerates nothing."""
+    return tuple(
+        Toleration(
+            key=str(each.get("key") or ""),
+            operator=str(each.get("operator") or "Equal"),
+            value=str(each.get("value") or ""),
+            effect=str(each.get("effect") or ""),
+        )
+        for each in written
+        if isinstance(each, Mapping)
+    )
