@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +17,7 @@ import structlog
 from agent.contract import FilePlan, HostFacts, ProcessReport
 from agent.server import host_facts
 from agent.server.download import download
+from agent.server.errors import FileError
 from agent.server.host_facts import Binaries
 from agent.server.host_lease import HostLease
 from agent.server.http_api import Api, HttpApi
@@ -25,12 +25,17 @@ from agent.server.lifecycle import Goal
 from agent.server.metrics import AgentMetrics
 from agent.server.plan_watch import PlanWatch
 from agent.server.ports import COUNT, FIRST, Ports
+from agent.server.source_access import SourceAccess
 from agent.server.source_policy import SourcePolicy
 from agent.server.store import Store
+from agent.server.store_space import StoreSpace, named_by
 from agent.server.supervisor import Supervisor
 from agent.server.surroundings import Surroundings
+from agent.server.usage import UsageSampler
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
+
+SWEEP_POLL_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +63,10 @@ class AgentSettings:
     """Where an engine's binary is; asked before PATH."""
     first_port: int = FIRST
     labels: Mapping[str, str] = field(default_factory=dict)
+    store_size_bytes: int | None = None
+    """Most that downloaded models may take on disk; None: what the disk has."""
+    credentials: Path | None = None
+    """Directory or file of what proves to sources that this host may read them; None: the agent's environment."""
 
 
 class Agent:
@@ -77,6 +86,10 @@ class Agent:
         self._watch: PlanWatch | None = None
         self._lease: HostLease | None = None
         self._http: HttpApi | None = None
+        self.space = StoreSpace(settings.store, lambda: named_by(self._store.records().values(), settings.store))
+        """The room that models take; its limit may be set at any time."""
+        self.space.limit_bytes = settings.store_size_bytes
+        self.usage: UsageSampler | None = None
 
     @property
     def http_port(self) -> int | None:
@@ -123,11 +136,12 @@ class Agent:
             address=settings.listen or settings.address,
             store=self._store,
             ports=Ports(settings.listen or settings.address, first=settings.first_port, count=COUNT),
-            fetch=partial(_fetch, self._store.root, settings.source_policy),
+            fetch=self._fetch,
             find_binary=self._binaries.find,
             on_report=self._on_report,
         )
         supervisor = self._supervisor = Supervisor(around)
+        self.usage = UsageSampler(self._store.records, around.listening)
         if self._client is not None:
             self._watch = PlanWatch(
                 self._client,
@@ -140,7 +154,7 @@ class Agent:
         if settings.http_port >= 0:
             api = Api(
                 supervisor=supervisor,
-                metrics=AgentMetrics(supervisor),
+                metrics=AgentMetrics(supervisor.reports, self.usage, host=settings.host, space=self.space),
                 facts=self.facts,
                 token=self._store.token,
                 is_ready=lambda: self._watch is None or self._watch.has_synced,
@@ -157,6 +171,7 @@ class Agent:
             self._lease.start()
         if self._http is not None:
             self._http.start()
+        threading.Thread(target=self._sweep_store, name="store-sweep", daemon=True).start()
 
     def facts(self) -> HostFacts:
         """Describe this host."""
@@ -205,12 +220,25 @@ class Agent:
         self._lost = why
         self._done.set()
 
+    def _fetch(self, plan: FilePlan, on_progress: Callable[[int, int | None], None], cancel: threading.Event) -> Path:
+        return download(
+            plan,
+            self._store.root,
+            policy=self.settings.source_policy,
+            on_progress=on_progress,
+            cancel=cancel,
+            # Read anew, so that a new token counts without a restart.
+            access=SourceAccess.of_host(self.settings.credentials),
+            space=self.space,
+        )
 
-def _fetch(
-    root: Path,
-    policy: SourcePolicy,
-    plan: FilePlan,
-    on_progress: Callable[[int, int | None], None],
-    cancel: threading.Event,
-) -> Path:
-    return download(plan, root, policy=policy, on_progress=on_progress, cancel=cancel)
+    def _sweep_store(self) -> None:
+        """Bring the store within its size, once the plan says what it needs."""
+        watch = self._watch
+        while watch is not None and not watch.has_synced:
+            if self._done.wait(SWEEP_POLL_S):
+                return
+        try:
+            self.space.sweep()
+        except FileError as error:
+            _log.warning("Failed to look through the store", error=error.message)

@@ -39,6 +39,8 @@ class RunningRecord(Wire):
     launch_hash: str
     started_at: str
     proved: bool = False
+    plan: ProcessPlan | None = None
+    """The plan that it was started by, where that is not the one that is wanted."""
 
 
 class ProcessRecord(Wire):
@@ -50,6 +52,8 @@ class ProcessRecord(Wire):
     port: int | None = None
     """The last port, tried first at the next start."""
     running: RunningRecord | None = None
+    unwanted: bool | None = None
+    """It was to be removed, and the agent ended before it had stopped."""
 
 
 class StateFile(Wire):
@@ -113,6 +117,11 @@ class Store:
             self._records = dict(state.processes)
         return state.processes
 
+    def records(self) -> dict[str, ProcessRecord]:
+        """Give what is written down."""
+        with self._lock:
+            return dict(self._records)
+
     def remember(self, key: str, record: ProcessRecord) -> None:
         """Write a process down; no write when nothing changed."""
         with self._lock:
@@ -128,7 +137,10 @@ class Store:
 
     def _write(self) -> None:
         state = StateFile(processes=self._records)
-        _replace(self.root / STATE_FILE, json.dumps(state.model_dump(mode="json", by_alias=True), indent=1))
+        _replace(
+            self.root / STATE_FILE,
+            json.dumps(state.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1),
+        )
 
 
 def _once(path: Path, make: Callable[[], str]) -> str:
