@@ -112,8 +112,8 @@ def relabelled(texts: Mapping[str, str], engines: Iterable[Engine]) -> Iterator[
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for engine in sorted(engines, key=lambda each: each.key):
         for family in _parsed(texts.get(engine.key, "")):
-            merged = families.setdefault(family.name, Metric(family.name, family.documentation, _type_of(family)))
-            if family.name.startswith(_OURS) or merged.type != _type_of(family):
+            merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            if family.name.startswith(_OURS) or merged.type != family.type:
                 continue
             for sample in family.samples:
                 labels = _labels(sample, engine)
@@ -129,13 +129,6 @@ def _parsed(text: str) -> list[Metric]:
         return list(text_string_to_metric_families(text))
     except Exception:
         return []
-
-
-def _type_of(family: Metric) -> str:
-    # The text format puts `_total` behind every counter's name; what has none keeps its name without a type.
-    if family.type == "counter" and not all(sample.name.endswith(("_total", "_created")) for sample in family.samples):
-        return "unknown"
-    return family.type
 
 
 def _labels(sample: Sample, engine: Engine) -> dict[str, str]:

@@ -65,7 +65,7 @@ class StoreUsage:
 def stored_models(root: Path) -> list[StoredModel]:
     """List the models of a store, the longest unused first. What vanishes meanwhile is left out."""
     found = []
-    with contextlib.suppress(FileNotFoundError), storing(root):
+    with storing(root), contextlib.suppress(FileNotFoundError):
         for entry in sorted(root.iterdir()):
             if entry.name.startswith(".") or entry.name in _OTHERS or entry.is_symlink() or not entry.is_dir():
                 continue
