@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import CommandFailed, Finished, Machine, MachineError, checked, failure
-from agent.steps.service import MARK, Service
+from agent.steps.service import MARK, NotExpressible, Service
 from agent.steps.step import Change, Step
 
 DIRECTORY = "/Library/LaunchDaemons"
@@ -36,7 +36,7 @@ _TRY_DELAY_S = 1.0
 
 
 def plist(service: Service) -> bytes:
-    """Write the property list. Files that launchd opens for output are opened as the service's user."""
+    """Write the property list. Raises NotExpressible for control characters, which the format cannot hold."""
     keys: dict[str, Any] = {
         "Label": service.label,
         "ProgramArguments": list(service.argv),
@@ -56,7 +56,10 @@ def plist(service: Service) -> bytes:
         keys["UserName"] = service.user
     if service.log_file:
         keys["StandardOutPath"] = keys["StandardErrorPath"] = service.log_file
-    return plistlib.dumps(keys, sort_keys=True)
+    try:
+        return plistlib.dumps(keys, sort_keys=True)
+    except ValueError as error:
+        raise NotExpressible(f"a property list cannot hold an argument of `{service.name}`: {error}") from error
 
 
 def plist_path(service_label: str) -> str:
@@ -78,7 +81,7 @@ def install_steps(service: Service) -> list[Step]:
         *log,
         File(plist_path(service.label), plist(service), owner="root", sudo=True, what="plist"),
         Allowed(service.label),
-        Running(service.label, service.mark, service.stop_timeout_s),
+        Running(service.label, service.mark, service.stop_timeout_s, service.settle_s),
     ]
 
 
@@ -165,9 +168,8 @@ class Running:
 
     label: str
     mark: str
-    stop_timeout_s: int = 60
-    settle_s: float = 2.0
-    """How long a process has to stay up before the start counts."""
+    stop_timeout_s: int
+    settle_s: float
 
     @property
     def title(self) -> str:
@@ -192,7 +194,7 @@ class Running:
             self._bootstrap(machine)
         else:
             checked(machine, ["launchctl", "kickstart", "-k", f"system/{self.label}"], sudo=True)
-        self._settle(machine)
+        self._settle(machine, fresh=state is None)
 
     def _bootstrap(self, machine: Machine) -> None:
         argv = ["launchctl", "bootstrap", "system", plist_path(self.label)]
@@ -210,22 +212,24 @@ class Running:
         if ended.code != 0:
             raise failure(argv, ended)
 
-    def _settle(self, machine: Machine) -> None:
+    def _settle(self, machine: Machine, *, fresh: bool) -> None:
         first, end = 0, time.monotonic() + self.settle_s
         while True:
             state = job_state(machine, self.label)
             if state is None:
                 raise CommandFailed(
-                    f"`{self.label}` was loaded and is gone again", hint="`log show --last 5m` says more"
+                    f"`{self.label}` was loaded and is gone again", hint="`log show --last 5m` says why"
                 )
+            late = time.monotonic() > end
             first = first or state.pid
-            if state.running and state.pid == first and time.monotonic() > end:
-                return
-            if (first and state.pid != first) or time.monotonic() > end:
+            ended = (first and state.pid != first) or (fresh and state.last_exit.isdigit())
+            if ended or (late and not state.running):
                 raise CommandFailed(
                     f"`{self.label}` does not stay up (last exit code: {state.last_exit or 'none'})",
                     hint="its log says why",
                 )
+            if late:
+                return
             time.sleep(min(0.5, self.settle_s))
 
 

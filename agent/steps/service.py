@@ -41,6 +41,8 @@ class Service:
     """Between SIGTERM and SIGKILL."""
     log_file: str = ""
     """Where output goes on launchd; systemd has its journal."""
+    settle_s: float = 2.0
+    """How long a process has to stay up before its start counts."""
     hardened: bool = True
     """Keep system directories read-only for it. Never more: what else is on offer takes GPUs away."""
 
@@ -67,7 +69,8 @@ class Service:
     @property
     def mark(self) -> str:
         """A short hash of all this: another one means that the running process was started from another definition."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True, default=dict).encode()).hexdigest()[:16]
+        said = {name: value for name, value in asdict(self).items() if name != "settle_s"}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def marked_environment(self) -> dict[str, str]:

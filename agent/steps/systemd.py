@@ -106,7 +106,7 @@ def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> 
         Loaded(manager, service.name, path, content),
         Enabled(manager, service.name),
         *linger,
-        Running(manager, service.name, service.mark),
+        Running(manager, service.name, service.mark, service.settle_s),
     ]
 
 
@@ -305,8 +305,7 @@ class Running:
     manager: Systemd
     name: str
     mark: str
-    settle_s: float = 2.0
-    """How long a process has to stay up before the start counts."""
+    settle_s: float
 
     @property
     def title(self) -> str:

@@ -1,0 +1,151 @@
+"""Services brought up, changed and taken away on fakes of systemd and launchd that run real processes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.steps.files import File
+from agent.steps.machine import MachineError
+from agent.steps.service import Service
+from agent.steps.services import install_steps, removal_steps
+from agent.steps.step import Outcome, State, run_steps
+from tests.support.services import FakedMachine
+
+# Starts a child in a session of its own, as an agent does with a model server, and says who it is.
+PROGRAM = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open(sys.argv[1], "a").write(f"{os.getpid()} {child.pid} {sys.argv[2]} {os.environ['ODD']}\\n")
+time.sleep(600)
+"""
+
+
+@pytest.fixture(params=["systemctl", "launchctl"])
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakedMachine]:
+    made = FakedMachine(tmp_path / "root", request.param)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    odd = "a b $HOME 100% \"quoted\" 'and' \\ ; ünï"
+    return Service(
+        name="herdsman-probe",
+        description="A probe",
+        argv=(sys.executable, "-c", PROGRAM, str(tmp_path / "started"), odd),
+        environment={"ODD": odd},
+        keep_children=True,
+        restart_delay_s=1,
+        stop_timeout_s=5,
+        settle_s=0.3,
+    )
+
+
+def started(tmp_path: Path) -> list[tuple[int, int]]:
+    time.sleep(0.1)
+    lines = (tmp_path / "started").read_text().splitlines()
+    assert all(line.count("a b $HOME 100% \"quoted\" 'and' \\ ; ünï") == 2 for line in lines)
+    return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
+
+
+def states(outcomes: list[Outcome]) -> set[State]:
+    assert not [each for each in outcomes if each.state is State.FAILED], outcomes
+    return {each.state for each in outcomes}
+
+
+def test_a_service_is_installed_once_changed_in_place_and_removed_without_its_children(
+    machine: FakedMachine, service: Service, tmp_path: Path
+) -> None:
+    steps = install_steps(service, machine.facts)
+    preview = run_steps(steps, machine, dry_run=True)
+    assert states(preview) == {State.OK, State.WOULD_CHANGE}
+    assert any("+" in each.diff and "Probe" not in each.diff for each in preview)
+    assert machine.changes() == [] and not (tmp_path / "started").exists()
+
+    states(run_steps(steps, machine))
+    assert machine.changes()
+    ((pid, child),) = started(tmp_path)
+    assert states(run_steps(steps, machine)) == {State.OK}
+    assert machine.changes() == []
+
+    changed = replace(service, description="Another", environment={**service.environment, "MORE": "1"})
+    outcomes = run_steps(install_steps(changed, machine.facts), machine)
+    assert State.CHANGED in states(outcomes)
+    assert started(tmp_path)[-1][0] != pid
+    assert psutil.pid_exists(child), "the child of the first process was to be kept"
+    assert states(run_steps(install_steps(changed, machine.facts), machine)) == {State.OK}
+
+    removal = removal_steps(service.name, service.label, machine.facts)
+    assert states(run_steps(removal, machine, dry_run=True)) == {State.OK, State.WOULD_CHANGE}
+    states(run_steps(removal, machine))
+    assert states(run_steps(removal, machine)) == {State.OK}
+    pids = [pid for pair in started(tmp_path) for pid in pair]
+    left = [each for each in pids if psutil.pid_exists(each) and psutil.Process(each).status() != "zombie"]
+    assert left == [each for _, each in started(tmp_path)]
+    for each in left:
+        psutil.Process(each).kill()
+
+
+def test_a_run_that_was_cut_off_is_finished_by_the_next(
+    machine: FakedMachine, service: Service, tmp_path: Path
+) -> None:
+    states(run_steps(install_steps(service, machine.facts), machine))
+    changed = replace(service, environment={**service.environment, "MORE": "1"})
+    steps = install_steps(changed, machine.facts)
+    only_the_file = next(step for step in steps if isinstance(step, File))
+    only_the_file.do(machine)
+    machine.calls()
+    outcomes = run_steps(steps, machine)
+    assert State.CHANGED in states(outcomes)
+    expected = (
+        ["daemon-reload", "reset-failed", "restart"] if machine.manager == "systemctl" else ["bootout", "bootstrap"]
+    )
+    assert machine.changes() == expected
+    assert len(started(tmp_path)) == 2
+    for _, child in started(tmp_path):
+        psutil.Process(child).kill()
+
+
+def test_a_program_that_does_not_stay_up_fails_the_step_and_skips_what_follows(
+    machine: FakedMachine, service: Service
+) -> None:
+    broken = replace(service, argv=(sys.executable, "-c", "raise SystemExit(7)"), settle_s=1.0)
+
+    class Never:
+        title = "never reached"
+
+        def look(self, machine: Any) -> None:
+            raise AssertionError
+
+        def do(self, machine: Any) -> None:
+            raise AssertionError
+
+    outcomes = run_steps([*install_steps(broken, machine.facts), Never()], machine)
+    assert [each.state for each in outcomes[-2:]] == [State.FAILED, State.SKIPPED]
+    assert "does not stay up" in outcomes[-2].detail and outcomes[-2].hint
+
+
+def test_what_people_did_by_hand_is_mended_or_explained(machine: FakedMachine, service: Service) -> None:
+    steps = install_steps(service, machine.facts)
+    if machine.manager == "systemctl":
+        (machine.units / "herdsman-probe.service").symlink_to("/dev/null")
+        failed = next(each for each in run_steps(steps, machine) if each.state is State.FAILED)
+        assert "is no file" in failed.detail
+        (machine.state / "offline").touch()
+        failed = run_steps(steps, machine)[0]
+        assert failed.state is State.FAILED and "does not run here" in failed.detail and "agent run" in failed.hint
+    else:
+        machine.run(["launchctl", "disable", f"system/{service.label}"])
+        states(run_steps(steps, machine))
+        assert "enable" in machine.changes()
+        with pytest.raises(MachineError, match="errno 65"):
+            install_steps(service, machine.facts, own_user=True)

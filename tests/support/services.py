@@ -1,0 +1,97 @@
+"""Machines whose systemd or launchd is one of `tests/fakes/`: the files are elsewhere, the processes are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from agent.steps.local import LocalMachine
+from agent.steps.machine import Facts
+
+FAKES = Path(__file__).resolve().parent.parent / "fakes"
+OUTSIDE = ("/etc/", "/Library/", "/var/")
+
+
+class FakedMachine(LocalMachine):
+    """This machine, with system directories under `root`, root's rights taken for granted, and a faked manager."""
+
+    def __init__(self, root: Path, manager: Literal["systemctl", "launchctl"]) -> None:
+        self._root = root
+        self.manager = manager
+        self.commands = root / "commands"
+        self.commands.mkdir(parents=True)
+        self.units = root / "etc/systemd/system"
+        (self.commands / manager).symlink_to(FAKES / manager)
+        self.state = self.commands / f"{manager}-state"
+        self.state.mkdir()
+        for directory in (self.units, root / "Library/LaunchDaemons"):
+            directory.mkdir(parents=True)
+        (self.state / "units").write_text(str(self.units))
+
+    @cached_property
+    def facts(self) -> Facts:
+        return replace(super().facts, os="linux" if self.manager == "systemctl" else "darwin", uid=0)
+
+    def run(self, argv: Any, **options: Any) -> Any:
+        words = [self._there(word) if word.startswith(OUTSIDE) else word for word in argv]
+        own = self.commands / words[0]
+        if words[0] in ("systemctl", "launchctl", "journalctl", "loginctl"):
+            words[0] = str(own)
+        return super().run(words, **options)
+
+    def read(self, path: str, **options: Any) -> bytes | None:
+        return super().read(self._there(path), **options)
+
+    def stat(self, path: str, **options: Any) -> Any:
+        return super().stat(self._there(path), **options)
+
+    def write(self, path: str, content: bytes, **options: Any) -> None:
+        Path(self._there(path)).parent.mkdir(parents=True, exist_ok=True)
+        super().write(self._there(path), content, **options)
+
+    def remove(self, path: str, **options: Any) -> None:
+        super().remove(self._there(path), **options)
+
+    def make_directory(self, path: str, **options: Any) -> None:
+        super().make_directory(self._there(path), **options)
+
+    def _there(self, path: str) -> str:
+        return f"{self._root}{path}" if path.startswith(OUTSIDE) else path
+
+    def calls(self) -> list[str]:
+        """Give all commands that the manager was asked since the last time."""
+        log = self.state / "calls"
+        said = log.read_text().splitlines() if log.exists() else []
+        log.write_text("")
+        return said
+
+    def changes(self) -> list[str]:
+        """Give those commands that changed something, by their verb."""
+        verbs = [next(word for word in call.split() if not word.startswith("-")) for call in self.calls()]
+        return [
+            verb for verb in verbs if verb not in ("show", "is-enabled", "is-system-running", "print", "print-disabled")
+        ]
+
+    def pid_of(self, name: str) -> int:
+        """Give the process of a service; 0 when it does not run."""
+        now = self.state / f"{name}.now.json"
+        return int(json.loads(now.read_text())["pid"]) if now.exists() else 0
+
+    def end(self) -> None:
+        """Kill whatever the fake still keeps, and forget all."""
+        for file in self.state.glob("*.now.json"):
+            keeper = int(json.loads(file.read_text())["keeper"])
+            if psutil.pid_exists(keeper):
+                below = psutil.Process(keeper).children(recursive=True)
+                os.kill(keeper, signal.SIGKILL)
+                for each in below:
+                    each.kill()
+        shutil.rmtree(self.state, ignore_errors=True)
