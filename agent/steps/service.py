@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 MARK = "HERDSMAN_UNIT"
 """Environment variable with `Service.mark`: tells of a running process which definition it was started from."""
@@ -41,6 +41,8 @@ class Service:
     """Between SIGTERM and SIGKILL."""
     log_file: str = ""
     """Where output goes on launchd; systemd has its journal."""
+    log_to_file: bool = False
+    """Have systemd append to `log_file` too."""
     settle_s: float = 2.0
     """How long a process has to stay up before its start counts."""
     hardened: bool = True
@@ -69,7 +71,9 @@ class Service:
     @property
     def mark(self) -> str:
         """A short hash of all this: another one means that the running process was started from another definition."""
-        said = {name: value for name, value in asdict(self).items() if name != "settle_s"}
+        # What is as by default is left out, so that a new field restarts nothing.
+        defaults = {each.name: each.default for each in fields(self)}
+        said = {name: value for name, value in asdict(self).items() if name != "settle_s" and value != defaults[name]}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

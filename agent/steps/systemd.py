@@ -69,6 +69,8 @@ def unit_text(service: Service, *, own_user: bool = False) -> str:
         f"TimeoutStopSec={service.stop_timeout_s}",
         f"KillMode={'process' if service.keep_children else 'mixed'}",
     ]
+    if service.log_to_file and service.log_file:
+        lines += [f"Standard{which}=append:{_specified(service.log_file)}" for which in ("Output", "Error")]
     if service.keep_children:
         # The kernel taking one model server for its memory is no reason to stop the agent and with it the others.
         lines.append("OOMPolicy=continue")
@@ -84,6 +86,12 @@ def unit_text(service: Service, *, own_user: bool = False) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split()).replace("%", "%%")
+
+
+def _specified(path: str) -> str:
+    if not path.isprintable() or path != path.strip():
+        raise NotExpressible(f"systemd has no way to write the path {path!r}")
+    return path.replace("%", "%%")
 
 
 def unit_path(name: str, facts: Facts, *, own_user: bool = False) -> str:

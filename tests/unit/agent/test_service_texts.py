@@ -99,6 +99,9 @@ def test_what_no_manager_could_run_is_refused(service: Service, change: dict[str
 def test_another_definition_has_another_mark_and_waiting_longer_is_none(service: Service) -> None:
     assert replace(service, user="eva").mark != service.mark
     assert replace(service, settle_s=9.0).mark == service.mark
+    logged = replace(service, log_to_file=True)
+    assert "StandardError=append:/Library/Logs/Herdsman/agent.log\n" in systemd.unit_text(logged)
+    assert logged.mark != service.mark and "Standard" not in systemd.unit_text(service)
     assert service.marked_environment[MARK] == service.mark
 
 
