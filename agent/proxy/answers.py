@@ -1,0 +1,54 @@
+"""What the proxy answers by itself: OpenAI's form of errors, which clients' libraries read and retry. Pure."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+_PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    501: "Not Implemented",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+}
+
+
+class Code(StrEnum):
+    """The `code` of an error; a closed list for clients and metrics."""
+
+    INVALID_REQUEST = "invalid_request"
+    BODY_TOO_LARGE = "body_too_large"
+    """The service sleeps, and the body is more than may be kept until it runs."""
+    TOO_MANY_HELD = "too_many_held_requests"
+    """As many requests as may wait for the service do so already."""
+    WAKE_TIMEOUT = "wake_timeout"
+    """The service did not start in time."""
+    START_FAILED = "start_failed"
+    UPSTREAM_UNREACHABLE = "upstream_unreachable"
+    UPSTREAM_FAILED = "upstream_failed"
+    """The engine ended the connection, or said something that is not HTTP, before it answered."""
+    SHUTTING_DOWN = "shutting_down"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+
+
+def answer(
+    status: int, code: Code, message: str, *, retry_after_s: float | None = None, close: bool, bodiless: bool = False
+) -> bytes:
+    """Build a whole response. `bodiless` is for HEAD: the headers of what GET would give."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": message, "type": kind, "param": None, "code": code.value}
+    body = json.dumps({"error": error}).encode() + b"\n"
+    lines = [
+        f"HTTP/1.1 {status} {_PHRASES[status]}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    if retry_after_s is not None:
+        lines.append(f"Retry-After: {max(1, round(retry_after_s))}")
+    if close:
+        lines.append("Connection: close")
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode()
+    return head if bodiless else head + body

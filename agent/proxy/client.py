@@ -1,0 +1,433 @@
+"""One client's connection: reads its requests one after the other, has them answered, and lets no byte wait in between.
+
+Made by `server` for each connection; asks its `service` whether there is an engine, and an `upstream` to answer. Lives
+in the event loop's thread. A client that goes takes its request with it: its place is free, and the engine is told by
+the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, cast
+
+from agent.proxy.answers import Code, answer
+from agent.proxy.connections import keep_watch, reset
+from agent.proxy.framing import HEAD_END, MAX_HEAD, Malformed, RequestHead, ResponseHead, UntilClose, read_request
+
+if TYPE_CHECKING:
+    from agent.proxy.service import Service, Target
+    from agent.proxy.upstream import Upstream
+
+REPLAY_MAX = 64 * 1024
+"""Most bytes of a request that are kept until the engine says something, for a second try."""
+CONNECTING_MAX = 256 * 1024
+"""Most bytes of a request that come in while a connection to the engine is being made."""
+AHEAD_MAX = 64 * 1024
+"""Most bytes that a client may send ahead of the answer to its present request."""
+LINGER_S = 2.0
+"""How long a client may go on sending a body that nobody wants, so that it can read why."""
+
+
+class Client(asyncio.Protocol):
+    """One connection. `request` is the one that is being answered; later ones wait in `_input`."""
+
+    __slots__ = (
+        "_advancing",
+        "_answering",
+        "_clogged",
+        "_close_after",
+        "_connecting",
+        "_discarding",
+        "_full",
+        "_input",
+        "_parts",
+        "_paused",
+        "_replayed",
+        "_response_until_close",
+        "_scanned",
+        "_service",
+        "_transport",
+        "_upstream",
+        "kept_bytes",
+        "request",
+        "waits_since",
+    )
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.request: RequestHead | None = None
+        self.waits_since = service.loop.time()
+        """Without a request: since when."""
+        self.kept_bytes = 0
+        """Of a request that is held: how much of it is kept."""
+        self._input = b""
+        self._scanned = 0
+        self._parts: list[bytes] | None = None
+        """The request so far, as long as it may have to be sent (again); None once it cannot be."""
+        self._upstream: Upstream | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._answering = False
+        """The head of the response was sent on."""
+        self._response_until_close = False
+        self._replayed = False
+        self._close_after = False
+        self._discarding = False
+        self._advancing = False
+        self._paused = False
+        self._clogged = False
+        """The client takes no more of the response for now."""
+        self._full = False
+        """The engine takes no more of the request for now."""
+
+    # --- the connection ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        keep_watch(self._transport)
+        service = self._service
+        if len(service.clients) >= service.limits.max_connections:
+            self._discarding = True
+            service.count_refusal(Code.TOO_MANY_CONNECTIONS)
+            message = f"{len(service.clients)} connections are open already"
+            retry_s = service.limits.retry_after_s
+            self._transport.write(answer(503, Code.TOO_MANY_CONNECTIONS, message, retry_after_s=retry_s, close=True))
+            self._transport.close()
+            return
+        service.clients.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
+        self._input = self._input + data if self._input else data
+        self._advance()
+
+    def eof_received(self) -> bool:
+        # Who ends its side of the connection has gone, as far as HTTP clients are concerned.
+        self._transport.abort()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._service.clients.discard(self)
+        self._input, self._discarding = b"", True
+        if self.request is not None:
+            self._cancel()
+            self._over()
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+        if self._upstream is not None:
+            self._upstream.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        if self._upstream is not None:
+            self._upstream.transport.resume_reading()
+        self._advance()
+
+    def end(self) -> None:
+        """End the connection, and the request that is under way."""
+        if self.request is None:
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def close_if_idle(self) -> None:
+        """Close a connection that nobody waits on."""
+        if self.request is None and not self._input:
+            self._transport.close()
+
+    def close_if_late(self, now: float) -> None:
+        """Close a connection that has had no complete request for too long."""
+        if self.request is None and now - self.waits_since > self._service.limits.client_idle_s:
+            self._transport.abort()
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    @property
+    def method(self) -> bytes:
+        """Of the request under way."""
+        return self.request.method if self.request is not None else b""
+
+    @property
+    def request_is_whole(self) -> bool:
+        """All of the request has come in and was sent on."""
+        request = self.request
+        return request is None or request.body is None or request.body.done
+
+    def _advance(self) -> None:
+        """Read as much of the input as can be used now."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._input and not self._discarding:
+                if self.request is None:
+                    # Who does not read the last answer gets no further one to add to it.
+                    if self._clogged or not self._read_head():
+                        break
+                elif not self.request_is_whole:
+                    self._read_body()
+                else:
+                    break
+        except Malformed as error:
+            self._reject(error)
+        finally:
+            self._advancing = False
+        self._steer_reading()
+
+    def _read_head(self) -> bool:
+        """Begin with the next request; False while its head is not whole."""
+        data = self._input
+        if data[:2] == b"\r\n":
+            data = self._input = data.lstrip(b"\r\n")  # RFC 9112, section 2.2: some clients send one too many
+        end = data.find(HEAD_END, self._scanned)
+        if end < 0 or end > MAX_HEAD:
+            if len(data) > MAX_HEAD:
+                raise Malformed("the headers are too long", 431)
+            self._scanned = max(0, len(data) - 3)
+            return False
+        end += len(HEAD_END)
+        request = read_request(data[:end])
+        self._scanned = 0
+        upto = end
+        if request.body is not None:
+            upto = request.body.take(data, end)
+        self.request = request
+        self._close_after = not request.keep_alive
+        self._service.begin()
+        self._parts = [request.lines + b"\r\n" + data[end:upto]]
+        self._input = data[upto:]
+        if self._service.runs:
+            self.dispatch()
+        else:
+            self._hold()
+        return True
+
+    def _read_body(self) -> None:
+        assert self.request is not None
+        assert self.request.body is not None
+        data = self._input
+        upto = self.request.body.take(data)
+        part, self._input = (data, b"") if upto == len(data) else (data[:upto], data[upto:])
+        upstream = self._upstream
+        if upstream is not None:
+            if self._parts is not None:
+                self._keep_for_replay(part)
+            upstream.transport.write(part)
+        elif self._parts is not None:
+            self._parts.append(part)
+            if self._connecting is None:
+                self._keep_more(len(part))
+
+    def _hold(self) -> None:
+        service = self._service
+        assert self._parts is not None
+        refused = service.hold(self)
+        if refused is not None:
+            self.refuse(503, *refused)
+            return
+        self.kept_bytes = 0
+        self._keep_more(sum(map(len, self._parts)))
+
+    def _keep_more(self, more: int) -> None:
+        """Keep more of a request that waits, within bounds."""
+        service, limits = self._service, self._service.limits
+        self.kept_bytes += more
+        service.held_bytes += more
+        if self.kept_bytes > limits.held_body + MAX_HEAD:
+            service.unhold(self)
+            message = f"the service sleeps, and no more than {limits.held_body} bytes are kept until it runs; try again"
+            self.refuse(413, Code.BODY_TOO_LARGE, message)
+        elif service.held_bytes > limits.held_bytes:
+            service.unhold(self)
+            message = "the requests that wait for the service to start take all the memory that they may"
+            self.refuse(503, Code.TOO_MANY_HELD, message)
+
+    def _keep_for_replay(self, part: bytes) -> None:
+        assert self._parts is not None
+        self._parts.append(part)
+        if sum(map(len, self._parts)) > REPLAY_MAX:
+            self._parts = None
+
+    def dispatch(self) -> None:
+        """Send the request, as far as it has come, to an engine: over an open connection where there is one."""
+        assert self.request is not None
+        self.kept_bytes = 0
+        # The second try never meets another connection that may be just as stale.
+        upstream = None if self._replayed else self._service.pool.take()
+        if upstream is not None:
+            self._send(upstream)
+        else:
+            self._connecting = self._service.loop.create_task(self._connect(self._service.next_target()))
+
+    async def _connect(self, target: Target) -> None:
+        try:
+            upstream = await self._service.pool.connect(target)
+        except (OSError, TimeoutError) as error:
+            self._connecting = None
+            why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no answer"
+            self.refuse(503, Code.UPSTREAM_UNREACHABLE, f"the engine cannot be reached: {why}")
+            return
+        self._connecting = None
+        self._send(upstream)
+        self._steer_reading()
+
+    def _send(self, upstream: Upstream) -> None:
+        assert self._parts is not None
+        parts = self._parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._parts = [data] if upstream.used and len(data) <= REPLAY_MAX else None
+        self._upstream = upstream
+        upstream.client = self
+        upstream.transport.write(data)
+
+    def upstream_is_full(self, full: bool) -> None:
+        """The engine takes no more of the request for now, or does so again."""
+        self._full = full
+        self._steer_reading()
+
+    def _steer_reading(self) -> None:
+        """Read from the client only what there is room for."""
+        if self._discarding or self._transport.is_closing():
+            return
+        whole = self.request_is_whole
+        waits = self.request is not None or self._clogged
+        pause = (whole and waits and len(self._input) > AHEAD_MAX) or (not whole and self._full)
+        if not pause and self._connecting is not None and not whole and self._parts is not None:
+            pause = sum(map(len, self._parts)) > CONNECTING_MAX
+        if pause != self._paused:
+            self._paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # --- responses: called by the upstream --------------------------------------------------------------------
+
+    def interim_response(self, head: bytes) -> None:
+        """Pass on a 100 Continue or another 1xx, which HTTP/1.0 does not know."""
+        assert self.request is not None
+        if not self.request.old:
+            self._transport.write(head)
+
+    def response_begins(self, head: ResponseHead, data: bytes) -> None:
+        """Pass on the head of a response and what came with it."""
+        assert self.request is not None
+        self._parts = None
+        self._answering = True
+        self._response_until_close = isinstance(head.body, UntilClose)
+        if head.old or self._response_until_close or self._service.leaving or not self.request_is_whole:
+            self._close_after = True
+        ending = b"\r\n"
+        if self._close_after:
+            ending = b"Connection: close\r\n\r\n"
+        elif self.request.old:
+            ending = b"Connection: keep-alive\r\n\r\n"
+        self._transport.write(head.lines + ending + data)
+
+    def response_data(self, data: bytes) -> None:
+        """Pass on the next bytes of the body."""
+        self._transport.write(data)
+
+    def response_ends(self) -> None:
+        """The response was passed on to its end."""
+        self._upstream = None
+        whole = self.request_is_whole
+        self._over()
+        if not whole:
+            self._linger()
+        elif self._close_after:
+            self._discarding = True
+            self._transport.close()
+        else:
+            self._advance()
+
+    def response_failed(self, why: str, *, stale: bool = False) -> None:
+        """No response came; `stale` where the connection may have been closed before it read the request."""
+        self._upstream = None
+        if self.request is None:
+            return
+        can_replay = stale and self._parts is not None and not self._replayed and self.request.idempotent
+        if can_replay and self._service.runs:
+            self._replayed = True
+            self.dispatch()
+            return
+        self.refuse(502, Code.UPSTREAM_FAILED, why)
+
+    def response_breaks_off(self) -> None:
+        """The response stays incomplete, and the client must be able to see that."""
+        self._upstream = None
+        self._over()
+        self._discarding = True
+        if self._response_until_close:
+            # An orderly end would say that this was all of it.
+            reset(self._transport)
+        else:
+            self._transport.close()
+
+    # --- ends -------------------------------------------------------------------------------------------------
+
+    def refuse(self, status: int, code: Code, message: str) -> None:
+        """Answer the request under way with an error of our own."""
+        request = self.request
+        if request is None or self._transport.is_closing():
+            return
+        whole = self.request_is_whole
+        close = self._close_after or not whole or request.old or self._service.leaving
+        retry_s = self._service.limits.retry_after_s if status in (502, 503) else None
+        self._service.count_refusal(code)
+        self._transport.write(
+            answer(status, code, message, retry_after_s=retry_s, close=close, bodiless=request.method == b"HEAD")
+        )
+        self._over()
+        if not whole:
+            self._linger()
+        elif close:
+            self._discarding = True
+            self._transport.close()
+        else:
+            self._advance()
+
+    def _reject(self, error: Malformed) -> None:
+        """Answer what is not a valid request, and end the connection: nobody knows where a next one would begin."""
+        self._service.count_refusal(Code.INVALID_REQUEST)
+        answered = self._answering
+        self._cancel()
+        if self.request is not None:
+            self._over()
+        if answered:
+            self._transport.abort()
+            return
+        self._transport.write(answer(error.status, Code.INVALID_REQUEST, error.why, close=True))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that there is no more to come, and give the client a moment to read it before the connection is cut."""
+        self._discarding = True
+        self._input = b""
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._service.loop.call_later(LINGER_S, self._transport.abort)
+
+    def _cancel(self) -> None:
+        """Take the request back from wherever it is."""
+        self._service.unhold(self)
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._upstream is not None:
+            self._upstream.abandon()
+            self._upstream = None
+
+    def _over(self) -> None:
+        """The request is over, however it ended."""
+        self.request = None
+        self._parts = None
+        self._answering = self._replayed = self._full = False
+        self.waits_since = self._service.loop.time()
+        self._service.end()

@@ -1,0 +1,249 @@
+"""Where HTTP/1.1 messages begin and end (RFC 9112). Pure; called by `client` and `upstream` with what came in.
+
+Heads are read strictly, because what two parsers read differently is how requests are smuggled. A head goes on as it
+came, without the headers that concern one connection (RFC 9110, section 7.6.1). Of bodies only the length is followed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Protocol
+
+MAX_HEAD = 32 * 1024
+"""Longest head of a request or a response, in bytes."""
+MAX_LINE = 4 * 1024
+"""Longest line of a chunked body that is not data: a chunk's size with its extensions, a trailer."""
+MAX_TRAILERS = 16 * 1024
+
+HEAD_END = b"\r\n\r\n"
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*)?\r\n")
+_FIELDS = re.compile(rb"(?:" + _TOKEN + rb":[^\x00\r\n]*\r\n)*\r\n")
+_TELLING = re.compile(
+    rb"^(connection|keep-alive|proxy-connection|upgrade|http2-settings|content-length|transfer-encoding):([^\r\n]*)\r\n",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?\r\n")
+_TRAILER = re.compile(_TOKEN + rb":[^\x00\r\n]*\r\n")
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+
+_PER_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"http2-settings"})
+# What a client must not be able to have removed by naming it in Connection.
+_END_TO_END = frozenset(
+    {b"authorization", b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"}
+)
+_IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
+
+
+class Malformed(Exception):
+    """A message that cannot be passed on; `status` is what its sender is told."""
+
+    def __init__(self, why: str, status: int = 400) -> None:
+        super().__init__(why)
+        self.why = why
+        self.status = status
+
+
+class Body(Protocol):
+    """Follows one body to its end."""
+
+    done: bool
+
+    def take(self, data: bytes, at: int = 0) -> int:
+        """Read `data` from `at` on; return the index after the last byte of this body. Raises Malformed."""
+        ...
+
+
+class Sized:
+    """A body of a known length."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.done = length == 0
+
+    def take(self, data: bytes, at: int = 0) -> int:
+        step = min(self.left, len(data) - at)
+        self.left -= step
+        self.done = self.left == 0
+        return at + step
+
+
+class UntilClose:
+    """A body that lasts until the connection ends: responses only."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def take(self, data: bytes, at: int = 0) -> int:  # noqa: ARG002 - `Body`'s signature
+        return len(data)
+
+
+class Chunked:
+    """A chunked body, its trailers included."""
+
+    __slots__ = ("_left", "_line", "_trailers", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._left = 0
+        """Bytes of the current chunk still to come, with the line end after it."""
+        self._line = b""
+        self._trailers = -1
+        """Bytes of trailers so far; below zero before the last chunk."""
+
+    def take(self, data: bytes, at: int = 0) -> int:
+        end = len(data)
+        while at < end and not self.done:
+            if self._left > 2:
+                step = min(self._left - 2, end - at)
+                self._left -= step
+                at += step
+            elif self._left:
+                if data[at] != (0x0D if self._left == 2 else 0x0A):
+                    raise Malformed("a chunk is longer than it says")
+                self._left -= 1
+                at += 1
+            else:
+                at = self._take_line(data, at)
+        return at
+
+    def _take_line(self, data: bytes, at: int) -> int:
+        found = data.find(b"\n", at, at + MAX_LINE - len(self._line))
+        if found < 0:
+            self._line += data[at : at + MAX_LINE]
+            if len(self._line) >= MAX_LINE:
+                raise Malformed("a line of a chunked body is too long")
+            return len(data)
+        line, self._line = self._line + data[at : found + 1], b""
+        if self._trailers < 0:
+            size = _CHUNK_SIZE.fullmatch(line)
+            if size is None:
+                raise Malformed("a chunk has no valid size")
+            length = int(size[1], 16)
+            if length:
+                self._left = length + 2
+            else:
+                self._trailers = 0
+        elif line == b"\r\n":
+            self.done = True
+        else:
+            self._trailers += len(line)
+            if _TRAILER.fullmatch(line) is None or self._trailers > MAX_TRAILERS:
+                raise Malformed("the trailers are not valid")
+        return found + 1
+
+
+class RequestHead(NamedTuple):
+    """What is known of a request from its head."""
+
+    method: bytes
+    lines: bytes
+    """The head as it goes on, without the empty line at its end."""
+    body: Body | None
+    """None: it has none."""
+    old: bool
+    """HTTP/1.0."""
+    keep_alive: bool
+    """The client wants to use the connection again."""
+
+    @property
+    def idempotent(self) -> bool:
+        return self.method in _IDEMPOTENT
+
+
+class ResponseHead(NamedTuple):
+    """What is known of a response from its head."""
+
+    status: int
+    lines: bytes
+    body: Body | None
+    old: bool
+    keep_alive: bool
+
+
+def read_request(head: bytes) -> RequestHead:
+    """Read a request's head, the empty line included. Raises Malformed."""
+    start = _REQUEST_LINE.match(head)
+    if start is None:
+        raise Malformed("the request line is not valid HTTP/1.1")
+    method, old = start[1], start[3] == b"0"
+    if method == b"CONNECT":
+        raise Malformed("CONNECT is not supported", 501)
+    lines, lengths, codings, connection = _read_fields(head, start.end())
+    body: Body | None = None
+    if codings:
+        if old or codings != [b"chunked"] or lengths:
+            # Both a length and a coding, or a coding that we cannot follow: refuse, never guess.
+            raise Malformed("the length of the body is not clear", 400 if lengths or old else 501)
+        body = Chunked()
+    elif lengths:
+        length = _length_of(lengths)
+        body = Sized(length) if length else None
+    keep_alive = b"keep-alive" in connection if old else b"close" not in connection
+    return RequestHead(method, lines, body, old, keep_alive)
+
+
+def read_response(head: bytes, method: bytes) -> ResponseHead:
+    """Read the head of a response to a request with `method`, the empty line included. Raises Malformed."""
+    start = _STATUS_LINE.match(head)
+    if start is None:
+        raise Malformed("the status line is not valid HTTP/1.1")
+    status, old = int(start[2]), start[1] == b"0"
+    lines, lengths, codings, connection = _read_fields(head, start.end())
+    keep_alive = b"keep-alive" in connection if old else b"close" not in connection
+    body: Body | None
+    if method == b"HEAD" or status < 200 or status in (204, 304):
+        body = None
+    elif codings:
+        if lengths:
+            raise Malformed("the length of the body is not clear")
+        body = Chunked() if codings[-1] == b"chunked" else UntilClose()
+    elif lengths:
+        length = _length_of(lengths)
+        body = Sized(length) if length else None
+    else:
+        body = UntilClose()
+    return ResponseHead(status, lines, body, old, keep_alive and not isinstance(body, UntilClose))
+
+
+def _read_fields(head: bytes, at: int) -> tuple[bytes, list[bytes], list[bytes], list[bytes]]:
+    """Give the head as it goes on, and the values of Content-Length, Transfer-Encoding and Connection."""
+    if _FIELDS.fullmatch(head, at) is None:
+        raise Malformed("a header is not valid")
+    lengths: list[bytes] = []
+    codings: list[bytes] = []
+    connection: list[bytes] = []
+    unwanted = False
+    for name, value in _TELLING.findall(head, at):
+        name = name.lower()
+        if name == b"content-length":
+            lengths += _words(value)
+        elif name == b"transfer-encoding":
+            codings += _words(value)
+        else:
+            unwanted = True
+            if name == b"connection":
+                connection += _words(value)
+    lines = _without(head, at, {*_PER_CONNECTION, *connection} - _END_TO_END) if unwanted else head[:-2]
+    return lines, lengths, codings, connection
+
+
+def _without(head: bytes, at: int, names: set[bytes]) -> bytes:
+    kept = [line for line in head[at:-4].split(b"\r\n") if line.partition(b":")[0].lower() not in names]
+    return head[:at] + b"".join(line + b"\r\n" for line in kept)
+
+
+def _words(value: bytes) -> list[bytes]:
+    return [word.strip(b" \t").lower() for word in value.split(b",")]
+
+
+def _length_of(values: list[bytes]) -> int:
+    if len(set(values)) != 1 or _DIGITS.fullmatch(values[0]) is None:
+        raise Malformed("Content-Length is not one number")
+    return int(values[0])

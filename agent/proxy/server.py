@@ -1,0 +1,211 @@
+"""The proxy as its owner sees it: one thread with one event loop, and a listener for each service.
+
+Used by `agent.server.front` and `automation.serving.sleep` from any of their threads. All of a service's state lives in
+the loop's thread (`service`); the methods here carry the word over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from agent.proxy.answers import Code
+from agent.proxy.client import Client
+from agent.proxy.limits import Limits
+from agent.proxy.service import Callbacks, Counts, Service, Target
+
+T = TypeVar("T")
+
+BACKLOG = 1024
+SWEEP_S = 5.0
+"""How often connections without a request are looked at, while there are any."""
+ANSWER_S = 10.0
+"""How long a thread waits for the loop's: far more than it ever takes."""
+
+
+class ProxyStopped(Exception):
+    """The proxy's thread has ended."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One service at one moment, for metrics."""
+
+    name: str
+    held: int
+    in_flight: int
+    connections: int
+    counts: Counts
+
+
+class Proxy:
+    """One thread that stands before many services. Thread-safe but for `stop`."""
+
+    def __init__(self, name: str = "proxy") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._services: dict[str, Service] = {}
+        self._servers: dict[str, asyncio.Server] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close all listeners, answer those that wait, cut what is under way, end the thread."""
+        if self._stopped or not self._thread.is_alive():
+            return
+        self._ask(self._close_all)
+        self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ANSWER_S)
+
+    def open(self, name: str, address: str, port: int, limits: Limits, callbacks: Callbacks) -> int:
+        """Listen for a service that is at rest; give the port, chosen by the system where `port` is 0.
+
+        Raises OSError where nothing can listen there, ValueError for a name that is open already, ProxyStopped.
+        """
+        if name in self._services:
+            raise ValueError(f"`{name}` has a listener already")
+        listener = _listening(address, port)
+
+        def opened() -> None:
+            service = self._services[name] = Service(name, limits, callbacks, self._loop)
+            task = self._loop.create_task(self._serve(service, listener))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+        self._ask(opened)
+        return int(listener.getsockname()[1])
+
+    def close(self, name: str) -> None:
+        """Close a service's listener: requests that wait are answered 503, those under way are cut off."""
+        self._ask(lambda: self._close(name))
+
+    def lead(self, name: str, targets: tuple[Target, ...]) -> None:
+        """Send requests to these engines from now on."""
+        self._tell(name, lambda service: service.lead(targets))
+
+    def rest(self, name: str) -> None:
+        """Hold requests; the first one wakes the service."""
+        self._tell(name, Service.rest)
+
+    def wait(self, name: str) -> None:
+        """Hold requests: the engine is on its way."""
+        self._tell(name, Service.wait)
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Answer requests with 503 and this reason."""
+        self._tell(name, lambda service: service.refuse(reason))
+
+    def leave(self, name: str) -> None:
+        """Close connections after their answers, so that clients come back by the way that is theirs now."""
+        self._tell(name, Service.leave)
+
+    def set_limits(self, name: str, limits: Limits) -> None:
+        self._tell(name, lambda service: service.set_limits(limits))
+
+    def under_way(self, name: str) -> int:
+        """How many requests are being answered or wait; a look without a lock."""
+        service = self._services.get(name)
+        return service.in_flight if service is not None else 0
+
+    def states(self) -> list[State]:
+        """Say how every service is."""
+        if self._stopped or not self._thread.is_alive():
+            return []
+        return self._ask(
+            lambda: [
+                State(s.name, s.held, s.in_flight, len(s.clients), s.counts) for _, s in sorted(self._services.items())
+            ]
+        )
+
+    # --- in the loop's thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._serving: set[asyncio.Task[None]] = set()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    async def _serve(self, service: Service, listener: socket.socket) -> None:
+        def client() -> Client:
+            if self._sweep is None:
+                self._sweep = self._loop.call_later(SWEEP_S, self._close_late)
+            return Client(service)
+
+        server = await self._loop.create_server(client, sock=listener, backlog=BACKLOG)
+        if self._services.get(service.name) is service:
+            self._servers[service.name] = server
+        else:
+            server.close()
+
+    def _close(self, name: str) -> None:
+        server = self._servers.pop(name, None)
+        if server is not None:
+            server.close()
+        service = self._services.pop(name, None)
+        if service is not None:
+            service.close()
+
+    def _close_all(self) -> None:
+        for name in list(self._services):
+            self._close(name)
+
+    def _close_late(self) -> None:
+        now = self._loop.time()
+        clients = [client for service in self._services.values() for client in service.clients]
+        for client in clients:
+            client.close_if_late(now)
+        self._sweep = self._loop.call_later(SWEEP_S, self._close_late) if clients else None
+
+    def _tell(self, name: str, act: Callable[[Service], None]) -> None:
+        def told() -> None:
+            service = self._services.get(name)
+            if service is not None:
+                act(service)
+
+        if not self._stopped:
+            self._loop.call_soon_threadsafe(told)
+
+    def _ask(self, act: Callable[[], T]) -> T:
+        if self._stopped:
+            raise ProxyStopped("the proxy has been stopped")
+        answer: Future[T] = Future()
+
+        def told() -> None:
+            try:
+                answer.set_result(act())
+            except Exception as error:
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(told)
+        return answer.result(ANSWER_S)
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    """Open a socket that listens, so that who opens a service learns at once what is wrong."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Connections that linger after a restart must not keep the service from its port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+__all__ = ["Callbacks", "Code", "Limits", "Proxy", "ProxyStopped", "State", "Target"]

@@ -1,0 +1,267 @@
+"""One service behind the proxy: is there anybody to send a request to, and who waits until there is.
+
+Made by `server`, told by its methods where the engine is; `client` asks it for every request. Lives in the event loop's
+thread. Decides when the service is woken (once, whoever asks) and when it has been idle for long enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.proxy.answers import Code
+from agent.proxy.limits import Limits
+from agent.proxy.upstream import Pool
+
+if TYPE_CHECKING:
+    from agent.proxy.client import Client
+
+WAKE_BUCKETS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+USED_EVERY_S = 1.0
+REMIND_S = 1.0
+
+Target = tuple[str, int]
+"""Address and port of an engine."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the proxy tells its owner, in the event loop's thread: none of these may block or raise."""
+
+    wake: Callable[[str], None]
+    """A request waits and nothing runs. Called once, until the service has run or was told to rest again."""
+    idle: Callable[[str], None] = lambda _name: None
+    """No request was under way for the idle timeout. From then on requests are held."""
+    waiting: Callable[[str], None] = lambda _name: None
+    """Requests wait; called with the first of them and every second while there are any."""
+    used: Callable[[str], None] = lambda _name: None
+    """A request came, at most once a second, or the last one under way has ended."""
+
+
+@dataclass
+class Counts:
+    """What happened at one service since its listener was opened; read by `collector`."""
+
+    requests: int = 0
+    wakes: int = 0
+    """Wakes that led to a service that runs."""
+    wake_s: float = 0.0
+    """Seconds from the first request that waited until the service ran, added up over all wakes."""
+    wake_buckets: list[int] = field(default_factory=lambda: [0] * (len(WAKE_BUCKETS_S) + 1))
+    sleeps: int = 0
+    refused: dict[Code, int] = field(default_factory=dict)
+    """Requests that the proxy answered with an error of its own."""
+
+
+class Service:
+    """The state of one service and the requests that wait for it."""
+
+    def __init__(self, name: str, limits: Limits, callbacks: Callbacks, loop: asyncio.AbstractEventLoop) -> None:
+        self.name = name
+        self.limits = limits
+        self.loop = loop
+        self.counts = Counts()
+        self.clients: set[Client] = set()
+        self.pool = Pool(self)
+        self.leaving = False
+        """Answers close their connections: clients shall come back by another way."""
+        self.in_flight = 0
+        self.held_bytes = 0
+        self._callbacks = callbacks
+        self._targets: tuple[Target, ...] = ()
+        self._turn = itertools.count()
+        self._refusal = ""
+        self._held: dict[Client, float] = {}
+        """Waiting requests, the oldest first, and when each is given up."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reminder: asyncio.TimerHandle | None = None
+        self._awaited = False
+        """The owner knows that the engine is wanted."""
+        self._asked_at: float | None = None
+        """When the first request began to wait."""
+        self._last_used = loop.time()
+        self._last_told = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    # --- told by the owner ------------------------------------------------------------------------------------
+
+    def lead(self, targets: tuple[Target, ...]) -> None:
+        """Send requests to these engines, those that wait first, in the order in which they came."""
+        was = self._targets
+        self._targets, self._refusal, self.leaving = targets, "", False
+        self.pool.keep_only(targets)
+        if not was:
+            self._last_used = self.loop.time()
+            if self._asked_at is not None:
+                self._count_wake(self.loop.time() - self._asked_at)
+        self._awaited, self._asked_at = False, None
+        self._arm_idle_timer()
+        while self._held and self._targets:
+            client = next(iter(self._held))
+            self.unhold(client)
+            client.dispatch()
+
+    def rest(self) -> None:
+        """Hold requests until there is an engine again; the first one asks for it."""
+        self._stop_serving()
+        self._refusal = ""
+        self._awaited = False
+        if self._held:
+            self._ask()
+        else:
+            self._asked_at = None
+
+    def wait(self) -> None:
+        """Hold requests; the engine is on its way, and nobody needs to be asked for it."""
+        self._stop_serving()
+        self._refusal = ""
+        self._awaited = True
+
+    def refuse(self, reason: str) -> None:
+        """Answer all requests with 503 and this reason, those that wait too."""
+        self._stop_serving()
+        self._refusal = reason
+        self._awaited, self._asked_at = False, None
+        self._send_away(list(self._held), Code.START_FAILED, f"the service could not be started: {reason}")
+
+    def leave(self) -> None:
+        """Have each connection closed after its answer."""
+        self.leaving = True
+        for client in list(self.clients):
+            client.close_if_idle()
+
+    def set_limits(self, limits: Limits) -> None:
+        self.limits = limits
+        self._arm_idle_timer()
+
+    def close(self) -> None:
+        """End everything: waiting requests are told so, those under way are cut off."""
+        self._stop_serving()
+        self._send_away(list(self._held), Code.SHUTTING_DOWN, "the proxy is being stopped")
+        for client in list(self.clients):
+            client.end()
+        self.pool.keep_only(())
+
+    def _stop_serving(self) -> None:
+        self._targets = ()
+        self.pool.keep_only(())
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    # --- asked by clients -------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> bool:
+        return bool(self._targets)
+
+    def next_target(self) -> Target:
+        """Choose where the next request goes; only while `runs`."""
+        targets = self._targets
+        return targets[0] if len(targets) == 1 else targets[next(self._turn) % len(targets)]
+
+    def is_target(self, target: Target) -> bool:
+        return target in self._targets
+
+    def begin(self) -> None:
+        """Note that a request came."""
+        self.in_flight += 1
+        self.counts.requests += 1
+        now = self.loop.time()
+        if now - self._last_told >= USED_EVERY_S:
+            self._last_told = now
+            self._callbacks.used(self.name)
+
+    def end(self) -> None:
+        """Note that a request is over, however it ended."""
+        self.in_flight -= 1
+        self._last_used = self.loop.time()
+        if not self.in_flight:
+            self._callbacks.used(self.name)
+
+    def hold(self, client: Client) -> tuple[Code, str] | None:
+        """Let a request wait for the engine; why not, where it cannot."""
+        if self._refusal:
+            return Code.START_FAILED, f"the service could not be started: {self._refusal}"
+        if len(self._held) >= self.limits.max_held:
+            return Code.TOO_MANY_HELD, f"{len(self._held)} requests wait for the service to start already"
+        self._held[client] = self.loop.time() + self.limits.wake_timeout_s
+        self._arm_deadline()
+        self._ask()
+        if self._reminder is None:
+            self._remind()
+        return None
+
+    def unhold(self, client: Client) -> None:
+        """Strike off a request that waits no more; its place is free at once."""
+        if self._held.pop(client, None) is not None:
+            self.held_bytes -= client.kept_bytes
+
+    def count_refusal(self, code: Code) -> None:
+        self.counts.refused[code] = self.counts.refused.get(code, 0) + 1
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        if self._asked_at is None:
+            self._asked_at = self.loop.time()
+        if not self._awaited:
+            self._awaited = True
+            self._callbacks.wake(self.name)
+
+    def _remind(self) -> None:
+        self._reminder = self.loop.call_later(REMIND_S, self._remind) if self._held else None
+        if self._held:
+            self._callbacks.waiting(self.name)
+
+    def _count_wake(self, seconds: float) -> None:
+        self.counts.wakes += 1
+        self.counts.wake_s += seconds
+        at = next((n for n, bound in enumerate(WAKE_BUCKETS_S) if seconds <= bound), len(WAKE_BUCKETS_S))
+        self.counts.wake_buckets[at] += 1
+
+    def _arm_deadline(self) -> None:
+        if self._deadline is None and self._held:
+            self._deadline = self.loop.call_at(next(iter(self._held.values())), self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._deadline = None
+        now = self.loop.time()
+        late = list(itertools.takewhile(lambda client: self._held[client] <= now + 0.001, self._held))
+        message = f"the service did not start within {self.limits.wake_timeout_s:g} s"
+        self._send_away(late, Code.WAKE_TIMEOUT, message)
+        self._arm_deadline()
+
+    def _send_away(self, clients: list[Client], code: Code, message: str) -> None:
+        for client in clients:
+            self.unhold(client)
+            client.refuse(503, code, message)
+
+    def _arm_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self.limits.idle_timeout_s is not None and self._targets:
+            self._idle_timer = self.loop.call_at(self._last_used + self.limits.idle_timeout_s, self._on_idle_timer)
+
+    def _on_idle_timer(self) -> None:
+        """Look whether nothing happened; one timer a service, moved on only when it fires."""
+        self._idle_timer = None
+        timeout_s, now = self.limits.idle_timeout_s, self.loop.time()
+        if timeout_s is None or not self._targets:
+            return
+        if self.in_flight:
+            self._last_used = now
+        if now - self._last_used < timeout_s - 0.001:
+            self._arm_idle_timer()
+            return
+        self.counts.sleeps += 1
+        self.rest()
+        self._callbacks.idle(self.name)

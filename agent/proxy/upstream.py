@@ -1,0 +1,191 @@
+"""Connections to an engine: reads its responses, hands them on as they come, and keeps idle connections for later.
+
+Called by `client` through its service's `Pool`; calls `framing`. Lives in the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from agent.proxy.connections import keep_watch
+from agent.proxy.framing import HEAD_END, MAX_HEAD, Body, Malformed, UntilClose, read_response
+
+if TYPE_CHECKING:
+    from agent.proxy.client import Client
+    from agent.proxy.service import Service, Target
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to an engine, used by at most one client at a time."""
+
+    __slots__ = ("_body", "_keep_alive", "_partial", "client", "pool", "since", "target", "transport", "used")
+
+    def __init__(self, pool: Pool, target: Target) -> None:
+        self.pool = pool
+        self.target = target
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.client: Client | None = None
+        self.used = False
+        """It has carried a request before the present one."""
+        self.since = 0.0
+        """In the pool: since when."""
+        self._partial = b""
+        self._body: Body | None = None
+        self._keep_alive = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        keep_watch(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        client = self.client
+        if client is None:
+            # Nobody asked: whatever it is, it must not become somebody's answer.
+            self.transport.abort()
+            return
+        try:
+            if self._body is not None:
+                self._pass_body(client, data, self._body)
+            else:
+                self._pass_head(client, self._partial + data if self._partial else data)
+        except Malformed as error:
+            self.abandon()
+            client.response_failed(f"the engine's answer is not valid HTTP: {error.why}")
+
+    def _pass_head(self, client: Client, data: bytes) -> None:
+        while True:
+            end = data.find(HEAD_END)
+            if end < 0:
+                if len(data) > MAX_HEAD:
+                    raise Malformed("its head is too long")
+                self._partial = data
+                return
+            self._partial = b""
+            end += len(HEAD_END)
+            if end > MAX_HEAD:
+                raise Malformed("its head is too long")
+            head = read_response(data[:end], client.method)
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise Malformed("it changes the protocol")
+            client.interim_response(head.lines + b"\r\n")
+            data = data[end:]
+            if not data:
+                return
+        self._keep_alive = head.keep_alive
+        body = head.body
+        if body is None:
+            client.response_begins(head, b"")
+            self._finish(client, clean=end == len(data))
+            return
+        upto = body.take(data, end)
+        client.response_begins(head, data[end:upto])
+        if body.done:
+            self._finish(client, clean=upto == len(data))
+        else:
+            self._body = body
+
+    def _pass_body(self, client: Client, data: bytes, body: Body) -> None:
+        upto = body.take(data)
+        client.response_data(data if upto == len(data) else data[:upto])
+        if body.done:
+            self._finish(client, clean=upto == len(data))
+
+    def _finish(self, client: Client, *, clean: bool) -> None:
+        """The response is whole: give the connection back, if it can be used again."""
+        self.client = None
+        self._body = None
+        if clean and self._keep_alive and client.request_is_whole:
+            self.transport.resume_reading()
+            self.pool.put(self)
+        else:
+            self.transport.abort()
+        client.response_ends()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pool.drop(self)
+        client, self.client = self.client, None
+        if client is None:
+            return
+        body, self._body = self._body, None
+        if body is None:
+            client.response_failed("the engine ended the connection before it answered", stale=self.used)
+        elif exc is None and isinstance(body, UntilClose):
+            client.response_ends()
+        else:
+            client.response_breaks_off()
+
+    def pause_writing(self) -> None:
+        if self.client is not None:
+            self.client.upstream_is_full(True)
+
+    def resume_writing(self) -> None:
+        if self.client is not None:
+            self.client.upstream_is_full(False)
+
+    def abandon(self) -> None:
+        """End the connection and what the engine does for it, at once."""
+        self.client = None
+        self.transport.abort()
+
+
+class Pool:
+    """The connections to a service's engines that wait for their next request."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._idle: deque[Upstream] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def take(self) -> Upstream | None:
+        """Give the connection that was used last; None where there is none."""
+        return self._idle.pop() if self._idle else None
+
+    async def connect(self, target: Target) -> Upstream:
+        """Open a new connection. Raises OSError, TimeoutError."""
+        loop = self._service.loop
+        async with asyncio.timeout(self._service.limits.connect_timeout_s):
+            _, upstream = await loop.create_connection(lambda: Upstream(self, target), *target)
+        return upstream
+
+    def put(self, upstream: Upstream) -> None:
+        """Keep a connection for the next request."""
+        if upstream.transport.is_closing() or not self._service.is_target(upstream.target):
+            upstream.transport.abort()
+            return
+        upstream.used = True
+        upstream.since = self._service.loop.time()
+        self._idle.append(upstream)
+        if len(self._idle) > self._service.limits.max_pooled:
+            self._idle.popleft().transport.abort()
+        if self._sweep is None:
+            self._arm()
+
+    def drop(self, upstream: Upstream) -> None:
+        """Forget a connection that ended."""
+        if upstream in self._idle:
+            self._idle.remove(upstream)
+
+    def keep_only(self, targets: tuple[Target, ...]) -> None:
+        """Close idle connections to all other engines."""
+        for upstream in list(self._idle):
+            if upstream.target not in targets:
+                self._idle.remove(upstream)
+                upstream.transport.abort()
+
+    def _arm(self) -> None:
+        self._sweep = self._service.loop.call_later(self._service.limits.pooled_s / 2, self._close_old)
+
+    def _close_old(self) -> None:
+        self._sweep = None
+        oldest = self._service.loop.time() - self._service.limits.pooled_s
+        while self._idle and self._idle[0].since <= oldest:
+            self._idle.popleft().transport.abort()
+        if self._idle:
+            self._arm()
