@@ -147,6 +147,14 @@ class UsageSampler:
         return count
 
 
+def footprints(pids: Mapping[str, int]) -> dict[str, int]:
+    """Measure what process trees take of the memory, in one pass: macOS' footprint, elsewhere resident memory."""
+    families = _families(set(pids.values()))
+    precise = sys.platform == "darwin"
+    measured = {key: _measure(families[pid], precise=precise) for key, pid in pids.items()}
+    return {key: each.footprint_bytes or each.rss_bytes for key, each in measured.items() if each is not None}
+
+
 def _rate(before: float | None, after: float | None, since_s: float, *, scale: float = 1.0) -> float | None:
     """Give the growth per second; None without an earlier value, and after a counter began anew."""
     if before is None or after is None or since_s <= 0 or after < before:

@@ -1,0 +1,133 @@
+"""`herdsman agent store`: what models lie on this host's disk, who needs them, and what can go.
+
+Works on the store's directory, beside a running agent or without one: what the agent has written down tells what plans
+name, and the locks of downloads are respected.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from agent.server.errors import FileError
+from agent.server.store import STATE_FILE, StateFile
+from agent.server.store_space import StoredModel, StoreSpace, named_by, stored_models
+from automation.cli.get import duration_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from program.dialects.llmkube.model_status import human_size
+
+app = typer.Typer(no_args_is_help=True)
+
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", help="Directory of the agent's models.", show_default=False)
+]
+Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
+
+
+@app.callback()
+def store() -> None:
+    """Show the models on this host's disk, and remove what nothing needs."""
+
+
+@app.command("list")
+def list_(directory: StoreOption = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show the models of the store, the longest unused first."""
+    root = _root(directory)
+    try:
+        models, named = stored_models(root), _named(root)
+        usage = StoreSpace(root, lambda: named).usage()
+    except FileError as error:
+        _fail(error)
+    now = time.time()
+    if output is OutputFormat.JSON:
+        print_json([_row(model, named, now) for model in models])
+        return
+    if models:
+        print_table(
+            ("KEY", "SIZE", "FILES", "LAST USED", "NEEDED"), [_cells(_row(model, named, now)) for model in models]
+        )
+    print(f"{human_size(usage.used_bytes)} in models, {human_size(usage.free_bytes)} free on the disk of {root}")
+
+
+@app.command("prune")
+def prune(
+    directory: StoreOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; without it only tell what would go.")] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Remove every model that no plan of this host names, and downloads that nobody continued for a week."""
+    root = _root(directory)
+
+    try:
+        kept = _named(root)
+        chosen = [model for model in stored_models(root) if model.key not in kept]
+        # Asked again before each removal: the agent may have got a new plan meanwhile.
+        gone = StoreSpace(root, lambda: _named(root)).prune() if yes else []
+    except FileError as error:
+        _fail(error)
+    now = time.time()
+    told = gone if yes else chosen
+    if output is OutputFormat.JSON:
+        print_json([_row(model, kept, now) for model in told])
+        return
+    if told:
+        print_table(("KEY", "SIZE", "FILES", "LAST USED"), [_cells(_row(model, kept, now))[:4] for model in told])
+    size = human_size(sum(model.size_bytes for model in told))
+    print(f"{size} freed" if yes else f"{size} could be freed; `--yes` does it" if told else "nothing to remove")
+
+
+def _root(directory: Path | None) -> Path:
+    from automation.cli.agent import _default_store
+
+    root = (directory or _default_store()).expanduser().absolute()
+    if not root.is_dir():
+        complain(f"there is no store at {root}", hint="name the agent's own with --store")
+        raise typer.Exit(1)
+    return root
+
+
+def _named(root: Path) -> frozenset[str]:
+    """Read what the agent has written down. A state that cannot be read names nothing, so nothing may go then."""
+    try:
+        state = StateFile.model_validate_json((root / STATE_FILE).read_bytes())
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValidationError) as error:
+        complain(f"the agent's state in {root / STATE_FILE} cannot be read: {error}")
+        raise typer.Exit(1) from None
+    return named_by(state.processes.values(), root)
+
+
+def _row(model: StoredModel, named: frozenset[str], now: float) -> dict[str, object]:
+    return {
+        "key": model.key,
+        "sizeBytes": model.size_bytes,
+        "files": list(model.files),
+        "unfinished": len(model.partial),
+        "unusedForSeconds": round(max(0.0, now - model.used_at)),
+        "needed": model.key in named,
+        "ours": model.ours,
+    }
+
+
+def _cells(row: dict[str, object]) -> list[str]:
+    files, unfinished = row["files"], int(str(row["unfinished"]))
+    assert isinstance(files, list)
+    shown = [*files[:2], *([f"and {len(files) - 2} more"] if len(files) > 2 else [])]
+    shown += [f"{unfinished} unfinished"] if unfinished else []
+    return [
+        str(row["key"]),
+        human_size(int(str(row["sizeBytes"]))),
+        ", ".join(shown),
+        duration_text(float(str(row["unusedForSeconds"]))),
+        "yes" if row["needed"] else "",
+    ]
+
+
+def _fail(error: FileError) -> NoReturn:
+    complain(error.message)
+    raise typer.Exit(1)
