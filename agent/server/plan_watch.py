@@ -1,12 +1,15 @@
 """Follows the HostProcess objects of this host in a cluster and hands their plans to the supervisor.
 
 Started by `agent.server.main`. Only a deletion that the API server tells of, or a complete list without the object,
-counts as deleted; a server that does not answer changes nothing.
+counts as deleted; a server that does not answer changes nothing. A process that was moved to another host leaves the
+list of this one, and counts as deleted here.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -25,6 +28,9 @@ Json = dict[str, Any]
 
 SYNC_POLL_S = 0.2
 SWEEP_RETRY_S = 10.0
+RELIST_TIMEOUT_S = 10.0
+STRAY_TIMEOUT_S = 60.0
+"""How long a host that was called lost waits for what is not in its plan to end, before it serves the rest again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +63,9 @@ class PlanWatch:
         address: str,
         version: str,
         namespaces: tuple[str, ...],
+        may_speak: Callable[[], bool],
     ) -> None:
+        """`may_speak` tells whether this host certainly was not called lost (`HostLease.is_trusted`)."""
         self._client = client
         self._supervisor = supervisor
         self._host = host
@@ -70,7 +78,9 @@ class PlanWatch:
             label_selector=f"{registration.LABEL_HOST}={host}",
             on_change=self._changed,
         )
-        self.publisher = Publisher(client, host=host, address=address, version=version, look=self._look)
+        self.publisher = Publisher(
+            client, host=host, address=address, version=version, look=self._look, may_speak=may_speak
+        )
         self._sync = threading.Thread(target=self._complete, name="plan-sync", daemon=True)
 
     def start(self) -> None:
@@ -94,9 +104,9 @@ class PlanWatch:
         key = f"{process['metadata']['namespace']}/{process['metadata']['name']}"
         if new is None or new["metadata"].get("deletionTimestamp"):
             self._supervisor.remove(key)
-            name = (process.get("spec") or {}).get("serviceName")
-            if name:
-                self.publisher.note_registered(key, name)
+            spec = process.get("spec") or {}
+            if spec.get("serviceName"):
+                self.publisher.note_registered(key, spec["serviceName"], spec.get("endpointSlice"))
         elif old is None or old.get("spec") != new.get("spec") or old["metadata"]["uid"] != new["metadata"]["uid"]:
             try:
                 plan = plan_of(new, host=self._host)
@@ -129,8 +139,7 @@ class PlanWatch:
         while not self._informer.has_synced:
             if self._stop.wait(SYNC_POLL_S):
                 return
-        listed = self._informer.list()
-        self._supervisor.keep_only(f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in listed)
+        self._supervisor.keep_only(self._keys())
         while not self._stop.is_set():
             try:
                 self._sweep()
@@ -139,9 +148,42 @@ class PlanWatch:
                 _log.warning("Failed to look for registrations without a process", error=str(error))
                 self._stop.wait(SWEEP_RETRY_S)
 
+    def catch_up(self) -> bool:
+        """Read the plan in full from the server, and stop what is not in it; False when that has to be tried again.
+
+        For a host that was called lost: its services may have moved, and what it remembers of its plan proves nothing.
+        """
+        if not self._informer.relist(RELIST_TIMEOUT_S):
+            return False
+        wanted = self._keys()
+        self._supervisor.keep_only(wanted)
+        deadline = time.monotonic() + STRAY_TIMEOUT_S
+        while strays := set(self._supervisor.reports()) - wanted:
+            if time.monotonic() > deadline:
+                # They are on their way out, and nothing leads to them: what is in the plan need not wait for them.
+                _log.warning("Went on before everything had ended", processes=sorted(strays))
+                break
+            if self._stop.wait(SYNC_POLL_S):
+                return False
+        return True
+
+    def _keys(self) -> set[str]:
+        listed = self._informer.list()
+        return {f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in listed}
+
     def _sweep(self) -> None:
-        found = registration.registered_names(self._client, host=self._host, namespaces=self._namespaces)
-        wanted = {(p["metadata"]["namespace"], (p.get("spec") or {}).get("serviceName")) for p in self._informer.list()}
-        for namespace, name in sorted(found - wanted):
-            registration.unregister(self._client, namespace=namespace, service_name=name, host=self._host)
-            _log.info("Removed a registration without a process", namespace=namespace, service=name)
+        found = registration.registered(self._client, host=self._host, namespaces=self._namespaces)
+        wanted = set()
+        for process in self._informer.list():
+            spec = process.get("spec") or {}
+            names = (process["metadata"]["namespace"], spec.get("serviceName") or "", spec.get("endpointSlice"))
+            wanted.add(registration.Registered(*names))
+        for each in found - wanted:
+            registration.unregister(
+                self._client,
+                namespace=each.namespace,
+                service_name=each.service_name,
+                endpoint_slice=each.endpoint_slice,
+                host=self._host,
+            )
+            _log.info("Removed a registration without a process", namespace=each.namespace, service=each.service_name)

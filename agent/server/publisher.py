@@ -1,7 +1,8 @@
 """Tells the cluster how each process is: Service and EndpointSlice, then the status of the HostProcess.
 
 `plan_watch` and the workers touch a key; one thread here brings the cluster up to date with it, and again every
-heartbeat. An API server that is away never holds up a process: the keys wait here with a back-off.
+heartbeat. An API server that is away never holds up a process: the keys wait here with a back-off. While the host may
+have been called lost it says nothing at all: its services may be somebody else's by now.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import structlog
 
 from agent.contract import ProcessPlan, ProcessReason, ProcessReport
 from agent.server import registration
-from agent.server.registration import Refused, Registration
-from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, KubeError, NotFound, Unreachable
+from agent.server.registration import Refused, Registered, Registration
+from kubeapi.client import JSON_PATCH, KubeClient
+from kubeapi.errors import ApiError, Conflict, Invalid, KubeError, NotFound, Unreachable
 from kubeapi.kinds import HOST_PROCESSES
 
 Json = dict[str, Any]
 
 HEARTBEAT_S = 30.0
+MUTE_RETRY_S = 1.0
 REFUSED_RETRY_S = 5.0
 BACKOFF_BASE_S = 0.5
 BACKOFF_CAP_S = 15.0
+_HOST_PATH = f"/metadata/labels/{registration.LABEL_HOST.replace('/', '~1')}"
 LAST_WORDS_S = 8.0
 """How long a stopping agent may take to tell the cluster that its endpoints are not ready."""
 
@@ -57,21 +60,26 @@ class Publisher:
         address: str,
         version: str,
         look: Callable[[str], Publication | None],
+        may_speak: Callable[[], bool] = lambda: True,
         heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` gives what is to be said of a key now; None when its HostProcess is gone."""
+        """`look` gives what is to be said of a key now; None when its HostProcess is gone, or another host's.
+
+        `may_speak` tells whether this host is certain not to have been called lost.
+        """
         self._heartbeat_s = heartbeat_s
         self._client = client
         self._host = host
         self._address = address
         self._version = version
         self._look = look
+        self._may_speak = may_speak
         self._clock = clock
         self._due: dict[str, float] = {}
         self._failures: dict[str, int] = {}
-        self._registered: dict[str, str] = {}
-        """Service name by key, of what this agent registered."""
+        self._registered: dict[str, Registered] = {}
+        """By key: what this agent registered."""
         self._ports: dict[str, int] = {}
         self._applied: dict[str, tuple[Registration, float]] = {}
         self._written: dict[str, tuple[str, Json]] = {}
@@ -91,10 +99,19 @@ class Publisher:
             self._due[key] = self._clock()
             self._condition.notify()
 
-    def note_registered(self, key: str, service_name: str) -> None:
+    def note_registered(self, key: str, service_name: str, endpoint_slice: str | None) -> None:
         """Remember a registration of an earlier agent, so that it is removed with its process."""
         with self._condition:
-            self._registered.setdefault(key, service_name)
+            self._registered.setdefault(key, Registered(key.partition("/")[0], service_name, endpoint_slice))
+
+    def start_over(self) -> None:
+        """Say everything again: others have spoken of this host's endpoints since it was heard last."""
+        with self._condition:
+            self._applied.clear()
+            self._written.clear()
+            now = self._clock()
+            self._due.update(dict.fromkeys(self._registered, now))
+            self._condition.notify()
 
     def withdraw(self) -> None:
         """Make all endpoints not ready, now; called before the processes stop. Returns within a few seconds."""
@@ -114,6 +131,9 @@ class Publisher:
         deadline = self._clock() + LAST_WORDS_S
         with self._condition:
             keys = sorted({*self._due, *self._registered, *self._written})
+        if not self._may_speak():
+            _log.warning("Left endpoints as they were: the loop may have called this host lost")
+            return
         for key in keys:
             if self._clock() > deadline:
                 _log.warning("Left endpoints as they were", process=key)
@@ -143,6 +163,8 @@ class Publisher:
 
     def _try(self, key: str) -> float | None:
         """Publish one key; give the seconds until it is to be looked at again, None for never."""
+        if not self._may_speak():
+            return MUTE_RETRY_S
         try:
             again_s = self._publish(key)
         except KubeError as error:
@@ -161,9 +183,9 @@ class Publisher:
         said = self._look(key)
         namespace = key.partition("/")[0]
         if said is None:
-            service_name = self._registered.get(key)
-            if service_name is not None:
-                registration.unregister(self._client, namespace=namespace, service_name=service_name, host=self._host)
+            known = self._registered.get(key)
+            if known is not None:
+                self._unregister(known)
                 self._registered.pop(key, None)
             for kept in (self._ports, self._applied, self._written):
                 kept.pop(key, None)
@@ -174,8 +196,8 @@ class Publisher:
                 self._register(key, namespace, said.process, said.plan, report)
             except Refused as refused:
                 report, again_s = _blocked(report, refused.reason, str(refused)), REFUSED_RETRY_S
-            except Unreachable:
-                raise
+            except (Unreachable, Conflict):
+                raise  # nothing is wrong with the objects; the next attempt reads them again
             except ApiError as error:
                 self._write_status(
                     key, said.process, _blocked(report, ProcessReason.REGISTRATION_FAILED, error.message)
@@ -185,9 +207,9 @@ class Publisher:
         return again_s
 
     def _register(self, key: str, namespace: str, process: Json, plan: ProcessPlan, report: ProcessReport) -> None:
-        previous = self._registered.get(key)
-        if previous is not None and previous != plan.service_name:
-            registration.unregister(self._client, namespace=namespace, service_name=previous, host=self._host)
+        previous, here = self._registered.get(key), Registered(namespace, plan.service_name, plan.endpoint_slice)
+        if previous is not None and previous != here:
+            self._unregister(previous)
         if report.port is not None:
             self._ports[key] = report.port
         wanted = Registration(
@@ -201,14 +223,24 @@ class Publisher:
             ready=report.ready and not self._withdrawn,
             owner=registration.owner_reference(process),
             version=self._version,
+            endpoint_slice=plan.endpoint_slice,
         )
         applied, at = self._applied.get(key, (None, 0.0))
         # A report may change often (a download's progress) without a change for clients.
         if applied == wanted and self._clock() - at < 0.9 * self._heartbeat_s:
             return
         registration.register(self._client, wanted, now=datetime.now(UTC))
-        self._registered[key] = plan.service_name
+        self._registered[key] = here
         self._applied[key] = (wanted, self._clock())
+
+    def _unregister(self, known: Registered) -> None:
+        registration.unregister(
+            self._client,
+            namespace=known.namespace,
+            service_name=known.service_name,
+            endpoint_slice=known.endpoint_slice,
+            host=self._host,
+        )
 
     def _write_status(self, key: str, process: Json, report: ProcessReport) -> None:
         if self._withdrawn:
@@ -221,19 +253,36 @@ class Publisher:
         if _without_none(known) == _without_none(status):
             self._written[key] = (uid, status)
             return
-        body = {"metadata": {"uid": uid}, "status": status}
+        # Only while the process is still this host's: one that has moved has another to speak for it.
+        body = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "test", "path": _HOST_PATH, "value": self._host},
+            {"op": "add", "path": "/status", "value": _without_none(status)},
+        ]
         try:
             self._client.patch(
                 HOST_PROCESSES,
                 metadata["namespace"],
                 metadata["name"],
                 body,
+                content_type=JSON_PATCH,
                 subresource="status",
                 field_manager=registration.FIELD_MANAGER,
             )
         except NotFound:
             return  # deleted meanwhile; the watch will say so
+        except Invalid:
+            if self._is_ours(metadata, uid):
+                raise
+            return  # moved, or made anew; the watch will say so
         self._written[key] = (uid, status)
+
+    def _is_ours(self, metadata: Json, uid: str) -> bool:
+        try:
+            now = self._client.get(HOST_PROCESSES, metadata["namespace"], metadata["name"])["metadata"]
+        except NotFound:
+            return False
+        return bool(now["uid"] == uid and (now.get("labels") or {}).get(registration.LABEL_HOST) == self._host)
 
 
 def _blocked(report: ProcessReport, reason: ProcessReason, message: str) -> ProcessReport:

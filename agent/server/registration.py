@@ -1,8 +1,11 @@
-"""Leads a cluster's clients to processes on this host: a Service without selector and its EndpointSlice.
+"""Leads a cluster's clients to processes on this host: a Service without selector and its EndpointSlices.
 
 Called by `agent.server.publisher`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that
 its users' tools and Herdsman's loop read both alike. The objects belong to the InferenceService, and the cluster
-removes them with it.
+removes them with it. Replica 0 keeps the Service and the slice of its name; each further replica keeps a slice.
+
+Every write names the version that it was decided on: a service may have moved to another host meanwhile, and a write
+that was held up on its way must not undo what the other host has said since.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from typing import Any
 
 from agent.contract import ProcessReason
 from kubeapi.client import KubeClient
-from kubeapi.errors import Invalid, NotFound
-from kubeapi.kinds import ENDPOINT_SLICES, SERVICES, Kind
+from kubeapi.errors import Conflict, NotFound
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, SERVICES, Kind
 
 Json = dict[str, Any]
 
@@ -57,6 +60,12 @@ class Registration:
     owner: Json | None
     """The ownerReference that both objects carry."""
     version: str
+    endpoint_slice: str | None = None
+    """Name of the slice of a replica above 0, which leaves the Service to replica 0; None: the Service's own name."""
+
+    @property
+    def slice_name(self) -> str:
+        return self.endpoint_slice or self.service_name
 
 
 def owner_reference(process: Json) -> Json:
@@ -78,7 +87,7 @@ def service_object(wanted: Registration) -> Json:
     return {
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
-        "metadata": _metadata(wanted),
+        "metadata": _metadata(wanted, wanted.service_name),
         "spec": {
             "type": "ClusterIP",
             "ports": [
@@ -95,7 +104,7 @@ def service_object(wanted: Registration) -> Json:
 
 def slice_object(wanted: Registration, *, now: datetime) -> Json:
     """Build the EndpointSlice; `wanted.port` is known."""
-    metadata = _metadata(wanted)
+    metadata = _metadata(wanted, wanted.slice_name)
     metadata["labels"] = {
         **metadata["labels"],
         LABEL_SERVICE_NAME: wanted.service_name,
@@ -120,9 +129,9 @@ def slice_object(wanted: Registration, *, now: datetime) -> Json:
     }
 
 
-def _metadata(wanted: Registration) -> Json:
+def _metadata(wanted: Registration, name: str) -> Json:
     metadata: Json = {
-        "name": wanted.service_name,
+        "name": name,
         "namespace": wanted.namespace,
         "labels": {
             "app": wanted.service_name,
@@ -164,52 +173,116 @@ def _is_fresh(heartbeat: str, *, now: datetime) -> bool:
 
 
 def register(client: KubeClient, wanted: Registration, *, now: datetime) -> None:
-    """Make Service and EndpointSlice as wanted. Raises Refused for foreign objects in the way, ApiError."""
-    service = _existing(client, SERVICES, wanted)
-    endpoints = _existing(client, ENDPOINT_SLICES, wanted)
+    """Make Service and EndpointSlice as wanted.
+
+    Raises Refused for foreign objects in the way, Conflict when somebody wrote to ours at the same time, ApiError.
+    """
+    service = _existing(client, SERVICES, wanted.namespace, wanted.service_name)
+    endpoints = _existing(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
     for existing in (service, endpoints):
         why = refusal(existing, wanted, now=now) if existing is not None else None
         if why:
             raise Refused(ProcessReason.FOREIGN_SERVICE, why)
     # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
-    client.apply(SERVICES, wanted.namespace, service_object(wanted), field_manager=FIELD_MANAGER, force=True)
+    if wanted.endpoint_slice is None:
+        built = _at_version(service_object(wanted), service)
+        client.apply(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
     if wanted.port is None:
         return
     built = slice_object(wanted, now=now)
-    try:
-        client.apply(ENDPOINT_SLICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
-    except Invalid:
-        if endpoints is None or endpoints.get("addressType") == built["addressType"]:
-            raise
+    if endpoints is not None and endpoints.get("addressType") != built["addressType"]:
         # The address family is immutable, and the host has another one now.
-        client.delete(ENDPOINT_SLICES, wanted.namespace, wanted.service_name, uid=endpoints["metadata"]["uid"])
-        client.apply(ENDPOINT_SLICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
+        _delete(client, ENDPOINT_SLICES, endpoints)
+        endpoints = None
+    client.apply(
+        ENDPOINT_SLICES, wanted.namespace, _at_version(built, endpoints), field_manager=FIELD_MANAGER, force=True
+    )
 
 
-def _existing(client: KubeClient, kind: Kind, wanted: Registration) -> Json | None:
+def _at_version(built: Json, existing: Json | None) -> Json:
+    """Have the server refuse the write if somebody wrote to the object since it was read."""
+    if existing is not None:
+        built["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"]
+    return built
+
+
+def _existing(client: KubeClient, kind: Kind, namespace: str, name: str) -> Json | None:
     try:
-        return client.get(kind, wanted.namespace, wanted.service_name)
+        return client.get(kind, namespace, name)
     except NotFound:
         return None
 
 
-def unregister(client: KubeClient, *, namespace: str, service_name: str, host: str) -> None:
-    """Remove Service and EndpointSlice if they still are this host's. Raises ApiError."""
-    for kind in (ENDPOINT_SLICES, SERVICES):
-        try:
-            existing = client.get(kind, namespace, service_name)
-            if ((existing["metadata"].get("labels") or {}).get(LABEL_HOST)) == host:
-                client.delete(kind, namespace, service_name, uid=existing["metadata"]["uid"])
-        except NotFound:
-            continue
+def _delete(client: KubeClient, kind: Kind, seen: Json) -> None:
+    """Delete exactly what was seen. Raises Conflict when it is another one by now, or was written to."""
+    metadata = seen["metadata"]
+    client.delete(
+        kind, metadata["namespace"], metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"]
+    )
 
 
-def registered_names(client: KubeClient, *, host: str, namespaces: tuple[str, ...]) -> set[tuple[str, str]]:
-    """List (namespace, name) of every Service and EndpointSlice that leads to this host. Raises ApiError."""
+def unregister(
+    client: KubeClient, *, namespace: str, service_name: str, host: str, endpoint_slice: str | None = None
+) -> None:
+    """Remove EndpointSlice and Service if they still are this host's. Raises ApiError.
+
+    The Service stays where its process has only moved: another host takes it over, and its address must not change
+    for the clients, nor go while other replicas serve behind it.
+    """
+    endpoints = _existing(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
+    if endpoints is not None and _host_of(endpoints) == host:
+        _delete_unless_taken(client, ENDPOINT_SLICES, endpoints)
+    if endpoint_slice is not None:
+        return
+    service = _existing(client, SERVICES, namespace, service_name)
+    if service is None or _host_of(service) != host:
+        return
+    process = (service["metadata"].get("labels") or {}).get(LABEL_INFERENCE_SERVICE) or service_name
+    planned = _existing(client, HOST_PROCESSES, namespace, process)
+    if planned is None or _is_going(planned):
+        _delete_unless_taken(client, SERVICES, service)
+
+
+def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
+    # NotFound: the cluster was faster. Conflict: another host has it by now, or will be asked about it again.
+    try:
+        _delete(client, kind, seen)
+    except NotFound:
+        return
+    except Conflict:
+        now = _existing(client, kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
+        if now is not None and _host_of(now) == _host_of(seen) and now["metadata"]["uid"] == seen["metadata"]["uid"]:
+            raise
+
+
+def _host_of(obj: Json) -> str:
+    return str((obj["metadata"].get("labels") or {}).get(LABEL_HOST, ""))
+
+
+def _is_going(obj: Json) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An EndpointSlice, or a Service, that leads to a host."""
+
+    namespace: str
+    service_name: str
+    endpoint_slice: str | None
+    """None: the slice, if there is one, has the Service's name."""
+
+
+def registered(client: KubeClient, *, host: str, namespaces: tuple[str, ...]) -> set[Registered]:
+    """List every Service and EndpointSlice that leads to this host. Raises ApiError."""
     selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}={host}"
-    found: set[tuple[str, str]] = set()
-    for kind in (SERVICES, ENDPOINT_SLICES):
-        for namespace in namespaces or (None,):
-            for item in client.list(kind, namespace, label_selector=selector)["items"]:
-                found.add((item["metadata"]["namespace"], item["metadata"]["name"]))
+    found: set[Registered] = set()
+    for namespace in namespaces or (None,):
+        for item in client.list(SERVICES, namespace, label_selector=selector)["items"]:
+            found.add(Registered(item["metadata"]["namespace"], item["metadata"]["name"], None))
+        for item in client.list(ENDPOINT_SLICES, namespace, label_selector=selector)["items"]:
+            metadata = item["metadata"]
+            service = (metadata.get("labels") or {}).get(LABEL_SERVICE_NAME) or metadata["name"]
+            own = metadata["name"] if metadata["name"] != service else None
+            found.add(Registered(metadata["namespace"], service, own))
     return found

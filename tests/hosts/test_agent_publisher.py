@@ -14,8 +14,9 @@ import pytest
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
 from agent.server import registration
 from agent.server.publisher import Publication, Publisher
-from agent.server.registration import Registration
+from agent.server.registration import Registered, Registration
 from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict
 from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, SERVICES
 from program.dialects.crds import crd_documents
 from tests.support.controlplane import Api, eventually
@@ -43,7 +44,7 @@ def process(api: Api, namespace: str) -> Object:
         {
             "apiVersion": HOST_PROCESSES.api_version,
             "kind": HOST_PROCESSES.kind,
-            "metadata": {"name": "svc", "namespace": namespace},
+            "metadata": {"name": "svc", "namespace": namespace, "labels": {"herdsman.dev/host": "h"}},
             "spec": PLAN.model_dump(mode="json", by_alias=True, exclude_none=True),
         },
     )
@@ -54,6 +55,7 @@ class Desk:
 
     def __init__(self, publication: Publication | None) -> None:
         self.publication = publication
+        self.may_speak = True
 
     def look(self, _key: str) -> Publication | None:
         return self.publication
@@ -64,7 +66,15 @@ def publish(client: KubeClient) -> Iterator[Callable[[Desk], Publisher]]:
     running: list[Publisher] = []
 
     def start(desk: Desk) -> Publisher:
-        made = Publisher(client, host="h", address="10.1.2.3", version="1", look=desk.look, heartbeat_s=1.0)
+        made = Publisher(
+            client,
+            host="h",
+            address="10.1.2.3",
+            version="1",
+            look=desk.look,
+            may_speak=lambda: desk.may_speak,
+            heartbeat_s=1.0,
+        )
         running.append(made)
         made.start()
         return made
@@ -144,6 +154,7 @@ def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
     assert found is not None
     assert found["endpoints"][0]["conditions"]["ready"] is False, "withdrawn when the call returns"
     desk.publication = None
+    api.delete(HOST_PROCESSES.path(namespace, "svc"))
     publisher.touch(f"{namespace}/svc")
     for kind in (SERVICES, ENDPOINT_SLICES):
         path = kind.path(namespace, "svc")
@@ -219,6 +230,98 @@ def test_only_this_hosts_objects_are_removed(api: Api, namespace: str, client: K
     registration.register(client, wanted(namespace, host="another"), now=datetime.now(UTC))
     registration.unregister(client, namespace=namespace, service_name="svc", host="h")
     assert api.get(SERVICES.path(namespace, "svc")) is not None
-    assert registration.registered_names(client, host="another", namespaces=(namespace,)) == {(namespace, "svc")}
+    assert registration.registered(client, host="another", namespaces=(namespace,)) == {
+        Registered(namespace, "svc", None)
+    }
     registration.unregister(client, namespace=namespace, service_name="svc", host="another")
     assert api.get(SERVICES.path(namespace, "svc")) is None
+
+
+def test_a_further_replica_keeps_a_slice_of_its_own_and_leaves_the_service_to_the_first(
+    api: Api, namespace: str, client: KubeClient
+) -> None:
+    now = datetime.now(UTC)
+    registration.register(client, wanted(namespace, endpoint_slice="svc-1-abcde", port=18002), now=now)
+    assert api.get(SERVICES.path(namespace, "svc")) is None, "the Service is replica 0's to make"
+    registration.register(client, wanted(namespace, host="another"), now=now)
+    further = api.get(ENDPOINT_SLICES.path(namespace, "svc-1-abcde"))
+    assert further is not None
+    assert further["metadata"]["labels"]["kubernetes.io/service-name"] == "svc"
+    assert further["ports"][0]["port"] == 18002
+    known = {Registered(namespace, "svc", "svc-1-abcde")}
+    assert registration.registered(client, host="h", namespaces=(namespace,)) == known
+    registration.unregister(client, namespace=namespace, service_name="svc", host="h", endpoint_slice="svc-1-abcde")
+    assert api.get(ENDPOINT_SLICES.path(namespace, "svc-1-abcde")) is None
+    for kind in (SERVICES, ENDPOINT_SLICES):
+        assert api.get(kind.path(namespace, "svc")) is not None, "the other replica's"
+
+
+def test_a_further_replica_joins_no_service_of_somebody_else(api: Api, namespace: str, client: KubeClient) -> None:
+    foreign = {"spec": {"ports": [{"port": 80}], "selector": {"app": "other"}}, "metadata": {"name": "svc"}}
+    api.create(SERVICES.path(namespace), {"apiVersion": "v1", "kind": "Service", **foreign})
+    with pytest.raises(registration.Refused):
+        registration.register(client, wanted(namespace, endpoint_slice="svc-1-abcde"), now=datetime.now(UTC))
+    assert api.get(ENDPOINT_SLICES.path(namespace, "svc-1-abcde")) is None
+
+
+def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_status_to_the_other_host(
+    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+) -> None:
+    desk = Desk(Publication(process, PLAN, READY))
+    publisher = publish(desk)
+    publisher.touch(f"{namespace}/svc")
+    eventually(lambda: (api.get(HOST_PROCESSES.path(namespace, "svc")) or {}).get("status"), what="the status")
+    address = (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"]
+    moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
+    client.patch(HOST_PROCESSES, namespace, "svc", moved)
+    # The old host does not know yet, and wants to say that the process stops.
+    desk.publication = Publication(process, PLAN, ProcessReport(phase=ProcessPhase.STOPPING))
+    publisher.touch(f"{namespace}/svc")
+    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
+    time.sleep(0.5)
+    assert (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["phase"] == "Ready", "no longer its own"
+    desk.publication = None
+    publisher.touch(f"{namespace}/svc")
+    eventually(lambda: api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, what="the endpoint to go")
+    time.sleep(0.5)
+    assert (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"] == address
+
+
+def endpoint_ready(api: Api, namespace: str) -> bool:
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    return bool(found and found["endpoints"][0]["conditions"]["ready"])
+
+
+def test_a_host_that_may_have_been_called_lost_says_nothing_until_it_knows_and_then_everything_again(
+    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+) -> None:
+    desk = Desk(Publication(process, PLAN, READY))
+    publisher = publish(desk)
+    publisher.touch(f"{namespace}/svc")
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
+    desk.may_speak = False
+    time.sleep(1.2)
+    out = [{"op": "replace", "path": "/endpoints/0/conditions/ready", "value": False}]
+    client.patch(ENDPOINT_SLICES, namespace, "svc", out, content_type="application/json-patch+json")
+    publisher.touch(f"{namespace}/svc")
+    time.sleep(2.5)
+    assert not endpoint_ready(api, namespace), "two heartbeats went by"
+    desk.may_speak = True
+    publisher.start_over()
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint again", timeout_s=5)
+
+
+def test_a_write_that_was_held_up_undoes_nothing_that_was_said_since(
+    api: Api, namespace: str, client: KubeClient
+) -> None:
+    now = datetime.now(UTC)
+    registration.register(client, wanted(namespace), now=now)
+    held_up = registration._at_version(
+        registration.slice_object(wanted(namespace), now=now), client.get(ENDPOINT_SLICES, namespace, "svc")
+    )
+    registration.register(client, wanted(namespace, host="another", address="10.4.4.4"), now=now)
+    with pytest.raises(Conflict):
+        client.apply(ENDPOINT_SLICES, namespace, held_up, field_manager=registration.FIELD_MANAGER, force=True)
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert found is not None
+    assert found["endpoints"][0]["addresses"] == ["10.4.4.4"]
