@@ -1,4 +1,4 @@
-"""Fills a plan's arguments with what only the host knows: paths, address, port. Called by `worker`. Pure."""
+"""Fills a plan's arguments with what only the host knows: paths, address, port. Called by `launching`. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def arguments(plan: ProcessPlan, *, address: str, port: int, model: str | None, 
         raise FileMissing("an argument names {model} and the plan has no file")
     values = {"port": str(port), "host": address, "model": model or "", **files}
     return [_filled(argument, values) for argument in plan.argv[1:]]
+
+
+def environment(plan: ProcessPlan, *, address: str, port: int) -> dict[str, str]:
+    """Return the plan's variables with address and port filled in."""
+    return {name: _filled(value, {"port": str(port), "host": address}) for name, value in plan.env.items()}
 
 
 def _filled(argument: str, values: Mapping[str, str]) -> str:

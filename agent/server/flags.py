@@ -1,6 +1,6 @@
 """Speaks to a llama-server in the words of its release: flags that llama.cpp renamed, told by the binary's own help.
 
-`worker` calls it before a start. Plans are the same for all hosts, and hosts have llama-servers of different ages.
+`launching` calls it before a start. Plans are the same for all hosts, and hosts have llama-servers of different ages.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ RENAMED: dict[str, tuple[str, ...]] = {
 }
 """Old words to new ones, where a release knows only the new."""
 
+_A_FLAG = re.compile(r"--[a-z][a-z0-9-]*(=.*)?", re.DOTALL)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _HELP_TIMEOUT_S = 20.0
 
@@ -26,19 +27,22 @@ class Vocabulary:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, int, int], frozenset[str]] = {}
+        self._known: dict[tuple[str, tuple[str, ...], int, int, int], frozenset[str]] = {}
 
-    def of(self, binary: str) -> frozenset[str]:
-        """Name the long flags that the binary's help lists; empty when it could not be asked."""
+    def of(self, binary: str, *commands: str) -> frozenset[str]:
+        """Name the long flags that the help of the binary, or of a command of it, lists; empty when it cannot be asked.
+
+        A binary that was replaced on disk is asked again.
+        """
         try:
             stat = Path(binary).stat()
         except OSError:
             return frozenset()
-        key = (binary, stat.st_mtime_ns, stat.st_size)
+        key = (binary, commands, stat.st_mtime_ns, stat.st_size, stat.st_ino)
         with self._lock:
             known = self._known.get(key)
         if known is None:
-            known = _ask(binary)
+            known = _ask(binary, commands)
             with self._lock:
                 self._known[key] = known
         return known
@@ -47,7 +51,7 @@ class Vocabulary:
 def spoken(arguments: Sequence[str], known: frozenset[str]) -> list[str]:
     """Replace each flag that the binary does not know by what it is called now, where that is known.
 
-    Everything else stays: a flag that nobody knows is the user's, and the engine's own error about it is the best.
+    Everything else stays; `unknown` then tells what the binary would refuse.
     """
     said: list[str] = []
     for argument in arguments:
@@ -59,9 +63,28 @@ def spoken(arguments: Sequence[str], known: frozenset[str]) -> list[str]:
     return said
 
 
-def _ask(binary: str) -> frozenset[str]:
+def unknown(arguments: Sequence[str], known: frozenset[str]) -> tuple[str, ...]:
+    """Name the long flags among the arguments that the binary does not know; nothing when it could not be asked."""
+    if not known:
+        return ()
+    named = (argument.partition("=")[0] for argument in arguments if _A_FLAG.fullmatch(argument))
+    return tuple(dict.fromkeys(flag for flag in named if flag not in known))
+
+
+def version_of(binary: str) -> str:
+    """Ask a binary for its version; empty where it says none."""
     try:
-        asked = subprocess.run([binary, "--help"], capture_output=True, timeout=_HELP_TIMEOUT_S, check=False)
+        asked = subprocess.run([binary, "--version"], capture_output=True, timeout=_HELP_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    said = (asked.stdout + asked.stderr).decode("utf-8", "replace")
+    match = re.search(r"version(?: is|:)?\s*(\S+)", said)
+    return match.group(1) if match else ""
+
+
+def _ask(binary: str, commands: Sequence[str]) -> frozenset[str]:
+    try:
+        asked = subprocess.run([binary, *commands, "--help"], capture_output=True, timeout=_HELP_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return frozenset()
     return frozenset(_FLAG.findall((asked.stdout + asked.stderr).decode("utf-8", "replace")))

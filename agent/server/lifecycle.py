@@ -6,13 +6,11 @@ clock that the caller passes in.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
 
-from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.server.launch_hash import launch_hash as launch_hash
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,8 @@ class Hold:
     """What it is then: PENDING or ASLEEP."""
     reason: str
     message: str
+    drain_timeout_s: float | None = None
+    """How long requests under way may take at most, where the plan's own time is too long for the cause."""
 
 
 @dataclass(frozen=True)
@@ -122,28 +122,6 @@ class Step:
     """WAIT only: when to look again; None means when something changes."""
 
 
-def launch_hash(plan: ProcessPlan, address: str) -> str:
-    """Hash what a running process depends on. Equal means: leave it alone, whatever else changed in the plan."""
-    launched = {
-        "argv": plan.argv,
-        "env": plan.env,
-        "runtime": plan.runtime,
-        "file": _fetched_as(plan.file) if plan.file else None,
-        "address": address if any("{host}" in argument for argument in plan.argv) else "",
-    }
-    if plan.files:
-        # Left out where there are none, so that an upgrade of the agent changes no hash of what runs.
-        launched["files"] = {name: _fetched_as(each) for name, each in plan.files.items()}
-    if plan.daemon_model:
-        launched["daemon_model"] = plan.daemon_model
-    return hashlib.sha256(json.dumps(launched, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _fetched_as(file: FilePlan) -> dict[str, Any]:
-    # `directory` came later than the processes that run: left out where it says nothing.
-    return file.model_dump(exclude={"size_bytes"} if file.directory else {"size_bytes", "directory"})
-
-
 def backoff_s(failures: int, *, base_s: float, cap_s: float) -> float:
     """Give the wait after the nth failure in a row: doubling from `base_s`, at most `cap_s`."""
     return min(cap_s, base_s * 2.0 ** min(max(0, failures - 1), 32))
@@ -185,9 +163,13 @@ def next_step(
         return Step(Do.WAIT)
     if now < life.wait_until:
         return Step(Do.WAIT, life.wait_until)
-    if (goal.plan.file is not None and life.model_path is None) or (goal.plan.files and not life.file_paths):
-        return Step(Do.FETCH)
-    return Step(Do.LAUNCH)
+    return Step(Do.FETCH if _lacks_files(goal.plan, life) else Do.LAUNCH)
+
+
+def _lacks_files(plan: ProcessPlan, life: Life) -> bool:
+    """Tell whether something is still to be brought: a file, or the model that Ollama fetches itself."""
+    brought = plan.file is not None or (plan.runtime == "ollama" and plan.daemon_model is not None)
+    return (brought and life.model_path is None) or (bool(plan.files) and not life.file_paths)
 
 
 def _step_of_running(
@@ -231,11 +213,10 @@ def fetched(life: Life, path: str | None, others: dict[str, str]) -> Life:
     return replace(life, model_path=path, phase=ProcessPhase.PENDING, reason="", message="", attempts=0)
 
 
-def refused(life: Life, hold: Hold, *, now: float, policy: Policy) -> Life:
+def refused(life: Life, hold: Hold, *, now: float, policy: Policy, retry_s: float | None = None) -> Life:
     """Note that the process was not admitted; it asks again, and its files stay where they are."""
-    return replace(
-        life, phase=hold.phase, reason=hold.reason, message=hold.message, wait_until=now + policy.admission_retry_s
-    )
+    wait_until = now + (policy.admission_retry_s if retry_s is None else retry_s)
+    return replace(life, phase=hold.phase, reason=hold.reason, message=hold.message, wait_until=wait_until)
 
 
 def retried(life: Life) -> Life:
@@ -243,13 +224,22 @@ def retried(life: Life) -> Life:
     return life if life.running is not None or life.attempts else replace(life, wait_until=0.0)
 
 
-def put_off(life: Life, *, reason: str, message: str, now: float, policy: Policy, base_s: float | None = None) -> Life:
+def put_off(
+    life: Life,
+    *,
+    reason: str,
+    message: str,
+    now: float,
+    policy: Policy,
+    base_s: float | None = None,
+    cap_s: float | None = None,
+) -> Life:
     """Note a failed fetch or launch: try again after a back-off, without end, because the cause is outside.
 
-    `base_s` is the first wait where it is not the policy's.
+    `base_s` and `cap_s` are the first and the longest wait where they are not the policy's.
     """
     attempts = life.attempts + 1
-    wait = backoff_s(attempts, base_s=base_s or policy.backoff_base_s, cap_s=policy.retry_cap_s)
+    wait = backoff_s(attempts, base_s=base_s or policy.backoff_base_s, cap_s=cap_s or policy.retry_cap_s)
     return replace(
         life,
         phase=ProcessPhase.BACKING_OFF,
@@ -347,6 +337,23 @@ def _ready(life: Life, *, now: float, policy: Policy) -> Life:
 def stopping(life: Life, *, reason: str = "", message: str = "") -> Life:
     """Note that the process is being stopped."""
     return replace(life, phase=ProcessPhase.STOPPING, reason=reason, message=message)
+
+
+def kept(life: Life) -> Life:
+    """Note that a process which was being drained is wanted again as it is."""
+    return replace(life, phase=ProcessPhase.READY, reason="", message="", probe_failures=0, wait_until=0.0)
+
+
+def stranded(life: Life, *, reason: str, message: str, now: float, policy: Policy) -> Life:
+    """Note that what the process depends on is gone: it starts again, and the fault does not count as its own."""
+    return replace(
+        stopped(life),
+        phase=ProcessPhase.BACKING_OFF,
+        reason=reason,
+        message=message,
+        restarts=life.restarts + 1,
+        wait_until=now + policy.backoff_base_s,
+    )
 
 
 def stopped(life: Life) -> Life:

@@ -28,22 +28,23 @@ class Ports:
         self._taken: dict[int, str] = {}
         self._lock = threading.Lock()
 
-    def claim(self, key: str, *, preferred: int | None = None) -> int:
+    def claim(self, key: str, *, preferred: int | None = None, address: str | None = None) -> int:
         """Choose a port that nobody listens on: the preferred one if it is free, else one that follows from the key.
 
-        Raises NoPortFree.
+        `address` is where it will be listened on, where that is not the agent's own. Raises NoPortFree.
         """
+        on = address or self._address
         start = zlib.crc32(key.encode()) % self._count
         with self._lock:
             candidates = [self._first + (start + step) % self._count for step in range(self._count)]
             if preferred:
                 candidates.insert(0, preferred)
             for port in candidates:
-                if self._taken.get(port, key) == key and is_free(self._address, port):
+                if self._taken.get(port, key) == key and is_free(on, port):
                     self._release(key)
                     self._taken[port] = key
                     return port
-        raise NoPortFree(f"no port of {self._first} to {self._first + self._count - 1} is free on {self._address}")
+        raise NoPortFree(f"no port of {self._first} to {self._first + self._count - 1} is free on {on}")
 
     def hold(self, key: str, port: int) -> None:
         """Note the port of a process that already runs."""
@@ -62,8 +63,16 @@ class Ports:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Tell whether a server could listen there now."""
+    """Tell whether a server could listen there now, and would be the one that is reached there."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    everywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - bound for a moment, never listened on
+    if not _can_bind(family, address, port):
+        return False
+    # macOS lets one bind an address although somebody listens on all of them; nobody may bind all of them twice.
+    return port == 0 or _can_bind(family, everywhere, port)
+
+
+def _can_bind(family: socket.AddressFamily, address: str, port: int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # Servers set this too; without it, connections that linger after a restart would make the port look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,12 +1,13 @@
 """Starts, recognises and stops operating system processes; knows nothing of models or plans.
 
-Called by `agent.server.worker` and, at the agent's start, by `agent.server.supervisor`. A process is started in a
+Called by `agent.server.launching` and, at the agent's start, by `agent.server.supervisor`. A process is started in a
 session of its own, so that it outlives the agent and its whole tree can be found again. It is recognised by pid and
 start mark, never by pid alone.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,8 +15,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
+
+from agent.contract import ProcessReason
 
 MARKER = "HERDSMAN_PROCESS"
 """Environment variable of every started process: who started it, for which key, how. It finds a process whose agent
@@ -78,6 +82,15 @@ class Handle:
         if code < 0:
             return f"was killed by signal {signal_name(-code)}"
         return f"exited with code {code}"
+
+    @property
+    def exit_reason(self) -> str:
+        """Why it is not alive any more, as a report says it."""
+        return ProcessReason.EXITED
+
+    def not_yet(self) -> str | None:
+        """Say what is still to happen before it can serve: nothing, for it says so itself by its health."""
+        return None
 
     def terminate(self, *, grace_s: float) -> bool:
         """Stop the process and all of its session: SIGTERM, at most `grace_s`, SIGKILL. Tell whether SIGTERM sufficed.
@@ -143,7 +156,7 @@ def launch(argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Ma
     The child writes to the file itself: a pipe through the agent would break when the agent dies.
     """
     try:
-        with log.open("ab") as output:
+        with _opened(log) as output:
             child = subprocess.Popen(
                 list(argv),
                 env={**inherited_environment(os.environ), **env, MARKER: marker.encode()},
@@ -158,6 +171,16 @@ def launch(argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Ma
     except ValueError as error:
         raise LaunchFailed(f"{argv[0]}: {error}") from error
     return Handle(child.pid, start_mark(child.pid) or "", child)
+
+
+def _opened(log: Path) -> IO[bytes]:
+    """Open the log for appending. On a full disk the output is lost, and the process runs all the same."""
+    try:
+        return log.open("ab")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return Path(os.devnull).open("ab")
 
 
 def inherited_environment(own: Mapping[str, str]) -> dict[str, str]:

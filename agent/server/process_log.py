@@ -1,17 +1,25 @@
 """Keeps the output of one process: rotated in place, its last lines quotable.
 
-Called by `agent.server.worker`. The process holds the file open for appending, across the agent's own restarts, so
-rotation copies and truncates instead of renaming.
+Called by `agent.server.worker`, and read for `herdsman logs`. The process holds the file open for appending, across
+the agent's own restarts, so rotation copies and truncates instead of renaming.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 MAX_BYTES = 16 * 1024 * 1024
 KEPT = 3
+FORGOTTEN_S = 7 * 86400.0
+"""How long the log of a removed process may be read."""
+PIECE_BYTES = 4 * 1024 * 1024
+"""Most that one reading gives."""
 
 
 def rotate(log: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> bool:
@@ -22,12 +30,74 @@ def rotate(log: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> bool:
     except FileNotFoundError:
         return False
     for number in range(kept, 1, -1):
-        older = log.with_name(f"{log.name}.{number - 1}")
+        older = copy_of(log, number - 1)
         if older.exists():
-            older.replace(log.with_name(f"{log.name}.{number}"))
-    shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            older.replace(copy_of(log, number))
+    newest = copy_of(log, 1)
+    try:
+        shutil.copyfile(log, newest)
+    except OSError:
+        # A full disk: the oldest lines make room for the newest, or one log would fill what others free.
+        for number in range(1, kept + 1):
+            copy_of(log, number).unlink(missing_ok=True)
+        os.truncate(log, 0)
+        raise
     os.truncate(log, 0)
     return True
+
+
+def copy_of(log: Path, number: int) -> Path:
+    """Name the nth copy that rotation keeps; 1 is the newest."""
+    return log.with_name(f"{log.name}.{number}")
+
+
+def remove(log: Path, *, kept: int = KEPT) -> None:
+    """Remove a log and its copies."""
+    for path in (log, *(copy_of(log, number) for number in range(1, kept + 1))):
+        path.unlink(missing_ok=True)
+
+
+def prune(directory: Path, *, kept: Iterable[Path], older_than_s: float = FORGOTTEN_S) -> None:
+    """Remove logs, with their copies, that belong to nobody any more and that nobody has written to for so long."""
+    known = set(kept)
+    with contextlib.suppress(OSError):
+        for log in directory.glob("*.log"):
+            if log not in known and time.time() - log.stat().st_mtime > older_than_s:
+                remove(log)
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    """A part of a log, and where the next one begins."""
+
+    text: str
+    offset: int
+    """Bytes from the file's start to behind `text`: ask for what follows from here."""
+
+
+def read(
+    log: Path, *, tail: int | None = None, offset: int | None = None, max_bytes: int = PIECE_BYTES
+) -> LogPiece | None:
+    """Read the last `tail` lines, or what follows `offset`, at most `max_bytes`; None when there is no such file.
+
+    A file that was rotated since is read from its start.
+    """
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - max_bytes) if offset is None else (offset if offset <= size else 0)
+            file.seek(start)
+            data = file.read(max_bytes)
+    except FileNotFoundError:
+        return None
+    if offset is not None:
+        return LogPiece(data.decode("utf-8", "replace"), start + len(data))
+    if start > 0:
+        # The first line may be torn.
+        data = data.partition(b"\n")[2]
+    lines = data.splitlines(keepends=True)
+    kept = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+    return LogPiece(b"".join(kept).decode("utf-8", "replace"), size)
 
 
 def last_lines(log: Path, *, since_byte: int = 0, lines: int = 5, max_bytes: int = 2000) -> str:

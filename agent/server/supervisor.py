@@ -1,6 +1,8 @@
 """Keeps one worker for each process of the plan, and takes over what an earlier agent left running.
 
-Called by the plan sources (`plan_watch`, `http_api`) and by `agent.server.main`; calls `agent.server.worker`.
+Called by the plan sources (`plan_watch`, `http_api`) and by `agent.server.main`; calls `agent.server.worker`. The
+shared daemons that `agent.server.daemons` asks for are kept like other processes and shown to nobody: their keys are
+in no plan and no report.
 """
 
 from __future__ import annotations
@@ -8,69 +10,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import structlog
 
 from agent.contract import ProcessPlan, ProcessReport
-from agent.server import lifecycle, process
-from agent.server.lifecycle import Goal, Hold, Life, Running
-from agent.server.process import Handle, Marker
-from agent.server.store import ProcessRecord
+from agent.server import lifecycle, process, process_log
+from agent.server.daemons.plans import is_daemon_key
+from agent.server.daemons.shared import SharedDaemons
+from agent.server.holds import Holds
+from agent.server.launching import Launcher
+from agent.server.lifecycle import Goal, Hold, Life
+from agent.server.process import Handle
+from agent.server.process_log import LogPiece
+from agent.server.records import Found, found_processes
 from agent.server.surroundings import Surroundings
+from agent.server.unit import Unit
 from agent.server.worker import Worker
 
 ORPHAN_GRACE_S = 30.0
 """How long a process without a plan has between SIGTERM and SIGKILL."""
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A running process of an earlier agent."""
-
-    handle: Handle
-    running: Running
-
-
-def found_processes(
-    records: dict[str, ProcessRecord], marked: dict[str, list[tuple[Marker, Handle]]], *, now: float
-) -> tuple[dict[str, Found], list[Handle]]:
-    """Choose the one running process of each key, and tell which others of the same key are too many.
-
-    The one that was written down wins. One that was not (the agent died before it could) is known by its marker.
-    """
-    chosen: dict[str, Found] = {}
-    surplus: list[Handle] = []
-    for key, record in records.items():
-        noted = record.running
-        if noted is not None and process.start_mark(noted.pid) == noted.mark:
-            running = Running(
-                pid=noted.pid,
-                mark=noted.mark,
-                port=noted.port,
-                launch_hash=noted.launch_hash,
-                since=now,
-                started_at=noted.started_at,
-                proved=noted.proved,
-            )
-            chosen[key] = Found(Handle(noted.pid, noted.mark), running)
-    for key, candidates in marked.items():
-        for marker, handle in candidates:
-            if key not in chosen:
-                running = Running(
-                    pid=handle.pid,
-                    mark=handle.mark,
-                    port=marker.port,
-                    launch_hash=marker.launch_hash,
-                    since=now,
-                    started_at="",
-                )
-                chosen[key] = Found(handle, running)
-            elif chosen[key].handle.pid != handle.pid:
-                surplus.append(handle)
-    return chosen, surplus
 
 
 class Supervisor:
@@ -82,7 +42,10 @@ class Supervisor:
         self._orphans: dict[str, Found] = {}
         """Running, and in no record: kept until the plan was read once."""
         self._stopping = False
-        self._lock = threading.Lock()
+        # Reentrant: a model that is adopted asks for its daemon's process.
+        self._lock = threading.RLock()
+        self._daemons = SharedDaemons(around, self)
+        self._launcher = Launcher(around, self._daemons)
 
     def start(self) -> None:
         """Adopt what runs, and go on with the plans that were written down until the plan source says otherwise."""
@@ -92,14 +55,24 @@ class Supervisor:
         for handle in surplus:
             _log.warning("Stopped a surplus process", pid=handle.pid)
             handle.terminate(grace_s=ORPHAN_GRACE_S)
+        process_log.prune(self._around.store.logs, kept=[self._around.store.log_file(key) for key in records])
         with self._lock:
             for key, each in found.items():
-                self._around.ports.hold(key, each.running.port)
+                if each.handle is not None:
+                    self._around.ports.hold(key, each.running.port)
                 if key not in records:
                     self._orphans[key] = each
-            for key, record in records.items():
+            # A daemon is there before the models in it are adopted.
+            for key, record in sorted(records.items(), key=lambda item: not is_daemon_key(item[0])):
+                if is_daemon_key(key) and key not in found:
+                    self._around.store.forget(key)  # who needs it starts it again
+                    continue
                 goal = self._goal(record.plan, record.generation)
-                self._begin(key, goal, Life(restarts=record.restarts), found.get(key), record.port)
+                worker = self._begin(key, goal, Life(restarts=record.restarts), found.get(key), record.port)
+                if record.unwanted:
+                    worker.offer(None)
+                if is_daemon_key(key):
+                    self._daemons.stop_unused(key)
 
     def put(self, key: str, plan: ProcessPlan, generation: int = 0) -> None:
         """Want this process to run as planned; `key` is `namespace/name`."""
@@ -129,6 +102,11 @@ class Supervisor:
         if self._around.holds.take_back(key, source):
             self.wake(key)
 
+    @property
+    def holds(self) -> Holds:
+        """Who must not run now, and in whose name."""
+        return self._around.holds
+
     def wake(self, key: str) -> None:
         """Have a process that waits look again now."""
         with self._lock:
@@ -143,10 +121,12 @@ class Supervisor:
             orphans = {key: each for key, each in self._orphans.items() if key not in wanted}
             for key in orphans:
                 del self._orphans[key]
-            unwanted = [key for key in self._workers if key not in wanted]
+            unwanted = [key for key in self._workers if key not in wanted and not is_daemon_key(key)]
         for key in unwanted:
             self.remove(key)
         for key, each in orphans.items():
+            if each.handle is None:
+                continue
             _log.info("Stopped a process that is in no plan", process=key, pid=each.handle.pid)
             threading.Thread(target=each.handle.terminate, kwargs={"grace_s": ORPHAN_GRACE_S}, daemon=True).start()
             self._around.ports.release(key)
@@ -159,32 +139,79 @@ class Supervisor:
 
     def reports(self) -> dict[str, ProcessReport]:
         """Say how every process is."""
-        return {key: worker.report() for key, worker in self._live().items()}
+        return {key: worker.report() for key, worker in self._live().items() if not is_daemon_key(key)}
 
     def goals(self) -> dict[str, Goal]:
         """Give what is wanted of every process, leaving out those that are on their way out."""
-        return {key: worker.goal for key, worker in self._live().items() if worker.wanted}
+        live = self._live().items()
+        return {key: worker.goal for key, worker in live if worker.wanted and not is_daemon_key(key)}
 
     def plans(self) -> dict[str, ProcessPlan]:
         """Give the plan of every wanted process."""
         return {key: goal.plan for key, goal in self.goals().items()}
 
     def handles(self) -> dict[str, Handle]:
-        """Give the running processes, for measuring."""
-        return {key: w.handle for key, w in self._live().items() if w.handle is not None}
+        """Give the running processes, for measuring: shared daemons too, and not the models in them."""
+        units = {key: worker.unit for key, worker in self._live().items()}
+        return {key: unit for key, unit in units.items() if isinstance(unit, Handle)}
+
+    def log(
+        self, key: str, *, tail: int | None = None, offset: int | None = None, previous: bool = False
+    ) -> LogPiece | None:
+        """Read the log of a process, also of one that is gone; None where there is none. See `process_log.read`."""
+        with self._lock:
+            worker = self._workers.get(key)
+        plan = worker.goal.plan if worker is not None else None
+        daemon = self._daemons.key_of(plan) if plan is not None and plan.daemon_model is not None else key
+        path = self._around.store.log_file(daemon)
+        return process_log.read(process_log.copy_of(path, 1) if previous else path, tail=tail, offset=offset)
+
+    # --- what the shared daemons ask for ------------------------------------------------------------------------------
+
+    def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None:
+        """Keep a shared daemon running as planned; `port` is tried first."""
+        goal = self._goal(plan, 0)
+        with self._lock:
+            worker = self._workers.get(key)
+            if self._stopping or (worker is not None and worker.offer(goal)):
+                return
+            self._begin(key, goal, Life(), self._orphans.pop(key, None), port)
+
+    def stop_daemon(self, key: str) -> None:
+        """Have a shared daemon gone."""
+        self.remove(key)
+
+    def daemon_report(self, key: str) -> ProcessReport | None:
+        """Say how a shared daemon is; None where the agent runs none of that key."""
+        worker = self._live().get(key)
+        return worker.report() if worker is not None else None
+
+    def daemon_plan(self, key: str) -> ProcessPlan | None:
+        """Give the plan of a shared daemon that the agent runs."""
+        worker = self._live().get(key)
+        return worker.goal.plan if worker is not None else None
+
+    def daemon_unit(self, key: str) -> Unit | None:
+        """Give the process of a shared daemon."""
+        worker = self._live().get(key)
+        return worker.unit if worker is not None else None
 
     def stop(self, *, keep_processes: bool) -> None:
         """End all workers: with their processes, or without touching them. Returns when that is done."""
         with self._lock:
             self._stopping = True
             workers = list(self._workers.values())
+        # Models leave their daemons before these end.
+        self._end([w for w in workers if not is_daemon_key(w.key)], keep_processes=keep_processes)
+        self._end([w for w in workers if is_daemon_key(w.key)], keep_processes=keep_processes)
+
+    def _end(self, workers: list[Worker], *, keep_processes: bool) -> None:
         for worker in workers:
             if keep_processes:
                 worker.leave()
             else:
                 worker.halt()
-        longest = max((w.goal.plan.stop_grace_s for w in workers), default=0.0) + 15.0
-        deadline = time.monotonic() + longest
+        deadline = time.monotonic() + max((w.longest_stop_s for w in workers), default=0.0) + 15.0
         for worker in workers:
             if not worker.join(max(0.1, deadline - time.monotonic())):
                 _log.warning("Left a process behind", process=worker.key)
@@ -196,12 +223,13 @@ class Supervisor:
     def _goal(self, plan: ProcessPlan, generation: int) -> Goal:
         return Goal(plan, lifecycle.launch_hash(plan, self._around.listening(plan)), generation)
 
-    def _begin(self, key: str, goal: Goal, life: Life, found: Found | None, port: int | None) -> None:
-        handle = None
+    def _begin(self, key: str, goal: Goal, life: Life, found: Found | None, port: int | None) -> Worker:
+        unit: Unit | None = None
         if found is not None:
             life = lifecycle.adopted(life, found.running, now=self._around.clock())
-            handle = found.handle
-            _log.info("Adopted a running process", process=key, pid=handle.pid, port=found.running.port)
-        worker = Worker(key, self._around, goal, life, handle)
+            unit = found.handle or self._launcher.adopt(key, found.plan or goal.plan, found.running)
+            _log.info("Adopted a running process", process=key, pid=unit.pid, port=found.running.port)
+        worker = Worker(key, self._around, self._launcher, goal, life, unit, found.plan if found else None)
         self._workers[key] = worker
         worker.start(port=port)
+        return worker

@@ -40,9 +40,10 @@ class Surroundings:
     admit: Callable[[str, Goal, Mapping[str, str]], Hold | None] = lambda _key, _goal, _paths: None
     """Asked before each start with the paths of the files (`model` and the names of `files`): a Hold says why not yet.
     What it admits counts as taken until the process is gone."""
-    drain: Callable[[str, Goal, int], None] = lambda _key, _goal, _port: None
-    """Called before a serving process is stopped as planned, when clients are already sent elsewhere: returns when no
-    request is under way on the port, or when it has waited long enough."""
+    reserved: Callable[[str], int | None] = lambda _key: None
+    """The memory that an admitted process was counted with."""
+    withdrawn: Callable[[str], bool | None] = lambda _key: None
+    """Whether clients are told not to come to a process any more; None where nobody publishes an endpoint of it."""
     front_port: Callable[[str, ProcessPlan], int | None] = lambda _key, _plan: None
     """The port that clients use instead of the process's own, where a proxy stands before it."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary)

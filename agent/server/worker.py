@@ -1,34 +1,32 @@
-"""One thread that carries one process through its life: asks `lifecycle` for the next step, performs it, feeds it back.
+"""One thread that carries one process through its life: asks `lifecycle` for the next step, has it done, feeds it back.
 
-Started by `agent.server.supervisor`. A download or a slow stop holds up this process only. All I/O of a process is
-here; every decision is in `agent.server.lifecycle`.
+Started by `agent.server.supervisor`. A download or a slow stop holds up this process only. Every decision is in
+`agent.server.lifecycle`; files and starts are in `agent.server.launching`, the wait before a stop in `drain`.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 
 import structlog
 
-from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server import command_line, health, lifecycle, process_log
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server import health, lifecycle, process_log
+from agent.server.daemons.plans import is_daemon_key
+from agent.server.daemons.port import DaemonFailed, DaemonNotReady
+from agent.server.drain import Drained, Draining, drain, timeout_of
 from agent.server.errors import Cancelled, FileError
-from agent.server.flags import spoken
-from agent.server.lifecycle import Do, Goal, Hold, Life, Running, Step
-from agent.server.ports import NoPortFree
-from agent.server.process import Handle, LaunchFailed, Marker, launch
-from agent.server.store import ProcessRecord, RunningRecord
+from agent.server.launching import MODEL, Launcher, NotAdmitted, NotLaunched, files_of, not_ready, rotate
+from agent.server.lifecycle import Do, Goal, Hold, Life, Step
+from agent.server.records import record_of, report_of
 from agent.server.surroundings import Surroundings
+from agent.server.unit import Unit
 
 EXIT_POLL_S = 1.0
 """How long the exit of a process that serves may go unseen."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
-MODEL = "model"
-"""Name of the plan's own file among all its files, and in `argv`."""
 LASTING_BACKOFF_S = 30.0
 """First wait after a failure that only somebody's action ends."""
 
@@ -38,15 +36,27 @@ _log = structlog.get_logger(__name__)
 class Worker:
     """The thread of one process."""
 
-    def __init__(self, key: str, around: Surroundings, goal: Goal, life: Life, handle: Handle | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        around: Surroundings,
+        launcher: Launcher,
+        goal: Goal,
+        life: Life,
+        unit: Unit | None = None,
+        running_plan: ProcessPlan | None = None,
+    ) -> None:
+        """`unit` is what an earlier agent left running, `running_plan` the plan that it was started by, if known."""
         self.key = key
         self._around = around
+        self._launcher = launcher
         self._goal: Goal | None = goal
         self._last_goal = goal
         self._seen_goal = goal
         """The plan that the life below speaks of; a newer one may have been offered since."""
         self._life = life
-        self._handle = handle
+        self._unit = unit
+        self._running_plan = running_plan
         self._port = life.running.port if life.running else None
         self._log_start = 0
         self._progress: tuple[int, int | None] | None = None
@@ -76,7 +86,7 @@ class Worker:
             before, self._goal = self._goal, goal
             if goal is not None:
                 self._last_goal = goal
-            if goal is None or before is None or _files(goal.plan) != _files(before.plan):
+            if goal is None or before is None or files_of(goal.plan) != files_of(before.plan):
                 self._cancel.set()
             if goal is None or before is None or goal.launch_hash != before.launch_hash:
                 self._question.interrupt()
@@ -122,29 +132,18 @@ class Worker:
         return self._last_goal
 
     @property
-    def handle(self) -> Handle | None:
-        """The running process, for measuring."""
-        return self._handle
+    def unit(self) -> Unit | None:
+        """What runs, for measuring."""
+        return self._unit
+
+    @property
+    def longest_stop_s(self) -> float:
+        """How long a stop of this process may take."""
+        return timeout_of(self._running_plan or self._last_goal.plan) + self._last_goal.plan.stop_grace_s
 
     def report(self) -> ProcessReport:
         """Say how the process is."""
-        goal, life = self._seen_goal, self._life
-        progress = self._progress if life.phase is ProcessPhase.DOWNLOADING else None
-        running = life.running
-        return ProcessReport(
-            phase=life.phase,
-            reason=life.reason,
-            message=life.message,
-            observed_generation=goal.generation,
-            pid=running.pid if running else None,
-            port=self._around.front_port(self.key, goal.plan) or (running.port if running else None),
-            address=self._around.address if running else None,
-            restarts=life.restarts,
-            downloaded_bytes=progress[0] if progress else None,
-            total_bytes=progress[1] if progress else None,
-            started_at=running.started_at if running else None,
-            ready=life.phase is ProcessPhase.READY,
-        )
+        return report_of(self.key, self._around, self._seen_goal, self._life, self._progress)
 
     def _run(self) -> None:
         self._say()
@@ -157,7 +156,7 @@ class Worker:
                 self._life = lifecycle.retried(self._life)
             self._seen_goal = goal or self._seen_goal
             self._say()
-            alive = self._handle is not None and self._handle.alive()
+            alive = self._unit is not None and self._unit.alive()
             now, policy = self._around.clock(), self._around.policy
             step = lifecycle.next_step(self._life, goal, alive=alive, now=now, policy=policy, hold=hold)
             try:
@@ -205,7 +204,7 @@ class Worker:
         self._say()
         with self._lock:
             self._cancel = cancel = threading.Event()
-            if self._goal is None or _files(self._goal.plan) != _files(goal.plan):
+            if self._goal is None or files_of(self._goal.plan) != files_of(goal.plan):
                 return
         if self._leaving:
             return
@@ -219,80 +218,54 @@ class Worker:
                 self._say()
 
         try:
-            fetch = self._around.fetch
-            paths = {name: str(fetch(each, on_progress, cancel)) for name, each in _files(goal.plan).items()}
+            paths = self._launcher.fetch(self.key, goal, on_progress, cancel)
         except Cancelled:
             return
         except FileError as failure:
             self._log.warning("Failed to fetch the file", reason=failure.reason.value, error=failure.message)
             # Asking again for a file that is wrong costs the whole download, so that waits longer.
             self._put_off(failure.reason, failure.message, base_s=None if failure.transient else LASTING_BACKOFF_S)
-            return
-        self._life = lifecycle.fetched(self._life, paths.pop(MODEL, None), paths)
+        except DaemonFailed as failure:
+            self._put_off(failure.reason, str(failure))
+        except DaemonNotReady as failure:
+            self._not_launched(not_ready(failure))
+        else:
+            self._life = lifecycle.fetched(self._life, paths.pop(MODEL, None), paths)
 
     def _launch(self, goal: Goal) -> None:
-        around, plan = self._around, goal.plan
-        binary = around.find_binary(plan.argv[0]) if plan.argv else None
-        if binary is None:
-            name = plan.argv[0] if plan.argv else ""
-            self._put_off(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on this host; install it")
-            return
-        model, files = self._life.model_path, dict(self._life.file_paths)
-        hold = around.admit(self.key, goal, {**files, **({MODEL: model} if model else {})})
-        if hold is not None:
-            self._life = lifecycle.refused(self._life, hold, now=around.clock(), policy=around.policy)
-            return
-        log_file = around.store.log_file(self.key)
-        self._rotate(log_file)
-        self._log_start = process_log.size_of(log_file)
         try:
-            port = around.ports.claim(self.key, preferred=self._port)
-            address = around.listening(plan)
-            arguments = command_line.arguments(plan, address=address, port=port, model=model, files=files)
-            if plan.runtime == "llamacpp":
-                arguments = spoken(arguments, around.vocabulary.of(binary))
-            argv = [binary, *arguments]
-            marker = Marker(around.agent_id, self.key, goal.launch_hash, port)
-            self._handle = launch(argv, env=plan.env, log=log_file, marker=marker)
-        except command_line.FileMissing as failure:
-            self._put_off(ProcessReason.PLAN_INVALID, str(failure))
+            launched = self._launcher.launch(self.key, goal, self._life, port=self._port)
+        except (NotAdmitted, NotLaunched) as failure:
+            self._not_launched(failure)
             return
-        except NoPortFree as failure:
-            self._put_off(ProcessReason.LAUNCH_FAILED, str(failure))
-            return
-        except LaunchFailed as failure:
-            self._log.warning("Failed to start the process", error=str(failure))
-            self._put_off(ProcessReason.LAUNCH_FAILED, str(failure))
-            return
-        self._port = port
-        running = Running(
-            pid=self._handle.pid,
-            mark=self._handle.mark,
-            port=port,
-            launch_hash=goal.launch_hash,
-            since=around.clock(),
-            started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            proved=plan.completion_path is None,
-        )
+        running = launched.running
+        self._unit, self._running_plan = launched.unit, goal.plan
+        self._log_start, self._port = launched.log_start, running.port
         self._life = lifecycle.launched(self._life, running)
-        self._log.info("Started the process", pid=running.pid, port=port)
+        self._log.info("Started the process", pid=running.pid, port=running.port)
+
+    def _not_launched(self, failure: NotAdmitted | NotLaunched) -> None:
+        now, policy = self._around.clock(), self._around.policy
+        if isinstance(failure, NotAdmitted):
+            retry_s = failure.retry_s
+            self._life = lifecycle.refused(self._life, failure.hold, now=now, policy=policy, retry_s=retry_s)
+            return
+        if failure.message != self._life.message:
+            self._log.warning("Failed to start the process", reason=failure.reason, error=failure.message)
+        base_s, cap_s = failure.waits_s or (None, None)
+        self._put_off(failure.reason, failure.message, base_s=base_s, cap_s=cap_s)
 
     def _probe(self, goal: Goal) -> None:
         assert self._life.running is not None
         failure = self._question.health(
             self._around.listening(goal.plan), self._life.running.port, goal.plan.health_path
         )
+        if failure is None and self._unit is not None:
+            failure = self._unit.not_yet()
         now, before = self._around.clock(), self._life.phase
         self._life = lifecycle.probed(self._life, goal.plan, failure=failure, now=now, policy=self._around.policy)
         self._log_change(before)
-        self._rotate(self._around.store.log_file(self.key))
-
-    def _rotate(self, log_file: Path) -> None:
-        try:
-            process_log.rotate(log_file)
-        except OSError as error:
-            # A full disk must not take a process down that serves.
-            self._log.warning("Failed to rotate the log", error=str(error))
+        rotate(self._around.store.log_file(self.key))
 
     def _prove(self, goal: Goal) -> None:
         assert self._life.running is not None
@@ -301,7 +274,7 @@ class Worker:
             self._around.listening(goal.plan),
             self._life.running.port,
             goal.plan.completion_path,
-            model=goal.plan.service,
+            model=goal.plan.daemon_model or goal.plan.service,
             timeout_s=COMPLETION_TIMEOUT_S,
         )
         now, before = self._around.clock(), self._life.phase
@@ -313,34 +286,72 @@ class Worker:
             self._log.info("Changed phase", phase=self._life.phase.value, was=before.value, why=self._life.message)
 
     def _bury(self, goal: Goal | None, hold: Hold | None) -> None:
-        assert self._handle is not None
+        assert self._unit is not None
+        assert self._life.running is not None
+        text, reason = self._unit.exit_text(), self._unit.exit_reason
         # The leader is gone; what it started may still hold the port or the memory.
-        self._handle.terminate(grace_s=goal.plan.stop_grace_s if goal else 5.0)
-        text = self._handle.exit_text()
-        wanted = goal is not None and hold is None and self._life.running is not None
-        if wanted and goal is not None and self._life.running and self._life.running.launch_hash == goal.launch_hash:
-            self._crashed(ProcessReason.EXITED, f"`{goal.plan.argv[0]}` {text}")
-        else:
+        self._unit.terminate(grace_s=goal.plan.stop_grace_s if goal else 5.0)
+        self._unit = None
+        if goal is None or hold is not None or self._life.running.launch_hash != goal.launch_hash:
             self._life = lifecycle.stopped(self._life)
-        self._handle = None
+        elif reason == ProcessReason.DAEMON_UNREACHABLE:
+            now, policy = self._around.clock(), self._around.policy
+            self._life = lifecycle.stranded(self._life, reason=reason, message=text, now=now, policy=policy)
+            self._log.warning("Lost the shared daemon", why=text)
+        else:
+            self._crashed(reason, text if goal.plan.daemon_model else f"`{goal.plan.argv[0]}` {text}")
 
     def _terminate(self, goal: Goal | None, hold: Hold | None) -> None:
-        assert self._handle is not None
+        assert self._unit is not None
         cause, message = lifecycle.stop_cause(self._life, goal, hold)
         replacing = cause is None and goal is not None
         reason = cause or (hold.reason if hold else ProcessReason.REPLACING if replacing else "")
-        served = self._life.ready_since is not None
         self._life = lifecycle.stopping(self._life, reason=reason, message=message)
         self._say()
-        if served and cause is None and self._life.running is not None:
-            self._around.drain(self.key, self._seen_goal, self._life.running.port)
-        gentle = self._handle.terminate(grace_s=self._last_goal.plan.stop_grace_s)
-        self._log.info("Stopped the process", pid=self._handle.pid, gently=gentle, why=message or reason)
-        self._handle = None
+        if cause is None and self._life.ready_since is not None and not self._drained(hold):
+            return
+        gentle = self._unit.terminate(grace_s=self._last_goal.plan.stop_grace_s)
+        self._log.info("Stopped the process", pid=self._unit.pid, gently=gentle, why=message or reason)
+        self._unit = None
         if cause is not None:
             self._crashed(cause, message)
         else:
             self._life = lifecycle.stopped(self._life)
+
+    def _drained(self, hold: Hold | None) -> bool:
+        """Wait until its requests have ended. False: the process stays, for the next agent or because it is wanted."""
+        assert self._unit is not None
+        assert self._life.running is not None
+        plan, running = self._running_plan or self._last_goal.plan, self._life.running
+        timeout_s = timeout_of(plan, hold.drain_timeout_s if hold else None)
+        if timeout_s <= 0:
+            return True
+        work = Draining(
+            plan=plan,
+            address=self._around.listening(plan),
+            port=running.port,
+            pid=running.pid,
+            timeout_s=timeout_s,
+            withdrawn=lambda: self._around.withdrawn(self.key),
+            called_off=lambda: self._leaving or self._wanted_again(),
+            alive=self._unit.alive,
+        )
+        outcome = drain(work)
+        if outcome is Drained.CALLED_OFF:
+            if not self._leaving:
+                self._log.info("Kept the process: its plan came back while its requests ended")
+                self._life = lifecycle.kept(self._life)
+            return False
+        if outcome is Drained.TIMED_OUT:
+            self._log.warning("Stops the process although requests may be under way", waited_s=timeout_s)
+        return True
+
+    def _wanted_again(self) -> bool:
+        """Whether the process that is being drained is wanted again just as it is."""
+        goal, running = None if self._halting else self._goal, self._life.running
+        if goal is None or running is None or self._around.holds.of(self.key) is not None:
+            return False
+        return goal.launch_hash == running.launch_hash
 
     def _crashed(self, reason: str, message: str) -> None:
         quote = process_log.last_lines(self._around.store.log_file(self.key), since_byte=self._log_start)
@@ -349,10 +360,10 @@ class Worker:
         self._life = lifecycle.crashed(self._life, reason=reason, message=told, now=now, policy=self._around.policy)
         self._log.warning("Lost the process", reason=reason, why=message, phase=self._life.phase.value)
 
-    def _put_off(self, reason: str, message: str, *, base_s: float | None = None) -> None:
+    def _put_off(self, reason: str, message: str, *, base_s: float | None = None, cap_s: float | None = None) -> None:
         now, policy = self._around.clock(), self._around.policy
         self._life = lifecycle.put_off(
-            self._life, reason=reason, message=message, now=now, policy=policy, base_s=base_s
+            self._life, reason=reason, message=message, now=now, policy=policy, base_s=base_s, cap_s=cap_s
         )
 
     def _forget(self) -> bool:
@@ -361,6 +372,7 @@ class Worker:
                 return False
             # All of it under the lock: a later worker of this key writes only after this one wrote its last.
             self._around.ports.release(self.key)
+            self._launcher.forget(self.key)
             self._life = replace(self._life, phase=ProcessPhase.STOPPED, reason="", message="")
             self._progress = None
             self._say()
@@ -373,23 +385,8 @@ class Worker:
     def _say(self) -> None:
         """Write down and report what changed."""
         life, goal = self._life, self._last_goal
-        running = life.running
-        record = ProcessRecord(
-            plan=goal.plan,
-            generation=goal.generation,
-            restarts=life.restarts,
-            port=self._port,
-            running=RunningRecord(
-                pid=running.pid,
-                mark=running.mark,
-                port=running.port,
-                launch_hash=running.launch_hash,
-                started_at=running.started_at,
-                proved=running.proved,
-            )
-            if running
-            else None,
-        )
+        unwanted = self._goal is None and not self._halting
+        record = record_of(goal, life, port=self._port, running_plan=self._running_plan, unwanted=unwanted)
         try:
             self._around.store.remember(self.key, record)
         except OSError as error:
@@ -398,9 +395,5 @@ class Worker:
         report = self.report()
         if report != self._said:
             self._said = report
-            self._around.on_report(self.key, goal, report)
-
-
-def _files(plan: ProcessPlan) -> dict[str, FilePlan]:
-    """Name all files of a plan."""
-    return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}
+            if not is_daemon_key(self.key):
+                self._around.on_report(self.key, goal, report)

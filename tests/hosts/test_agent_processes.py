@@ -198,18 +198,18 @@ def test_a_removed_process_is_stopped_and_forgotten(host: AgentProcess, llama_se
     client.delete("prod/tiny")
 
 
-def test_a_bad_flag_ends_as_failed_with_the_servers_own_words_while_another_serves(
+def test_a_bad_value_ends_as_failed_with_the_servers_own_words_while_another_serves(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/bad", llama_plan(tiny_model, extra=("--no-such-flag",)))
+    client.put("prod/bad", llama_plan(tiny_model, extra=("--cache-type-k", "no-such-type")))
     client.put("prod/good", llama_plan(tiny_model))
     good = until(client, "prod/good", "Ready")
     crashing = until(client, "prod/bad", "BackingOff")
     assert crashing.reason == "ProcessExited"
     failed = until(client, "prod/bad", "Failed", timeout_s=60)
     assert failed.reason == "CrashLoop"
-    assert "no-such-flag" in failed.message
+    assert "no-such-type" in failed.message
     assert client.get("prod/good").report.pid == good.pid
     client.put("prod/bad", llama_plan(tiny_model))
     until(client, "prod/bad", "Ready")

@@ -13,8 +13,8 @@ from agent.contract import ProcessPlan
 from agent.server import process_log
 from agent.server.ports import NoPortFree, Ports
 from agent.server.process import Handle, LaunchFailed, Marker, inherited_environment, launch, start_mark
+from agent.server.records import found_processes
 from agent.server.store import ProcessRecord, RunningRecord, Store, StoreInUse
-from agent.server.supervisor import found_processes
 
 PLAN = ProcessPlan(host="h", service="s", argv=("x",), service_name="s")
 
@@ -160,7 +160,7 @@ def test_of_several_processes_of_one_key_the_noted_one_wins_and_the_others_are_s
     marker = Marker("id", "ns/a", "h", 18000)
     other, same = Handle(1, "m"), Handle(os.getpid(), start_mark(os.getpid()) or "")
     chosen, surplus = found_processes({"ns/a": noted}, {"ns/a": [(marker, other), (marker, same)]}, now=0.0)
-    assert chosen["ns/a"].handle.pid == os.getpid()
+    assert chosen["ns/a"].running.pid == os.getpid()
     assert surplus == [other]
 
 

@@ -1,0 +1,124 @@
+"""Speaks Ollama's own API (its docs/api.md): version, pull, generate, ps, show. Called by `shared`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from agent.server.daemons.http import Answer, Wire
+from agent.server.daemons.port import DaemonFailed, Progress
+from agent.server.errors import Cancelled
+
+PULL_STALL_S = 120.0
+"""Longest silence of a pull. Ollama says something about each second, but for the verification of a large layer."""
+UNLOAD_TIMEOUT_S = 30.0
+FOREVER = -1
+"""`keep_alive`: the model stays until somebody asks for its place."""
+
+
+class Ollama:
+    """One Ollama server. Safe for use by many threads."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._wire = Wire(address, port)
+
+    def answers(self) -> str | None:
+        """GET /api/version: Ollama has no /health."""
+        try:
+            answer = self._wire.ask("GET", "/api/version")
+        except DaemonFailed as failure:
+            return str(failure)
+        if answer.status == 200 and isinstance(answer.value, dict) and "version" in answer.value:
+            return None
+        return f"what answers at port {self._wire.port} is no Ollama: GET /api/version: {answer.told()}"
+
+    def has(self, model: str) -> bool:
+        answer = self._wire.ask("POST", "/api/show", {"model": model})
+        if answer.status == 404:
+            return False
+        return _good(answer, f"POST /api/show of `{model}`").status == 200
+
+    def pull(self, model: str, on_progress: Progress, cancel: threading.Event) -> None:
+        if self.has(model):
+            return
+        layers: dict[str, tuple[int, int]] = {}
+        succeeded = False
+        stopper = _on_set(cancel, self._wire.interrupt)
+        try:
+            for line in self._wire.lines("/api/pull", {"model": model, "stream": True}, stall_s=PULL_STALL_S):
+                value: Any = line.value
+                if line.status != 200 or not isinstance(value, dict) or value.get("error"):
+                    raise DaemonFailed(f"Ollama could not pull `{model}`: {_words(line)}")
+                if value.get("digest") and isinstance(value.get("total"), int):
+                    layers[str(value["digest"])] = (int(value.get("completed") or 0), int(value["total"]))
+                    on_progress(sum(done for done, _ in layers.values()), sum(total for _, total in layers.values()))
+                succeeded = value.get("status") == "success"
+                if cancel.is_set():
+                    raise Cancelled(f"stopped pulling `{model}`")
+        except DaemonFailed:
+            if cancel.is_set():
+                raise Cancelled(f"stopped pulling `{model}`") from None
+            raise
+        finally:
+            stopper.set()
+        if not succeeded:
+            raise DaemonFailed(f"Ollama stopped pulling `{model}` before it was whole")
+
+    def load(self, model: str, *, timeout_s: float) -> None:
+        """POST /api/generate without a prompt, which only loads."""
+        body = {"model": model, "keep_alive": FOREVER, "stream": False}
+        answer = self._wire.ask("POST", "/api/generate", body, timeout_s=timeout_s)
+        if answer.status == 400 and "does not support generate" in answer.text:
+            # A model that only embeds.
+            embed = {"model": model, "input": "Hi", "keep_alive": FOREVER}
+            answer = self._wire.ask("POST", "/api/embed", embed, timeout_s=timeout_s)
+        _good(answer, f"Ollama could not load `{model}`")
+
+    def loaded(self) -> frozenset[str]:
+        answer = _good(self._wire.ask("GET", "/api/ps"), "GET /api/ps")
+        models = answer.value.get("models") if isinstance(answer.value, dict) else None
+        named = [each.get(part) for each in models or () if isinstance(each, dict) for part in ("name", "model")]
+        return frozenset(canonical(name) for name in named if name)
+
+    def unload(self, model: str) -> None:
+        """Ollama lets requests under way end first."""
+        body = {"model": model, "keep_alive": 0, "stream": False}
+        answer = self._wire.ask("POST", "/api/generate", body, timeout_s=UNLOAD_TIMEOUT_S)
+        if answer.status == 400 and "does not support generate" in answer.text:
+            embed = {"model": model, "input": "", "keep_alive": 0}
+            answer = self._wire.ask("POST", "/api/embed", embed, timeout_s=UNLOAD_TIMEOUT_S)
+        if answer.status != 404:
+            _good(answer, f"Ollama could not unload `{model}`")
+
+    def interrupt(self) -> None:
+        self._wire.interrupt()
+
+
+def canonical(model: str) -> str:
+    """Write a model's name as Ollama lists it: with its tag."""
+    return model if ":" in model.rpartition("/")[2] else f"{model}:latest"
+
+
+def _good(answer: Answer, what: str) -> Answer:
+    if not 200 <= answer.status < 300:
+        raise DaemonFailed(f"{what}: {answer.told()}")
+    return answer
+
+
+def _words(line: Answer) -> str:
+    said = line.value.get("error") if isinstance(line.value, dict) else None
+    return str(said) if said else line.told()
+
+
+def _on_set(event: threading.Event, act: Any) -> threading.Event:
+    """Call `act` once `event` is set, unless what is returned is set before."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            if event.is_set():
+                act()
+                return
+
+    threading.Thread(target=watch, name="pull-cancel", daemon=True).start()
+    return over

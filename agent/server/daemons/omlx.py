@@ -1,0 +1,64 @@
+"""Speaks oMLX's API: an OpenAI-style server that adds the state, the loading and the unloading of models.
+
+Called by `shared`. oMLX serves the subdirectories of its model directory, each under its own name.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from urllib.parse import quote
+
+from agent.server.daemons.http import Wire
+from agent.server.daemons.port import DaemonFailed, Progress
+
+UNLOAD_TIMEOUT_S = 60.0
+
+
+class Omlx:
+    """One oMLX server. Safe for use by many threads."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._wire = Wire(address, port)
+
+    def answers(self) -> str | None:
+        try:
+            answer = self._wire.ask("GET", "/v1/models/status")
+        except DaemonFailed as failure:
+            return str(failure)
+        return None if answer.status == 200 else f"GET /v1/models/status: {answer.told()}"
+
+    def has(self, model: str) -> bool:
+        return any(each.get("id") == model for each in self._status())
+
+    def pull(self, model: str, on_progress: Progress, cancel: threading.Event) -> None:
+        """Fetch nothing: the model's directory is the plan's file."""
+
+    def load(self, model: str, *, timeout_s: float) -> None:
+        """POST …/load; releases without it load a model at its first request, so that is what they get."""
+        answer = self._wire.ask("POST", f"/v1/models/{quote(model, safe='')}/load", {}, timeout_s=timeout_s)
+        if answer.status in (404, 405) and self.has(model):
+            warm_up = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+            answer = self._wire.ask("POST", "/v1/chat/completions", warm_up, timeout_s=timeout_s)
+        if not 200 <= answer.status < 300:
+            raise DaemonFailed(f"oMLX could not load `{model}`: {answer.told()}")
+
+    def loaded(self) -> frozenset[str]:
+        return frozenset(str(each["id"]) for each in self._status() if each.get("loaded") is True and "id" in each)
+
+    def unload(self, model: str) -> None:
+        path = f"/v1/models/{quote(model, safe='')}/unload"
+        answer = self._wire.ask("POST", path, {}, timeout_s=UNLOAD_TIMEOUT_S)
+        # 400: it was not loaded. 404: it is not there at all.
+        if answer.status not in (400, 404) and not 200 <= answer.status < 300:
+            raise DaemonFailed(f"oMLX could not unload `{model}`: {answer.told()}")
+
+    def interrupt(self) -> None:
+        self._wire.interrupt()
+
+    def _status(self) -> list[dict[str, Any]]:
+        answer = self._wire.ask("GET", "/v1/models/status")
+        models = answer.value.get("models") if isinstance(answer.value, dict) else None
+        if answer.status != 200 or not isinstance(models, list):
+            raise DaemonFailed(f"GET /v1/models/status: {answer.told()}")
+        return [each for each in models if isinstance(each, dict)]

@@ -1,0 +1,296 @@
+"""Keeps the shared daemons of a host and the models in them: finds or starts a daemon, loads a model, lets go of both.
+
+Called by `agent.server.launching`. A daemon that the agent started is a process like any other, with a worker, a log,
+back-off and adoption of its own (`agent.server.supervisor` keeps it); it is stopped when no model needs it for a while.
+One that somebody else started is used and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server.daemons import plans
+from agent.server.daemons.ollama import Ollama, canonical
+from agent.server.daemons.omlx import Omlx
+from agent.server.daemons.plans import DaemonPlan
+from agent.server.daemons.port import DaemonFailed, DaemonNotReady, ModelDaemon, Progress
+from agent.server.lifecycle import Running
+from agent.server.process import Usage
+from agent.server.surroundings import Surroundings
+from agent.server.unit import Unit
+
+LINGER_S = 20.0
+"""How long a daemon without a model is kept: a changed plan unloads and loads again."""
+
+_log = structlog.get_logger(__name__)
+
+
+class DaemonKeeper(Protocol):
+    """Who runs the daemons: the supervisor."""
+
+    def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None: ...
+
+    def stop_daemon(self, key: str) -> None: ...
+
+    def daemon_report(self, key: str) -> ProcessReport | None: ...
+
+    def daemon_plan(self, key: str) -> ProcessPlan | None: ...
+
+    def daemon_unit(self, key: str) -> Unit | None: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A daemon that takes models now."""
+
+    key: str
+    address: str
+    port: int
+    unit: Unit | None
+    """Its process; None where somebody else runs it."""
+
+
+class SharedDaemons:
+    """All shared daemons of one agent. Safe for use by many threads."""
+
+    def __init__(self, around: Surroundings, keeper: DaemonKeeper, *, linger_s: float = LINGER_S) -> None:
+        self._around = around
+        self._keeper = keeper
+        self._linger_s = linger_s
+        self._users: dict[str, dict[str, str]] = {}
+        """Model by process, by daemon."""
+        self._lock = threading.Lock()
+
+    def pull(self, key: str, plan: ProcessPlan, on_progress: Progress, cancel: threading.Event) -> None:
+        """Have the daemon fetch the model. Raises DaemonNotReady, DaemonFailed, Cancelled."""
+        assert plan.daemon_model is not None
+        place = self.ensure(key, plan, None)
+        # Until it is loaded, too, the daemon is needed.
+        self._use(place.key, key, plan.daemon_model)
+        _api(plan.runtime, place.address, place.port).pull(plan.daemon_model, on_progress, cancel)
+
+    def ensure(self, key: str, plan: ProcessPlan, model_path: str | None) -> Place:
+        """Give a daemon that takes the model now. Raises DaemonNotReady, having done what it can to bring one up."""
+        assert plan.daemon_model is not None
+        address = self._around.listening(plan)
+        wanted = self._planned(plan)
+        if wanted.models is not None and model_path is not None:
+            self._link(wanted, key, plan.daemon_model, Path(model_path))
+        report = self._keeper.daemon_report(wanted.key)
+        if report is None:
+            foreign = self._foreign(plan, wanted, address)
+            if foreign is not None:
+                return foreign
+            _log.info("Starting a shared daemon", daemon=wanted.key)
+            self._keeper.run_daemon(wanted.key, wanted.plan, wanted.port)
+            raise DaemonNotReady(f"{plan.runtime} is being started", soon=True)
+        if report.phase is not ProcessPhase.READY or report.port is None:
+            if report.reason == ProcessReason.RUNTIME_MISSING:
+                # Nothing is lost by it, and whoever is started by hand meanwhile is found.
+                self._keeper.stop_daemon(wanted.key)
+                raise DaemonNotReady(report.message, reason=report.reason)
+            if report.reason == ProcessReason.RUNTIME_TOO_OLD:
+                raise DaemonNotReady(report.message, reason=report.reason)
+            told = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
+            raise DaemonNotReady(f"{plan.runtime} is not ready ({told})", soon=True)
+        if wanted.models is not None and model_path is not None:
+            self._see(wanted, plan, Place(wanted.key, address, report.port, None))
+        return Place(wanted.key, address, report.port, self._keeper.daemon_unit(wanted.key))
+
+    def load(self, key: str, plan: ProcessPlan, place: Place) -> DaemonUnit:
+        """Begin to load the model; what is returned tells when it is there."""
+        unit = self._unit(key, plan, place)
+        unit.begin(timeout_s=plan.startup_timeout_s)
+        return unit
+
+    def adopt(self, key: str, plan: ProcessPlan, running: Running) -> DaemonUnit:
+        """Take over a model that an earlier agent loaded."""
+        wanted = self._planned(plan)
+        process = self._keeper.daemon_unit(wanted.key) if running.pid else None
+        return self._unit(key, plan, Place(wanted.key, self._around.listening(plan), running.port, process))
+
+    def key_of(self, plan: ProcessPlan) -> str:
+        """Name the daemon that a model needs."""
+        return self._planned(plan).key
+
+    def stop_unused(self, key: str) -> None:
+        """Stop a daemon unless something uses it within a while; called also for one that was adopted."""
+
+        def look() -> None:
+            time.sleep(self._linger_s)
+            with self._lock:
+                used = bool(self._users.get(key))
+            # A model that comes in this moment finds the daemon gone and has it started again.
+            if not used:
+                self._keeper.stop_daemon(key)
+
+        threading.Thread(target=look, name=f"linger-{key}", daemon=True).start()
+
+    def release(self, daemon: str, key: str) -> bool:
+        """Note that a process needs its model no more; tell whether nobody else uses that model."""
+        with self._lock:
+            models = self._users.get(daemon, {})
+            model = models.pop(key, None)
+            last = model not in models.values()
+            empty = not models
+            if empty:
+                self._users.pop(daemon, None)
+        if empty and self._keeper.daemon_report(daemon) is not None:
+            self.stop_unused(daemon)
+        return last
+
+    def forget(self, key: str) -> None:
+        """Strike off a process that is gone for good."""
+        with self._lock:
+            using = [daemon for daemon, models in self._users.items() if key in models]
+        for daemon in using:
+            self.release(daemon, key)
+
+    def _use(self, daemon: str, key: str, model: str) -> None:
+        with self._lock:
+            self._users.setdefault(daemon, {})[key] = canonical(model)
+
+    def _unit(self, key: str, plan: ProcessPlan, place: Place) -> DaemonUnit:
+        assert plan.daemon_model is not None
+        self._use(place.key, key, plan.daemon_model)
+        api = _api(plan.runtime, place.address, place.port)
+        return DaemonUnit(api, plan.daemon_model, place, lambda: self.release(place.key, key))
+
+    def _planned(self, plan: ProcessPlan) -> DaemonPlan:
+        store, address = self._around.store.root, self._around.address
+        return plans.daemon_of(plan, store=store, address=address, environment=os.environ)
+
+    def _foreign(self, plan: ProcessPlan, wanted: DaemonPlan, address: str) -> Place | None:
+        """Look for a daemon that somebody else runs. Raises DaemonNotReady for one that only this machine reaches."""
+        if not wanted.may_be_foreign or wanted.port is None:
+            return None
+        if _api(plan.runtime, address, wanted.port).answers() is None:
+            return Place(wanted.key, address, wanted.port, None)
+        if address != "127.0.0.1" and _api(plan.runtime, "127.0.0.1", wanted.port).answers() is None:
+            raise DaemonNotReady(
+                f"{plan.runtime} runs on this host and listens on loopback only, where the cluster cannot reach it: "
+                f"set {plans.OLLAMA_HOST}={plans.listening_address(address)}:{wanted.port} for it, or end it and let "
+                "the agent start one"
+            )
+        return None
+
+    def _link(self, wanted: DaemonPlan, key: str, model: str, directory: Path) -> None:
+        """Put the model's directory where the daemon looks. Raises DaemonNotReady."""
+        assert wanted.models is not None
+        link = wanted.models / model
+        try:
+            wanted.models.mkdir(parents=True, exist_ok=True)
+            if link.is_symlink() and link.readlink() == directory:
+                return
+            with self._lock:
+                others = [each for each, used in self._users.get(wanted.key, {}).items() if each != key]
+                taken = any(self._users[wanted.key][each] == canonical(model) for each in others)
+            if taken:
+                why = f"another service of this host serves another model by the name `{model}`"
+                raise DaemonNotReady(why, reason=ProcessReason.PLAN_INVALID)
+            link.unlink(missing_ok=True)
+            link.symlink_to(directory, target_is_directory=True)
+        except OSError as error:
+            raise DaemonNotReady(f"{link}: {error.strerror or error}", reason=ProcessReason.LAUNCH_FAILED) from error
+
+    def _see(self, wanted: DaemonPlan, plan: ProcessPlan, place: Place) -> None:
+        """Make sure that the daemon knows the model: it looks for models at its start. Raises DaemonNotReady."""
+        model = str(plan.daemon_model)
+        try:
+            if _api(plan.runtime, place.address, place.port).has(model):
+                return
+        except DaemonFailed as failure:
+            raise DaemonNotReady(str(failure), soon=True) from failure
+        current = self._keeper.daemon_plan(wanted.key) or wanted.plan
+        known = set(filter(None, current.env.get(plans.MODELS_KNOWN, "").split(",")))
+        if model in known:
+            why = f"{plan.runtime} finds no model in {wanted.models}/{model}: it needs config.json and MLX weights"
+            raise DaemonNotReady(why, reason=ProcessReason.MODEL_LOAD_FAILED)
+        env = {**current.env, plans.MODELS_KNOWN: ",".join(sorted({*known, model}))}
+        _log.info("Starting a shared daemon again, so that it sees a model", daemon=wanted.key, model=model)
+        self._keeper.run_daemon(wanted.key, wanted.plan.model_copy(update={"env": env}), place.port)
+        raise DaemonNotReady(f"{plan.runtime} starts again to see `{model}`", soon=True)
+
+
+class DaemonUnit:
+    """One process's model in a shared daemon."""
+
+    def __init__(self, api: ModelDaemon, model: str, place: Place, release: Release) -> None:
+        self._api = api
+        self._model = model
+        self._release = release
+        self._process = place.unit
+        self._loading = threading.Event()
+        self._failure: DaemonFailed | None = None
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def mark(self) -> str:
+        return self._process.mark if self._process is not None else ""
+
+    @property
+    def exit_reason(self) -> str:
+        return ProcessReason.DAEMON_UNREACHABLE if self._failure is None else self._failure.reason
+
+    def begin(self, *, timeout_s: float) -> None:
+        """Load the model, in a thread of its own: it may take minutes, and the worker must stay awake."""
+        self._loading.set()
+        threading.Thread(target=self._load, args=(timeout_s,), name=f"load-{self._model}", daemon=True).start()
+
+    def alive(self) -> bool:
+        return self._failure is None and (self._process is None or self._process.alive())
+
+    def exit_text(self) -> str:
+        return str(self._failure) if self._failure is not None else "its shared daemon ended"
+
+    def not_yet(self) -> str | None:
+        return f"`{self._model}` is being loaded" if self._loading.is_set() else None
+
+    def terminate(self, *, grace_s: float) -> bool:  # noqa: ARG002 - the daemon has its own patience
+        """Unload the model, unless another service uses it too."""
+        self._ended = True
+        if self._loading.is_set():
+            self._api.interrupt()
+        last = self._release()
+        if not last or not (self._process is None or self._process.alive()):
+            return True
+        try:
+            self._api.unload(self._model)
+        except DaemonFailed as failure:
+            _log.warning("Failed to unload a model", model=self._model, error=str(failure))
+            return False
+        return True
+
+    def usage(self) -> Usage | None:
+        return None
+
+    def _load(self, timeout_s: float) -> None:
+        try:
+            self._api.load(self._model, timeout_s=timeout_s)
+        except DaemonFailed as failure:
+            if not self._ended:
+                self._failure = failure
+        finally:
+            self._loading.clear()
+
+
+class Release(Protocol):
+    """Takes note that a unit ended; tells whether its model is nobody else's."""
+
+    def __call__(self) -> bool: ...
+
+
+def _api(runtime: str, address: str, port: int) -> ModelDaemon:
+    return Ollama(address, port) if runtime == "ollama" else Omlx(address, port)
