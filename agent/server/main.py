@@ -19,9 +19,14 @@ from agent.server import host_facts
 from agent.server.download import download
 from agent.server.errors import FileError
 from agent.server.host_facts import Binaries
-from agent.server.host_lease import HostLease
+from agent.server.host_lease import RENEW_S, HostLease
+from agent.server.host_object import HostObject
+from agent.server.host_wishes import HostWishes, Wishes
 from agent.server.http_api import Api, HttpApi
 from agent.server.lifecycle import Goal
+from agent.server.memory.budget import MemoryWishes
+from agent.server.memory.host_memory import HostMemory, MemorySettings
+from agent.server.memory.metrics import MemoryMetrics
 from agent.server.metrics import AgentMetrics
 from agent.server.plan_watch import PlanWatch
 from agent.server.ports import COUNT, FIRST, Ports
@@ -63,10 +68,14 @@ class AgentSettings:
     """Where an engine's binary is; asked before PATH."""
     first_port: int = FIRST
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Given to the Host object that the agent makes where there is none."""
+    heartbeat_s: float = RENEW_S
+    """How often the host's Lease is renewed; it lasts 2.4 times as long."""
     store_size_bytes: int | None = None
     """Most that downloaded models may take on disk; None: what the disk has."""
     credentials: Path | None = None
     """Directory or file of what proves to sources that this host may read them; None: the agent's environment."""
+    memory: MemorySettings = field(default_factory=MemorySettings)
 
 
 class Agent:
@@ -85,11 +94,16 @@ class Agent:
         self._supervisor: Supervisor | None = None
         self._watch: PlanWatch | None = None
         self._lease: HostLease | None = None
+        self._host: HostObject | None = None
+        self.wishes = HostWishes()
+        """What the Host object says; kept current."""
         self._http: HttpApi | None = None
         self.space = StoreSpace(settings.store, lambda: named_by(self._store.records().values(), settings.store))
         """The room that models take; its limit may be set at any time."""
         self.space.limit_bytes = settings.store_size_bytes
         self.usage: UsageSampler | None = None
+        self.memory = HostMemory(settings.memory, find_binary=self._binaries.find)
+        """Budget, admission, turns and pressure."""
 
     @property
     def http_port(self) -> int | None:
@@ -117,8 +131,10 @@ class Agent:
                     host=settings.host,
                     namespace=settings.system_namespace,
                     holder=agent_id,
-                    facts=self.facts,
                     on_lost=self._on_lost,
+                    catch_up=self._catch_up,
+                    on_back=self._on_back,
+                    renew_s=settings.heartbeat_s,
                 )
                 try:
                     self._lease.acquire()
@@ -139,8 +155,11 @@ class Agent:
             fetch=self._fetch,
             find_binary=self._binaries.find,
             on_report=self._on_report,
+            admit=self.memory.admit,
+            reserved=self.memory.reserved,
         )
         supervisor = self._supervisor = Supervisor(around)
+        self.memory.attach(supervisor)
         self.usage = UsageSampler(self._store.records, around.listening)
         if self._client is not None:
             self._watch = PlanWatch(
@@ -150,23 +169,45 @@ class Agent:
                 address=settings.address,
                 version=host_facts.agent_version(),
                 namespaces=settings.namespaces,
+                may_speak=self._may_speak,
             )
+            self._host = HostObject(
+                self._client,
+                host=settings.host,
+                labels=settings.labels,
+                wishes=self.wishes,
+                facts=self.facts,
+                reports=supervisor.reports,
+                usage=self.usage.usage,
+                may_speak=self._may_speak,
+            )
+            self.wishes.on_change.append(self._heed)
+            self.memory.on_pressure.append(lambda _level: self._touch_host())
         if settings.http_port >= 0:
             api = Api(
                 supervisor=supervisor,
-                metrics=AgentMetrics(supervisor.reports, self.usage, host=settings.host, space=self.space),
+                metrics=AgentMetrics(
+                    supervisor.reports,
+                    self.usage,
+                    host=settings.host,
+                    space=self.space,
+                    collectors=(MemoryMetrics(self.memory),),
+                ),
                 facts=self.facts,
                 token=self._store.token,
                 is_ready=lambda: self._watch is None or self._watch.has_synced,
                 takes_plans=self._watch is None,
             )
             self._http = HttpApi(api, port=settings.http_port)
+        self.memory.start()
         supervisor.start()
         if self._watch is not None:
             self._watch.start()
         else:
             # Here the written plan is the plan: what no record names was to be removed.
             supervisor.keep_only(supervisor.plans())
+        if self._host is not None:
+            self._host.start()
         if self._lease is not None:
             self._lease.start()
         if self._http is not None:
@@ -175,11 +216,18 @@ class Agent:
 
     def facts(self) -> HostFacts:
         """Describe this host."""
-        return host_facts.measure(
+        measured = host_facts.measure(
             host=self.settings.host,
             address=self.settings.address,
             binaries=self._binaries,
             labels=self.settings.labels,
+        )
+        return measured.model_copy(
+            update={
+                "accelerators": self.memory.accelerators,
+                "memory_budget_bytes": self.memory.budget.bytes,
+                "memory_pressure": self.memory.pressure,
+            }
         )
 
     def request_stop(self) -> None:
@@ -202,19 +250,57 @@ class Agent:
                 self._watch.publisher.withdraw()
             else:
                 self._watch.publisher.stop(last_words=False)
+        self.memory.stop()
         if self._supervisor is not None:
             self._supervisor.stop(keep_processes=keep)
         if self._watch is not None and speak:
             self._watch.publisher.stop(last_words=True)
+        if self._host is not None:
+            self._host.stop(farewell=speak)
         if self._lease is not None:
             self._lease.stop(release=speak)
         if self._http is not None:
             self._http.stop()
         self._store.close()
 
-    def _on_report(self, key: str, _goal: Goal, _report: ProcessReport) -> None:
+    def _on_report(self, key: str, _goal: Goal, report: ProcessReport) -> None:
+        self.memory.on_report(key, report)
         if self._watch is not None:
             self._watch.publisher.touch(key)
+        self._touch_host()
+
+    def _touch_host(self) -> None:
+        if self._host is not None:
+            self._host.touch()
+
+    def _may_speak(self) -> bool:
+        return self._lease is None or self._lease.is_trusted
+
+    def _catch_up(self) -> bool:
+        return self._watch is not None and self._watch.catch_up()
+
+    def _on_back(self) -> None:
+        if self._watch is not None:
+            self._watch.publisher.start_over()
+        if self._host is not None:
+            self._host.start_over()
+
+    def _heed(self, wishes: Wishes) -> None:
+        """Do as the Host object says; runs in the thread of its watch."""
+        self.memory.wish(
+            MemoryWishes(
+                budget_bytes=wishes.memory_budget_bytes,
+                fraction=wishes.memory_fraction,
+                warning=wishes.pressure_warning,
+                critical=wishes.pressure_critical,
+                eviction=wishes.eviction,
+            )
+        )
+        limit = wishes.store_bytes if wishes.store_bytes is not None else self.settings.store_size_bytes
+        if limit != self.space.limit_bytes:
+            self.space.limit_bytes = limit
+            threading.Thread(target=self._sweep_store, name="store-sweep", daemon=True).start()
+        self._touch_host()
 
     def _on_lost(self, why: str) -> None:
         self._lost = why
