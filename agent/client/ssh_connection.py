@@ -89,7 +89,7 @@ class SshConnection:
             self._judge_sudo(said, what or redacted(argv))
         return said
 
-    def http(self, address: str, port: int, timeout: float) -> http.client.HTTPConnection:
+    def http(self, address: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection:
         """Make an HTTP connection that leads through SSH to a port as the host itself sees it."""
         return _Tunnelled(self, address, port, timeout)
 

@@ -54,7 +54,8 @@ def own_keys(lines: Iterable[str]) -> KnownHosts:
 
     Raises KnownHostsInvalid for a line that is neither, and where no key is left.
     """
-    keys, revoked = [], []
+    keys: list[HostKey] = []
+    revoked: list[HostKey] = []
     for line in lines:
         parsed = _parse(line)
         if parsed is None:
@@ -72,7 +73,8 @@ def keys_in_file(text: str, address: str, port: int) -> KnownHosts:
     Lines that cannot be read are passed over, as OpenSSH does. Raises KnownHostsInvalid where no line is the host's.
     """
     name = address.lower() if port == 22 else f"[{address.lower()}]:{port}"
-    keys, revoked = [], []
+    keys: list[HostKey] = []
+    revoked: list[HostKey] = []
     for line in text.splitlines():
         try:
             parsed = _parse(line)

@@ -9,15 +9,23 @@ import contextlib
 import http.client
 import json
 import socket
-from typing import Any
+from typing import Any, Protocol
 
 HEALTH_TIMEOUT_S = 3.0
+
+
+class Connect(Protocol):
+    """Makes an HTTP connection, which dials at the first request."""
+
+    def __call__(self, host: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection: ...
 
 
 class Question:
     """Asks one process, one question at a time; another thread may interrupt. Answers None, or what is wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Connect = http.client.HTTPConnection) -> None:
+        """`connect(address, port, timeout=…)` makes the way to the process, which may lead through SSH."""
+        self._connect = connect
         self._connection: http.client.HTTPConnection | None = None
 
     def health(self, address: str, port: int, path: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> str | None:
@@ -39,6 +47,10 @@ class Question:
             return None
         return _told(f"POST {path}", address, port, status, body)
 
+    def get(self, address: str, port: int, path: str, *, timeout_s: float) -> tuple[int, bytes]:
+        """GET a path and give status and body; status 0 with the cause as body when no answer came."""
+        return self._ask("GET", address, port, path, None, timeout_s)
+
     def interrupt(self) -> None:
         """Make a question that waits for its answer fail now. Safe from any thread."""
         connection = self._connection
@@ -52,7 +64,7 @@ class Question:
         self, method: str, address: str, port: int, path: str, body: dict[str, Any] | None, timeout_s: float
     ) -> tuple[int, bytes]:
         """Make one request; status 0 with the cause as body when no answer came."""
-        self._connection = connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
+        self._connection = connection = self._connect(address, port, timeout=timeout_s)
         try:
             payload = json.dumps(body).encode() if body is not None else None
             headers = {"Content-Type": "application/json"} if payload else {}

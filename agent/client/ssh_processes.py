@@ -1,0 +1,466 @@
+"""All processes of one host over SSH: looks, and takes for each the next step towards its plan. One thread at a time.
+
+`advance` never waits for what takes long (a download, a drain, a start): it is called again, and goes on from what the
+host shows. Called by `ssh_host` and by `automation.hosts.ssh_worker`; calls `ssh_steps`, `ssh_life`, `ssh_fetch`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from agent.client import ssh_life, ssh_look
+from agent.client.port import HostRefused
+from agent.client.ssh_connection import SshConnection
+from agent.client.ssh_errors import CommandRefused, SudoRefused
+from agent.client.ssh_facts import SCRIPT, FactsIncomplete, read_facts
+from agent.client.ssh_fetch import Fetcher, FileState
+from agent.client.ssh_layout import (
+    PORTS_SCRIPT,
+    Layout,
+    LayoutInvalid,
+    NoPortFree,
+    Record,
+    choose_port,
+    read_ports,
+)
+from agent.client.ssh_life import Do, Life
+from agent.client.ssh_look import Seen
+from agent.client.ssh_machine import SshMachine
+from agent.client.ssh_steps import (
+    Place,
+    Started,
+    file_steps,
+    files_of,
+    hash_of,
+    removal_steps,
+    service_of,
+    unit_steps,
+    written_steps,
+)
+from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server.command_line import FileMissing
+from agent.server.drain import timeout_of, verdict
+from agent.server.engines import SHARED, idle_questions
+from agent.server.health import Question
+from agent.server.source_policy import SourcePolicy
+from agent.steps.service import NotExpressible, Service
+from agent.steps.step import Outcome, State, Step, run_steps
+
+ASK_TIMEOUT_S = 3.0
+COMPLETION_TIMEOUT_S = 60.0
+RUNTIME_AGAIN_S = 60.0
+"""How often a host without a wanted engine is asked for it anew."""
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_LAST_WORDS = 'tail -n 12 -- "$1" 2>/dev/null || tail -n 12 -- "$1.1" 2>/dev/null || exit 0'
+
+
+class NotNow(HostRefused):
+    """A process cannot be brought into being now; why, in the words of a report."""
+
+
+class SshProcesses:
+    """The processes of one host. Every method may raise HostError; it then can be called again."""
+
+    def __init__(
+        self,
+        connection: SshConnection,
+        *,
+        host: str,
+        address: str = "",
+        policy: SourcePolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`address` is what reports say: where clients find the processes; empty: the host's own end of the connection.
+
+        `policy` None lets plans name any source.
+        """
+        self.host = host
+        self._connection = connection
+        self._address = address
+        self._policy = policy
+        self._clock = clock
+        self._machine = SshMachine(connection)
+        self._place: Place | None = None
+        self._place_of = -1
+        self._facts_at = 0.0
+        self._fetcher: Fetcher | None = None
+        self._flags: dict[str, frozenset[str]] = {}
+        self._lives: dict[str, Life] = {}
+        self._in_order: dict[str, str] = {}
+        """By key the unit's mark, of those whose steps were all found in order."""
+        self._started: dict[str, tuple[str, str]] = {}
+        self._retrying: set[str] = set()
+        """Keys whose failed fetch was begun again after its back-off."""
+        self._question = Question(connection.http)
+
+    # What is there
+
+    def facts(self) -> HostFacts:
+        """Say what the host is."""
+        place = self.place()
+        address = self._address or place.facts.address
+        return place.facts.of_host(self.host, address, _version())
+
+    def place(self, *, anew: bool = False) -> Place:
+        """Ask what the host is, once for each connection."""
+        if self._place is None or anew or self._place_of != self._connection.opened:
+            target = self._connection.target
+            text = self._connection.shell(SCRIPT, what="asking what the host is", timeout_s=90.0)
+            try:
+                facts = read_facts(text)
+                layout = Layout.of(target.store, facts.home)
+            except (FactsIncomplete, LayoutInvalid) as error:
+                raise HostRefused("HostUnsuitable", f"{target.server.name}: {error}") from error
+            if not facts.address:
+                raise HostRefused("HostUnsuitable", f"{target.server.name} did not tell its address (SSH_CONNECTION)")
+            self._place = Place(facts, self._machine.facts, layout, target.sudo)
+            self._place_of = self._connection.opened
+            self._fetcher = Fetcher(self._connection, layout, self._policy)
+            self._flags.clear()
+            self._in_order.clear()
+            self._facts_at = self._clock()
+        return self._place
+
+    def look(self) -> dict[str, Seen]:
+        """Look at all processes by one command."""
+        place = self.place()
+        arguments = [place.layout.root, place.facts.init or "systemd", "user" if place.own_user else "system"]
+        text = self._connection.shell(ssh_look.SCRIPT, what="looking at the processes", arguments=arguments)
+        seen, _unread = ssh_look.read_processes(text)
+        for gone in set(self._lives) - set(seen):
+            if not self._lives[gone].wait_until:
+                del self._lives[gone]
+        return seen
+
+    # What would change
+
+    def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
+        """Say what `advance` or `remove` would do, step by step. Touches nothing."""
+        place, seen = self.place(), self.look()
+        if plan is None:
+            return run_steps(removal_steps(key, place), self._machine, dry_run=True)
+        record = self._record(key, plan, 0, seen)
+        before = seen.get(key)
+        if before is not None:
+            record = record.model_copy(update={"generation": before.record.generation})
+        return run_steps(self._all_steps(record, place, before), self._machine, dry_run=True)
+
+    def _all_steps(self, record: Record, place: Place, seen: Seen | None) -> list[Step]:
+        service = self._service(record, place)
+        assert self._fetcher is not None
+        return [
+            *written_steps(record, place),
+            *file_steps(record.plan, self._fetcher),
+            *unit_steps(service, place),
+            Started(service, place, seen),
+        ]
+
+    # What is done
+
+    def write(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
+        """Write a plan down on the host, if it is another, and keep its port."""
+        before = seen.get(key)
+        record = self._record(key, plan, generation, seen)
+        if before is not None and before.record == record:
+            return record
+        self._take(written_steps(record, self.place()))
+        return record
+
+    def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> ProcessReport:
+        """Take the next step towards a plan, and say how the process is. `seen` is of this moment."""
+        life, now = self._lives.get(key, Life()), self._clock()
+        try:
+            place, before = self.place(), seen.get(key)
+            wanted = hash_of(plan, place.facts.address)
+            self._check(plan)
+            record = self.write(key, plan, generation, seen)
+            if before is not None and before.runs:
+                life = ssh_life.noticed(life, before, now=now)
+            do = ssh_life.next_do(before, life, plan, wanted, now=now)
+            if do is Do.WATCH and before is not None:
+                life = self._watch(record, place, before, life)
+                return self._report(record, before, self._keep(key, life), wanted)
+            if do in (Do.PREPARE, Do.DRAIN, Do.RESTART):
+                return self._bring_about(do, record, place, before, life, wanted)
+            return self._report(record, before, self._keep(key, life), wanted)
+        except (NotNow, CommandRefused, SudoRefused) as error:
+            failed = error if isinstance(error, NotNow) else NotNow(ProcessReason.LAUNCH_FAILED, error.message)
+            self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
+            return _told(ProcessPhase.BACKING_OFF, failed.reason, failed.message, generation)
+
+    def remove(self, key: str, seen: dict[str, Seen]) -> ProcessReport | None:
+        """Take the next step towards no such process; None when it is gone."""
+        place, before = self.place(), seen.get(key)
+        if before is None:
+            self._forget(key)
+            return None
+        life, now = self._lives.get(key, Life()), self._clock()
+        if now < life.wait_until and life.reason:
+            return _told(ProcessPhase.STOPPING, life.reason, life.message, before.record.generation)
+        if not before.record.removing:
+            marked = before.record.model_copy(update={"removing": True})
+            self._take(written_steps(marked, place))
+        if before.runs:
+            life, done = self._drain(before, place, life)
+            self._keep(key, life)
+            if not done:
+                return _told(ProcessPhase.STOPPING, "", "", before.record.generation)
+        try:
+            self._take(removal_steps(key, place))
+        except NotNow as failed:
+            self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
+            return _told(ProcessPhase.STOPPING, failed.reason, failed.message, before.record.generation)
+        self._forget(key)
+        return None
+
+    def observe(self, key: str, seen: Seen) -> ProcessReport:
+        """Say how a process is, without a step towards anything."""
+        record, place = seen.record, self.place()
+        wanted = hash_of(record.plan, place.facts.address)
+        life = self._lives.get(key, Life())
+        if record.removing:
+            return _told(ProcessPhase.STOPPING, "", "", record.generation)
+        if seen.runs and seen.launch == wanted:
+            life = ssh_life.noticed(life, seen, now=self._clock())
+            if life.proved:
+                failure = self._question.health(
+                    place.facts.address, record.port, record.plan.health_path, timeout_s=ASK_TIMEOUT_S
+                )
+                if failure is not None:
+                    life = replace(life, failures=ssh_life.UNHEALTHY_AFTER, told=failure)
+        return self._report(record, seen, life, wanted)
+
+    # Parts
+
+    def _bring_about(
+        self, do: Do, record: Record, place: Place, before: Seen | None, life: Life, wanted: str
+    ) -> ProcessReport:
+        key = record.key
+        fetching = self._fetch(record)
+        if fetching is not None:
+            self._keep(key, life)
+            report = self._report(record, before, life, wanted) if before is not None else None
+            # What runs by the plan before goes on until all is there for the new one.
+            return _downloading(fetching, record.generation, report, still_serves=life.ready)
+        service = self._service(record, place)
+        if do is Do.DRAIN and before is not None:
+            life, done = self._drain(before, place, life)
+            self._keep(key, life)
+            if not done:
+                return _told(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
+        elif do is Do.PREPARE:
+            record = self._with_free_port(record)
+            service = self._service(record, place)
+        started = Started(service, place, before if do is not Do.RESTART else None)
+        self._take([*written_steps(record, place), *unit_steps(service, place), started])
+        self._in_order[key] = service.mark
+        self._keep(key, Life())
+        return _told(ProcessPhase.STARTING, "", "", record.generation)
+
+    def _watch(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
+        self._tend(record, place)
+        plan, now = record.plan, self._clock()
+        life = replace(life, attempts=0, reason="", message="", wait_until=0.0, draining_since=None, quiet=0)
+        if now < life.probe_at:
+            return life
+        address = place.facts.address
+        failure = self._question.health(address, record.port, plan.health_path, timeout_s=ASK_TIMEOUT_S)
+        life = ssh_life.checked(life, plan, failure, now=self._clock())
+        if failure is None and not life.ready and plan.completion_path is not None:
+            failure = self._question.completion(
+                address, record.port, plan.completion_path, model=plan.service, timeout_s=COMPLETION_TIMEOUT_S
+            )
+            life = ssh_life.proved(life, failure, now=self._clock())
+        if life.ready and seen.proved != seen.start:
+            path = place.layout.proved(record.key)
+            self._machine.write(path, f"{seen.start}\n".encode(), mode=0o600)
+        return life
+
+    def _tend(self, record: Record, place: Place) -> None:
+        """Bring unit and files of a running process in order once, without a restart."""
+        if record.key in self._in_order:
+            return
+        try:
+            service = self._service(record, place)
+            self._take([*written_steps(record, place), *unit_steps(service, place)])
+            self._in_order[record.key] = service.mark
+        except NotNow:
+            # It serves; what is wrong with its unit is told when it has to be started again.
+            self._in_order[record.key] = ""
+
+    def _fetch(self, record: Record) -> FileState | None:
+        """Have all files on the host; gives the one that is not there yet."""
+        assert self._fetcher is not None
+        for plan in files_of(record.plan).values():
+            refused = self._fetcher.refusal(plan)
+            if refused is not None:
+                raise NotNow(*refused)
+            state = self._fetcher.state(plan)
+            if state.there:
+                wrong = self._fetcher.verify_local(plan, state.path)
+                if wrong is not None:
+                    raise NotNow(*wrong)
+                continue
+            if not state.running:
+                if state.failure is not None:
+                    self._wait_or_retry(record.key, state.failure)
+                self._fetcher.start(plan)
+            return state
+        return None
+
+    def _wait_or_retry(self, key: str, failure: tuple[str, str]) -> None:
+        """Let a failure that the host shows have its back-off first; after that it may be tried again."""
+        if key in self._retrying or not self._lives.get(key, Life()).attempts:
+            self._retrying.discard(key)
+            raise NotNow(*failure)
+        self._retrying.add(key)
+
+    def _drain(self, seen: Seen, place: Place, life: Life) -> tuple[Life, bool]:
+        """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
+        plan, busy = seen.record.plan, None
+        for question in idle_questions(plan):
+            status, body = self._question.get(
+                place.facts.address, seen.record.port, question.path, timeout_s=ASK_TIMEOUT_S
+            )
+            busy = True if status == 0 else verdict(question, status, body)
+            if busy is not None:
+                break
+        timeout_s = timeout_of(plan) if busy is not None else min(5.0, timeout_of(plan))
+        if not life.ready and life.draining_since is None and not seen.proved:
+            timeout_s = 0.0  # nobody was ever sent there
+        return ssh_life.drained(life, busy, timeout_s, now=self._clock())
+
+    def _with_free_port(self, record: Record) -> Record:
+        """Give another port to a process whose own was taken while it did not run."""
+        listening = read_ports(self._connection.shell(PORTS_SCRIPT, what="listing the ports"))
+        if record.port not in listening:
+            return record
+        taken = listening | {each.record.port for each in self.look().values()}
+        try:
+            return record.model_copy(update={"port": choose_port(record.key, taken)})
+        except NoPortFree as error:
+            raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
+
+    def _record(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
+        before = seen.get(key)
+        if before is not None:
+            port = before.record.port
+        else:
+            listening = read_ports(self._connection.shell(PORTS_SCRIPT, what="listing the ports"))
+            try:
+                port = choose_port(key, listening | {each.record.port for each in seen.values()})
+            except NoPortFree as error:
+                raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
+        return Record(key=key, plan=plan, generation=generation, port=port)
+
+    def _service(self, record: Record, place: Place) -> Service:
+        plan = record.plan
+        name = plan.argv[0] if plan.argv else ""
+        binary = name if name.startswith("/") else place.facts.binaries.get(name) or self._found(name)
+        if not binary:
+            if self._clock() - self._facts_at > RUNTIME_AGAIN_S:
+                self.place(anew=True)
+            raise NotNow(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on the host; install it there")
+        try:
+            return service_of(record, place, binary=binary, known_flags=self._known_flags(plan, binary))
+        except (FileMissing, LayoutInvalid, NotExpressible) as error:
+            raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from error
+
+    def _found(self, name: str) -> str:
+        """Look for a binary that is no engine that we know."""
+        script = (
+            'PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/bin"; command -v -- "$1" || exit 0'
+        )
+        found = self._connection.shell(script, what=f"looking for {name}", arguments=[name]).strip()
+        return found if found.startswith("/") else ""
+
+    def _known_flags(self, plan: ProcessPlan, binary: str) -> frozenset[str]:
+        if plan.runtime != "llamacpp":
+            return frozenset()
+        if binary not in self._flags:
+            said = self._connection.run([binary, "--help"], what=f"`{binary} --help`", timeout_s=30.0)
+            self._flags[binary] = frozenset(_FLAG.findall((said.stdout + said.stderr).decode("utf-8", "replace")))
+        return self._flags[binary]
+
+    def _check(self, plan: ProcessPlan) -> None:
+        if plan.runtime in SHARED or plan.daemon_model is not None:
+            raise NotNow(
+                ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
+            )
+        if plan.idle_timeout_s is not None:
+            raise NotNow(ProcessReason.PLAN_INVALID, "an idle timeout takes an agent on the host; this one is over SSH")
+
+    def _take(self, steps: Sequence[Step]) -> None:
+        for outcome in run_steps(steps, self._machine):
+            if outcome.state is State.FAILED:
+                hint = f"; {outcome.hint}" if outcome.hint else ""
+                raise NotNow(ProcessReason.LAUNCH_FAILED, f"{outcome.title}: {outcome.detail}{hint}")
+
+    def _report(self, record: Record, seen: Seen | None, life: Life, wanted: str) -> ProcessReport:
+        words = ""
+        if seen is not None and seen.active in ("failed", "activating"):
+            words = self._last_words(record.key)
+        phase, reason, message = ssh_life.phase_of(seen, life, wanted, last_words=words)
+        runs = seen is not None and seen.runs
+        return ProcessReport(
+            phase=phase,
+            reason=reason,
+            message=message,
+            observed_generation=record.generation,
+            pid=seen.pid if seen is not None and runs else None,
+            port=record.port if runs else None,
+            address=(self._address or self.place().facts.address) if runs else None,
+            restarts=seen.restarts if seen is not None else 0,
+            started_at=self._started_at(record.key, seen) if seen is not None and runs else None,
+            ready=phase is ProcessPhase.READY,
+        )
+
+    def _started_at(self, key: str, seen: Seen) -> str:
+        known = self._started.get(key)
+        if known is None or known[0] != seen.start:
+            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            known = self._started[key] = (seen.start, now)
+        return known[1]
+
+    def _last_words(self, key: str) -> str:
+        path = self.place().layout.log(key)
+        try:
+            return self._connection.shell(_LAST_WORDS, what="reading the log", arguments=[path], sudo=True)[-1500:]
+        except HostRefused:
+            return ""
+
+    def _keep(self, key: str, life: Life) -> Life:
+        self._lives[key] = life
+        return life
+
+    def _forget(self, key: str) -> None:
+        self._lives.pop(key, None)
+        self._in_order.pop(key, None)
+        self._started.pop(key, None)
+        self._retrying.discard(key)
+
+
+def _told(phase: ProcessPhase, reason: str, message: str, generation: int) -> ProcessReport:
+    return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
+
+
+def _downloading(
+    state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
+) -> ProcessReport:
+    progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
+    if report is None:
+        return _told(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
+    told = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": still_serves}
+    return report.model_copy(update={**told, **progress})
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("herdsman")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.0.0"

@@ -1,0 +1,203 @@
+"""Real SSH servers for tests: Debian's sshd with keys of its own, on a host of a network or on loopback.
+
+Each has a home, a store and a service manager of its own (`tests/fakes/systemctl`, which really runs what units say),
+so that nothing of this machine is touched. Passwords are off, and so is whatever this user's own ~/.ssh has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.client.ssh_keys import own_keys
+from agent.client.ssh_target import Patience, SshServer, SshTarget
+from tests.support.controlplane import eventually
+
+FAKES = Path(__file__).resolve().parents[1] / "fakes"
+QUICK = Patience(connect_s=3.0, greet_s=4.0, channel_s=4.0, keepalive_s=2.0)
+
+
+def make_key(path: Path, *, kind: str = "ed25519") -> str:
+    """Make a key pair and return the public half as `type base64`."""
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(path)], check=True)
+    return " ".join(path.with_suffix(".pub").read_text().split()[:2])
+
+
+@dataclass
+class Sshd:
+    """One server. `start` and `stop` may be called again and again; the host's key and state stay."""
+
+    directory: Path
+    address: str
+    prefix: tuple[str, ...] = ()
+    """What runs a command on the host: `ip netns exec …`."""
+    binaries: Sequence[Path] = ()
+    """Programs that are on the host's PATH."""
+    port: int = 0
+    host_key: str = ""
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True)
+        for part in ("bin", "home", "systemd"):
+            (self.directory / part).mkdir()
+        (self.directory / "systemd" / "system").mkdir()
+        self.port = self.port or _free_port(self.address if not self.prefix else "127.0.0.1")
+        self.host_key = make_key(self.directory / "host_key")
+        self.user_key = self.directory / "user_key"
+        (self.directory / "authorized_keys").write_text(make_key(self.user_key) + "\n")
+        for program in (FAKES / "systemctl", *self.binaries):
+            (self.directory / "bin" / program.name).symlink_to(program)
+        self._tool("loginctl", "exit 0")
+        self._tool("journalctl", "exit 1")
+
+    @property
+    def user(self) -> str:
+        return getpass.getuser()
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "home" / "store"
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "sshd.log").read_text()
+
+    @property
+    def calls(self) -> list[str]:
+        """What systemctl was told, in order."""
+        calls = self.directory / "bin" / "systemctl-state" / "calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    @property
+    def changing_calls(self) -> list[str]:
+        """Those that change something."""
+        asking = ("show", "is-enabled", "is-system-running", "is-active")
+        return [call for call in self.calls if not set(call.split()) & set(asking)]
+
+    def target(self, **changes: object) -> SshTarget:
+        """Say how to reach it; `changes` are fields of SshTarget."""
+        values: dict[str, object] = {
+            "server": SshServer(self.address, self.user, own_keys([self.host_key]), self.port),
+            "identity_file": str(self.user_key),
+            "store": str(self.store),
+            "patience": QUICK,
+        }
+        return SshTarget(**{**values, **changes})  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        config = self.directory / "sshd_config"
+        path = f"{self.directory / 'bin'}:{os.environ['PATH']}"
+        config.write_text(
+            f"Port {self.port}\nListenAddress {self.address}\nHostKey {self.directory / 'host_key'}\n"
+            f"AuthorizedKeysFile {self.directory / 'authorized_keys'}\nPidFile none\nStrictModes no\nUsePAM no\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
+            "UseDNS no\nMaxStartups 100\nMaxSessions 100\nLogLevel VERBOSE\n"
+            f"SetEnv PATH={path} HOME={self.directory / 'home'}\n"
+        )
+        sshd = [_sshd(), "-D", "-e", "-f", str(config)]
+        command = [*self.prefix, *sshd]
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+            # A root user's units belong to the system; this one's are kept away from the machine's own.
+            there = 'mount --bind "$0" /etc/systemd && exec "$@"'
+            command = [*self.prefix, "unshare", "--mount", "sh", "-c", there, str(self.directory / "systemd"), *sshd]
+        with (self.directory / "sshd.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        eventually(lambda: "Server listening" in self.log or None, what="sshd to listen", timeout_s=10)
+
+    def stop(self) -> None:
+        """End the server and its connections; what runs on the host goes on."""
+        if self._process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in _sessions(psutil.Process(self._process.pid)):
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def cut_connections(self) -> None:
+        """End the connections and not the server."""
+        assert self._process is not None
+        for each in _sessions(psutil.Process(self._process.pid)):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+    def freeze(self) -> None:
+        """Let it hang: it takes connections and says nothing."""
+        assert self._process is not None
+        for each in (psutil.Process(self._process.pid), *_sessions(psutil.Process(self._process.pid))):
+            each.suspend()
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        for each in (psutil.Process(self._process.pid), *_sessions(psutil.Process(self._process.pid))):
+            each.resume()
+
+    def new_host_key(self) -> None:
+        """Have another host key from the next start on."""
+        for path in (self.directory / "host_key", self.directory / "host_key.pub"):
+            path.unlink()
+        make_key(self.directory / "host_key")
+
+    def sudo(self, script: str) -> None:
+        """Put a `sudo` on the host."""
+        self._tool("sudo", script)
+
+    def end_all(self) -> None:
+        """End the server and every process that its units started."""
+        self.stop()
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if str(self.directory) in " ".join(each.cmdline()):
+                    each.send_signal(signal.SIGKILL)
+
+    def _tool(self, name: str, script: str) -> None:
+        tool = self.directory / "bin" / name
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+
+
+@contextlib.contextmanager
+def sshd(
+    directory: Path, *, address: str = "127.0.0.1", prefix: tuple[str, ...] = (), binaries: Sequence[Path] = ()
+) -> Iterator[Sshd]:
+    """Have a running server; afterwards neither it nor anything that it started runs."""
+    _sshd()
+    made = Sshd(directory, address, prefix, binaries)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end_all()
+
+
+def _sessions(server: psutil.Process) -> list[psutil.Process]:
+    """Find the processes of connections: commands that were cut loose from them are not among these."""
+    return [each for each in server.children(recursive=True) if each.name().startswith("sshd")]
+
+
+def _sshd() -> str:
+    found = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+    if found is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("there is no sshd (Debian's openssh-server and openssh-client)")
+    return found
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
