@@ -20,7 +20,7 @@ import pytest
 
 from agent.contract import ProcessPlan
 from agent.server.host_facts import own_address
-from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, INFERENCE_SERVICES, LEASES, SERVICES
+from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, INFERENCE_SERVICES, LEASES, SERVICES
 from program.dialects.crds import crd_documents
 from tests.support.agents import AgentProcess, agent, gone, llama_plan
 from tests.support.controlplane import Api, eventually
@@ -33,7 +33,7 @@ StartAgent = Callable[..., AgentProcess]
 def install_crds(api: Api) -> None:
     for document in crd_documents():
         api.apply(CRDS.path(None, document["metadata"]["name"]), document)
-    for kind in (INFERENCE_SERVICES, HOST_PROCESSES):
+    for kind in (INFERENCE_SERVICES, HOST_PROCESSES, HOSTS):
         eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
 
 
@@ -123,6 +123,13 @@ def endpoint(api: Api, namespace: str, name: str = "tiny") -> Object:
     return {**found["endpoints"][0], "port": found["ports"][0]["port"], "metadata": found["metadata"]}
 
 
+def host_says(api: Api, host: str, process: str) -> Object | None:
+    """The status of a Host, once it names a process that is ready."""
+    status = (api.get(HOSTS.path(None, host)) or {}).get("status") or {}
+    ready = [p["name"] for p in status.get("processes") or () if p.get("phase") == "Ready"]
+    return status if any(name.endswith(f"/{process}") for name in ready) else None
+
+
 def unique_host(namespace: str) -> str:
     return f"host-{namespace}"
 
@@ -168,10 +175,15 @@ def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_
         assert json.load(answer)["usage"]["completion_tokens"] >= 1
     lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
     assert lease is not None
-    assert lease["spec"]["leaseDurationSeconds"] == 40
-    facts = json.loads(lease["metadata"]["annotations"]["herdsman.dev/facts"])
-    assert facts["address"] == own_address()
-    assert "llama-server" in facts["runtimes"]
+    assert lease["spec"]["leaseDurationSeconds"] == 12
+    assert not lease["metadata"].get("annotations"), "a Lease is small: it is written every few seconds"
+    said = eventually(lambda: host_says(hosts_api, host, "tiny"), what="the Host to name the process")
+    assert said["address"] == own_address()
+    assert "llama-server" in said["runtimes"]
+    assert said["capacity"]["memory"] >= said["allocatable"]["memory"] > 0
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in said["conditions"]}
+    assert conditions["Ready"] == ("True", "AgentRunning")
+    assert conditions["Schedulable"] == ("True", "Open")
 
 
 def test_a_deleted_service_takes_process_and_endpoints_with_it(
