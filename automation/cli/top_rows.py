@@ -1,0 +1,180 @@
+"""What `herdsman top` shows of hosts and services, out of the cluster's objects. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from automation.cli.host_rows import state_of
+
+Object = dict[str, Any]
+Order = Literal["name", "memory", "tokens"]
+_SLEEPING = frozenset({"Stopped", "Asleep"})
+
+
+@dataclass(frozen=True)
+class HostUse:
+    """One host."""
+
+    name: str
+    state: str
+    ready: bool
+    serving: int
+    processes: int
+    memory_bytes: int | None
+    """What its processes take; None where nothing was measured."""
+    budget_bytes: int | None
+    pressure: str
+    tokens_per_second: float | None
+
+    @property
+    def share(self) -> float | None:
+        """How much of the budget is taken; above 1 where more is."""
+        return self.memory_bytes / self.budget_bytes if self.memory_bytes is not None and self.budget_bytes else None
+
+
+@dataclass(frozen=True)
+class ServiceUse:
+    """One service, in pods or on hosts. What nobody measures for pods is None."""
+
+    namespace: str
+    name: str
+    phase: str
+    ready_replicas: int
+    replicas: int
+    runs_on: str
+    memory_bytes: int | None
+    cpu_percent: float | None
+    tokens_per_second: float | None
+    slots_busy: int | None
+    slots: int | None
+
+
+def host_uses(hosts: Iterable[Object], processes: Iterable[Object]) -> list[HostUse]:
+    """Add up each host; a process that its host has not told of yet counts without figures."""
+    placed: dict[str, list[Object]] = {}
+    for process in processes:
+        placed.setdefault(str(process["spec"].get("host", "")), []).append(process)
+    return [_host_use(host, placed.get(host["metadata"]["name"], [])) for host in hosts]
+
+
+def _host_use(host: Object, placed: Sequence[Object]) -> HostUse:
+    status = host.get("status") or {}
+    told = [each for each in status.get("processes") or () if isinstance(each, dict)]
+    state = state_of(host)
+    return HostUse(
+        name=host["metadata"]["name"],
+        state=state,
+        ready=state.startswith("Ready"),
+        serving=sum(1 for process in placed if (process.get("status") or {}).get("ready")),
+        processes=max(len(placed), len(told)),
+        memory_bytes=_sum(each.get("memory") for each in told),
+        budget_bytes=(status.get("allocatable") or {}).get("memory") or (status.get("capacity") or {}).get("memory"),
+        pressure=str(status.get("memoryPressure") or ""),
+        tokens_per_second=_sum(each.get("tokensPerSecond") for each in told),
+    )
+
+
+def service_uses(services: Iterable[Object], processes: Iterable[Object], hosts: Iterable[Object]) -> list[ServiceUse]:
+    """Describe each service, with the figures that its hosts tell of its processes added up."""
+    figures = {
+        str(each.get("name")): each
+        for host in hosts
+        for each in (host.get("status") or {}).get("processes") or ()
+        if isinstance(each, dict)
+    }
+    of_service: dict[tuple[str, str], list[Object]] = {}
+    for process in processes:
+        key = (process["metadata"]["namespace"], str(process["spec"].get("service", "")))
+        of_service.setdefault(key, []).append(process)
+    uses = []
+    for service in services:
+        metadata, status = service["metadata"], service.get("status") or {}
+        own = of_service.get((metadata["namespace"], metadata["name"]), [])
+        told = [figures.get(f"{each['metadata']['namespace']}/{each['metadata']['name']}", {}) for each in own]
+        ready, wanted = status.get("readyReplicas") or 0, status.get("desiredReplicas") or 0
+        uses.append(
+            ServiceUse(
+                namespace=metadata["namespace"],
+                name=metadata["name"],
+                phase=status.get("phase") or "Unknown",
+                ready_replicas=ready,
+                replicas=wanted,
+                runs_on=_runs_on(own, wanted),
+                memory_bytes=_sum(each.get("memory") for each in told),
+                cpu_percent=_sum(each.get("cpuPercent") for each in told),
+                tokens_per_second=_sum(each.get("tokensPerSecond") for each in told),
+                slots_busy=_sum(each.get("slotsBusy") for each in told),
+                slots=_sum(each.get("slots") for each in told),
+            )
+        )
+    return uses
+
+
+def _runs_on(processes: Sequence[Object], replicas: int) -> str:
+    names = sorted({str(each["spec"].get("host")) for each in processes if each["spec"].get("host")})
+    if names:
+        return ", ".join(names)
+    return f"{replicas} pod{'' if replicas == 1 else 's'}" if replicas else "-"
+
+
+def sorted_hosts(uses: Iterable[HostUse], order: Order) -> list[HostUse]:
+    """Bring hosts into order: the largest first, and by name where they are equal."""
+    return sorted(uses, key=lambda use: (_rank(order, use.memory_bytes, use.tokens_per_second), use.name))
+
+
+def sorted_services(uses: Iterable[ServiceUse], order: Order) -> list[ServiceUse]:
+    """Bring services into order: the largest first, and by namespace and name where they are equal."""
+
+    def key(use: ServiceUse) -> tuple[float, bool, str, str]:
+        # Whatever sleeps has no figures, and stands behind what runs without any.
+        rank = _rank(order, use.memory_bytes, use.tokens_per_second)
+        return rank, order != "name" and use.phase in _SLEEPING, use.namespace, use.name
+
+    return sorted(uses, key=key)
+
+
+def _rank(order: Order, memory: float | None, tokens: float | None) -> float:
+    if order == "name":
+        return 0.0
+    value = memory if order == "memory" else tokens
+    return 1.0 if value is None else -value
+
+
+def size_text(size_bytes: float | None) -> str:
+    """Write a size in at most six characters, in binary units: `544M`, `4.1G`, `1.5T`."""
+    if size_bytes is None:
+        return "-"
+    size = size_bytes / 1024
+    for unit in ("K", "M", "G"):
+        if size < 999.5:
+            return f"{size:.1f}{unit}" if size < 9.95 and unit != "K" else f"{size:.0f}{unit}"
+        size /= 1024
+    return f"{size:.1f}T"
+
+
+def rate_text(value: float | None) -> str:
+    """Write a rate or a share."""
+    return "-" if value is None else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def slots_text(use: ServiceUse) -> str:
+    """Write how many slots are busy, of how many."""
+    if use.slots_busy is None:
+        return "-"
+    return f"{use.slots_busy}/{use.slots}" if use.slots is not None else str(use.slots_busy)
+
+
+def bar(share: float | None, width: int) -> str:
+    """Draw how full something is."""
+    if share is None:
+        return " " * width
+    full = min(width, round(share * width))
+    return "█" * full + "░" * (width - full)
+
+
+def _sum(values: Iterable[Any]) -> Any:
+    """Add up what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return round(sum(known), 2) if known else None
