@@ -6,6 +6,7 @@ process is touched, adoption before plans; and backwards at the end: endpoints f
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +16,18 @@ from typing import Literal
 import structlog
 
 from agent.contract import FilePlan, HostFacts, ProcessReport
+from agent.proxy.collector import ProxyCollector
 from agent.server import host_facts
 from agent.server.download import download
 from agent.server.errors import FileError
+from agent.server.front import Front
+from agent.server.holds import Holds
 from agent.server.host_facts import Binaries
 from agent.server.host_lease import RENEW_S, HostLease
 from agent.server.host_object import HostObject
 from agent.server.host_wishes import HostWishes, Wishes
-from agent.server.http_api import Api, HttpApi
+from agent.server.api_listeners import ApiListeners, ApiSettings
+from agent.server.http_api import Api
 from agent.server.lifecycle import Goal
 from agent.server.memory.budget import MemoryWishes
 from agent.server.memory.host_memory import HostMemory, MemorySettings
@@ -30,6 +35,7 @@ from agent.server.memory.metrics import MemoryMetrics
 from agent.server.metrics import AgentMetrics
 from agent.server.plan_watch import PlanWatch
 from agent.server.ports import COUNT, FIRST, Ports
+from agent.server.run_file import RunFile, write_run_file
 from agent.server.source_access import SourceAccess
 from agent.server.source_policy import SourcePolicy
 from agent.server.store import Store
@@ -59,8 +65,7 @@ class AgentSettings:
     namespaces: tuple[str, ...] = ()
     """Namespaces whose HostProcesses count; empty means all."""
     system_namespace: str = "herdsman-system"
-    http_port: int = 0
-    """Port of the HTTP server on loopback; 0 picks one, -1 runs none."""
+    api: ApiSettings = field(default_factory=ApiSettings)
     keep_processes: bool = False
     """Leave the processes running when the agent stops; the next agent adopts them."""
     source_policy: SourcePolicy = field(default_factory=SourcePolicy)
@@ -97,7 +102,9 @@ class Agent:
         self._host: HostObject | None = None
         self.wishes = HostWishes()
         """What the Host object says; kept current."""
-        self._http: HttpApi | None = None
+        self._http: ApiListeners | None = None
+        self._keep_processes = settings.keep_processes
+        self._front: Front | None = None
         self.space = StoreSpace(settings.store, lambda: named_by(self._store.records().values(), settings.store))
         """The room that models take; its limit may be set at any time."""
         self.space.limit_bytes = settings.store_size_bytes
@@ -107,13 +114,18 @@ class Agent:
 
     @property
     def http_port(self) -> int | None:
-        """Where the HTTP server listens; None where there is none."""
-        return self._http.port if self._http else None
+        """Where the HTTP API listens on loopback; None where there is none."""
+        return self._http.local_port if self._http else None
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the HTTP API beyond loopback; empty where there is none."""
+        return self._http.endpoint if self._http else ""
 
     @property
     def token_file(self) -> Path:
         """The file with the HTTP API's bearer token."""
-        return self._store.token_file
+        return self.settings.api.token_file or self._store.token_file
 
     def start(self) -> None:
         """Become the host and begin to supervise.
@@ -147,11 +159,18 @@ class Agent:
 
     def _start_parts(self, agent_id: str) -> None:
         settings = self.settings
+        listen, holds, turns = settings.listen or settings.address, Holds(), self.memory.turns
+        ports = Ports(listen, first=settings.first_port, count=COUNT)
+        front = self._front = Front(self._store, ports, holds, address=listen, wanted=turns.wanted, used=turns.used)
+        turns.in_flight = front.under_way
         around = Surroundings(
             agent_id=agent_id,
-            address=settings.listen or settings.address,
+            address=listen,
             store=self._store,
-            ports=Ports(settings.listen or settings.address, first=settings.first_port, count=COUNT),
+            ports=ports,
+            holds=holds,
+            front_port=front.port,
+            stands_in=front.stands_in,
             fetch=self._fetch,
             find_binary=self._binaries.find,
             on_report=self._on_report,
@@ -183,7 +202,7 @@ class Agent:
             )
             self.wishes.on_change.append(self._heed)
             self.memory.on_pressure.append(lambda _level: self._touch_host())
-        if settings.http_port >= 0:
+        if settings.api.port >= 0:
             api = Api(
                 supervisor=supervisor,
                 metrics=AgentMetrics(
@@ -191,15 +210,17 @@ class Agent:
                     self.usage,
                     host=settings.host,
                     space=self.space,
-                    collectors=(MemoryMetrics(self.memory),),
+                    collectors=(MemoryMetrics(self.memory), ProxyCollector(front.proxy)),
                 ),
                 facts=self.facts,
                 token=self._store.token,
                 is_ready=lambda: self._watch is None or self._watch.has_synced,
                 takes_plans=self._watch is None,
+                ending=self._ending,
             )
-            self._http = HttpApi(api, port=settings.http_port)
+            self._http = ApiListeners(settings.api, api, self._store, host=settings.host, address=settings.address)
         self.memory.start()
+        front.start(supervisor)
         supervisor.start()
         if self._watch is not None:
             self._watch.start()
@@ -212,6 +233,17 @@ class Agent:
             self._lease.start()
         if self._http is not None:
             self._http.start()
+        write_run_file(
+            settings.store,
+            RunFile(
+                pid=os.getpid(),
+                version=host_facts.agent_version(),
+                host=settings.host,
+                plan_source=settings.plan_source,
+                http_port=self.http_port,
+                endpoint=self.endpoint,
+            ),
+        )
         threading.Thread(target=self._sweep_store, name="store-sweep", daemon=True).start()
 
     def facts(self) -> HostFacts:
@@ -227,6 +259,8 @@ class Agent:
                 "accelerators": self.memory.accelerators,
                 "memory_budget_bytes": self.memory.budget.bytes,
                 "memory_pressure": self.memory.pressure,
+                "endpoint": self.endpoint,
+                "tls_fingerprint": self._http.fingerprint if self._http else "",
             }
         )
 
@@ -241,7 +275,7 @@ class Agent:
 
     def stop(self) -> None:
         """Stop everything: processes too, unless they are to be kept."""
-        keep = self.settings.keep_processes and not self._lost
+        keep = self._keep_processes and not self._lost
         # After another agent took over, endpoints and statuses are its own.
         speak = not keep and not self._lost
         if self._watch is not None:
@@ -251,8 +285,12 @@ class Agent:
             else:
                 self._watch.publisher.stop(last_words=False)
         self.memory.stop()
+        if self._front is not None:
+            self._front.leave()
         if self._supervisor is not None:
             self._supervisor.stop(keep_processes=keep)
+        if self._front is not None:
+            self._front.stop()
         if self._watch is not None and speak:
             self._watch.publisher.stop(last_words=True)
         if self._host is not None:
@@ -263,8 +301,16 @@ class Agent:
             self._http.stop()
         self._store.close()
 
-    def _on_report(self, key: str, _goal: Goal, report: ProcessReport) -> None:
+    def _ending(self, wish: Literal["keep", "stop"] | None) -> str:
+        """Hear from the API what becomes of the processes when the agent is stopped: at an uninstall they may go."""
+        if wish is not None:
+            self._keep_processes = wish == "keep"
+        return "keep" if self._keep_processes else "stop"
+
+    def _on_report(self, key: str, goal: Goal, report: ProcessReport) -> None:
         self.memory.on_report(key, report)
+        if self._front is not None:
+            self._front.on_report(key, goal, report)
         if self._watch is not None:
             self._watch.publisher.touch(key)
         self._touch_host()

@@ -56,6 +56,7 @@ def report_of(
     """Say how a process is. `progress` counts while its files are fetched."""
     done, total = (progress if life.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
     running = life.running
+    welcome = life.phase is ProcessPhase.READY or around.stands_in(key, life.phase)
     return ProcessReport(
         phase=life.phase,
         reason=life.reason,
@@ -63,12 +64,12 @@ def report_of(
         observed_generation=goal.generation,
         pid=(running.pid or None) if running else None,
         port=around.front_port(key, goal.plan) or (running.port if running else None),
-        address=around.address if running else None,
+        address=around.address if running or welcome else None,
         restarts=life.restarts,
         downloaded_bytes=done,
         total_bytes=total,
         started_at=running.started_at if running else None,
-        ready=life.phase is ProcessPhase.READY,
+        ready=welcome,
         memory_bytes=around.reserved(key),
     )
 

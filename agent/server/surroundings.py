@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.contract import FilePlan, ProcessPlan, ProcessReport
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
 from agent.server.flags import Vocabulary
 from agent.server.holds import Holds
 from agent.server.lifecycle import Goal, Hold, Policy
@@ -38,7 +38,8 @@ class Surroundings:
     holds: Holds = field(default_factory=Holds)
     """Who must not run now, and why."""
     admit: Callable[[str, Goal, Mapping[str, str]], Hold | None] = lambda _key, _goal, _paths: None
-    """Asked before each start with the paths of the files (`model` and the names of `files`): a Hold says why not yet.
+    """Asked before each start with the paths of the files (`model` and the names of `files`; for a model of a shared
+    daemon `bytes` is its size): a Hold says why not yet.
     What it admits counts as taken until the process is gone."""
     reserved: Callable[[str], int | None] = lambda _key: None
     """The memory that an admitted process was counted with."""
@@ -46,6 +47,8 @@ class Surroundings:
     """Whether clients are told not to come to a process any more; None where nobody publishes an endpoint of it."""
     front_port: Callable[[str, ProcessPlan], int | None] = lambda _key, _plan: None
     """The port that clients use instead of the process's own, where a proxy stands before it."""
+    stands_in: Callable[[str, ProcessPhase], bool] = lambda _key, _phase: False
+    """Whether that proxy takes requests for a process in this phase: one that sleeps or is being woken."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     policy: Policy = field(default_factory=Policy)
     clock: Callable[[], float] = time.monotonic
