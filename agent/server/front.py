@@ -1,0 +1,271 @@
+"""The proxy before processes that may sleep: puts them to sleep when nobody asks, and wakes them for the next request.
+
+Made by `agent.server.main`. Workers ask it for the port that clients use and tell it their reports; it holds and
+releases processes through the supervisor, in the name of `idle`. What comes from the proxy and from workers is done
+one after the other in a thread of its own, so that nobody waits for it and nothing overtakes.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S, Limits
+from agent.proxy.server import Proxy
+from agent.proxy.service import Callbacks
+from agent.server import front_state
+from agent.server.front_state import FrontRecord
+from agent.server.holds import Holds
+from agent.server.lifecycle import Goal, Hold
+from agent.server.ports import NoPortFree, Ports
+from agent.server.store import Store
+from agent.server.supervisor import Supervisor
+
+SOURCE = "idle"
+"""The name in which processes are held."""
+LOOPBACK = "127.0.0.1"
+
+_SERVING = frozenset({ProcessPhase.READY, ProcessPhase.UNHEALTHY})
+_ON_THE_WAY = frozenset(
+    {ProcessPhase.PENDING, ProcessPhase.DOWNLOADING, ProcessPhase.STARTING, ProcessPhase.STOPPING, ProcessPhase.ASLEEP}
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class Front:
+    """All fronts of one agent. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        ports: Ports,
+        holds: Holds,
+        *,
+        address: str,
+        wanted: Callable[[str], None] = lambda _key: None,
+        used: Callable[[str], None] = lambda _key: None,
+    ) -> None:
+        """`address` is where clients reach the host.
+
+        `wanted` is told of a process that requests wait for, each second while they do; `used`, which must not block,
+        of one that is in use.
+        """
+        self.proxy = Proxy("front")
+        self._store = store
+        self._ports = ports
+        self._holds = holds
+        self._address = address
+        self._wanted = wanted
+        self._used = used
+        self._supervisor: Supervisor | None = None
+        self._lock = threading.RLock()
+        self._open: dict[str, Limits] = {}
+        self._records: dict[str, FrontRecord] = {}
+        self._stands_in: set[str] = set()
+        """Served once, and asleep or waking: requests are welcome although nothing runs."""
+        self._stopping = False
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="front-jobs", daemon=True)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Begin, before the supervisor does: what slept when the agent before us ended goes on sleeping."""
+        self._supervisor = supervisor
+        known = self._store.load()
+        self._records = {key: each for key, each in front_state.load(self._store.root).items() if key in known}
+        for key, record in self._records.items():
+            if record.asleep is not None:
+                self._stands_in.add(key)
+                self._holds.put(key, SOURCE, _hold(None))
+
+    def leave(self) -> None:
+        """Send no further request to a process, because they are about to stop; those under way go on."""
+        self._stopping = True
+        with self._lock:
+            for key in self._open:
+                self.proxy.wait(key)
+
+    def stop(self) -> None:
+        """Close all fronts; ports and sleepers stay written down."""
+        self._stopping = True
+        self._jobs.put(None)
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        self.proxy.stop()
+
+    # --- asked by workers -------------------------------------------------------------------------------------
+
+    def port(self, key: str, plan: ProcessPlan) -> int | None:
+        """Give the port that clients use; None for a plan that never sleeps. As `Surroundings.front_port`."""
+        if plan.idle_timeout_s is None:
+            if key in self._open and not self._stopping:
+                self._close(key)
+            return None
+        limits = _limits(plan)
+        if self._open.get(key) != limits and not self._stopping:
+            self._open_or_change(key, limits)
+        record = self._records.get(key)
+        return record.port if record is not None else None
+
+    def stands_in(self, key: str, phase: ProcessPhase) -> bool:
+        """Tell whether requests may come although the process does not run: it sleeps, or is being woken."""
+        return phase in _ON_THE_WAY and key in self._stands_in
+
+    def under_way(self, key: str) -> int:
+        """How many requests are under way or wait."""
+        return self.proxy.under_way(key)
+
+    def on_report(self, key: str, goal: Goal, report: ProcessReport) -> None:
+        """Take in how a process is now. Never blocks."""
+        if report.phase is ProcessPhase.STOPPED and key not in self._records:
+            return
+        if goal.plan.idle_timeout_s is not None and not self._stopping:
+            self._jobs.put(lambda: self._take_in(key, goal, report))
+
+    def _open_or_change(self, key: str, limits: Limits) -> None:
+        with self._lock:
+            if key in self._open:
+                self._open[key] = limits
+                self.proxy.set_limits(key, limits)
+                return
+            record = self._records.get(key, FrontRecord())
+            if not self._thread.is_alive():
+                # Agents without a process that may sleep have no thread for it.
+                self.proxy.start()
+                self._thread.start()
+            try:
+                port = self._ports.claim(_port_key(key), preferred=record.port, address=self._address)
+                self.proxy.open(key, self._address, port, limits, self._callbacks())
+            except (NoPortFree, OSError) as error:
+                # The process is not reached then, and its report names no port; the next report tries again.
+                _log.error("Failed to listen for a process that may sleep", process=key, error=str(error))
+                return
+            self._open[key] = limits
+            if record.asleep is None:
+                self.proxy.wait(key)
+            self._write(key, FrontRecord(port=port, asleep=record.asleep))
+
+    def _callbacks(self) -> Callbacks:
+        return Callbacks(
+            wake=lambda key: self._jobs.put(lambda: self._wake(key)),
+            idle=lambda key: self._jobs.put(lambda: self._sleep(key)),
+            waiting=lambda key: self._jobs.put(lambda: self._wanted(key)),
+            used=self._used,
+        )
+
+    # --- one after the other, in our own thread ---------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if self._stopping:
+                continue
+            try:
+                job()
+            except Exception:
+                _log.exception("Failed to follow a process that may sleep")
+
+    def _take_in(self, key: str, goal: Goal, report: ProcessReport) -> None:
+        asleep = self._asleep(key)
+        if report.phase is ProcessPhase.STOPPED:
+            self._close(key)
+        elif report.phase in _SERVING:
+            if asleep is None:
+                self._lead(key)
+        elif report.phase in (ProcessPhase.FAILED, ProcessPhase.BACKING_OFF):
+            self._stands_in.discard(key)
+            self.proxy.refuse(key, f"{report.reason}: {report.message.partition(chr(10))[0]}")
+        elif report.phase is ProcessPhase.ASLEEP:
+            if asleep is not None and asleep != goal.launch_hash:
+                # A new plan has to prove itself once, as a new service does.
+                self._wake(key)
+            else:
+                self._stands_in.add(key)
+                self.proxy.rest(key)
+        elif asleep is None:
+            self.proxy.wait(key)
+
+    def _lead(self, key: str) -> None:
+        record = self._store.records().get(key)
+        if record is not None and record.running is not None:
+            self._stands_in.discard(key)
+            self.proxy.lead(key, ((LOOPBACK, record.running.port),))
+
+    def _sleep(self, key: str) -> None:
+        assert self._supervisor is not None
+        goal = self._supervisor.goals().get(key)
+        if goal is None or goal.plan.idle_timeout_s is None:
+            return
+        self._stands_in.add(key)
+        self._write(key, self._record(key).model_copy(update={"asleep": goal.launch_hash}))
+        # Once more, since a report may have led requests to the process after the proxy found it idle.
+        self.proxy.rest(key)
+        _log.info("Put a process to sleep", process=key, idle_s=goal.plan.idle_timeout_s)
+        self._supervisor.hold(key, SOURCE, _hold(goal.plan.idle_timeout_s))
+
+    def _wake(self, key: str) -> None:
+        assert self._supervisor is not None
+        self._wanted(key)
+        if self._asleep(key) is None:
+            return
+        self._write(key, self._record(key).model_copy(update={"asleep": None}))
+        _log.info("Woke a process", process=key)
+        self._supervisor.release(key, SOURCE)
+        report = self._supervisor.report(key)
+        if report is not None and report.phase in _SERVING:
+            # It was not stopped yet, and has nothing new to report.
+            self._lead(key)
+
+    def _close(self, key: str) -> None:
+        with self._lock:
+            if self._open.pop(key, None) is not None:
+                self.proxy.close(key)
+            self._ports.release(_port_key(key))
+            self._stands_in.discard(key)
+            record = self._records.pop(key, None)
+            if record is not None:
+                self._save()
+        if record is not None and record.asleep is not None and self._supervisor is not None:
+            self._jobs.put(lambda: self._supervisor.release(key, SOURCE) if self._supervisor else None)
+
+    # --- what is written down ---------------------------------------------------------------------------------
+
+    def _record(self, key: str) -> FrontRecord:
+        return self._records.get(key, FrontRecord())
+
+    def _asleep(self, key: str) -> str | None:
+        return self._record(key).asleep
+
+    def _write(self, key: str, record: FrontRecord) -> None:
+        with self._lock:
+            if self._records.get(key) != record:
+                self._records[key] = record
+                self._save()
+
+    def _save(self) -> None:
+        try:
+            front_state.save(self._store.root, self._records)
+        except OSError as error:
+            # A full disk. All that is lost is who sleeps, and the port, should the agent restart now.
+            _log.warning("Failed to write down the fronts", error=str(error))
+
+
+def _limits(plan: ProcessPlan) -> Limits:
+    return Limits(
+        idle_timeout_s=plan.idle_timeout_s,
+        wake_timeout_s=DEFAULT_WAKE_TIMEOUT_S if plan.wake_timeout_s is None else plan.wake_timeout_s,
+        max_held=DEFAULT_MAX_HELD if plan.max_held_requests is None else plan.max_held_requests,
+    )
+
+
+def _hold(idle_s: float | None) -> Hold:
+    after = f" for {idle_s:g} s" if idle_s is not None else " for a while"
+    message = f"No request came{after}; the next one starts it"
+    return Hold(ProcessPhase.ASLEEP, ProcessReason.IDLE, message, drain_timeout_s=5.0)
+
+
+def _port_key(key: str) -> str:
+    return f"front:{key}"
