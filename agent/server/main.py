@@ -18,6 +18,7 @@ import structlog
 from agent.contract import FilePlan, HostFacts, ProcessReport
 from agent.proxy.collector import ProxyCollector
 from agent.server import host_facts
+from agent.server.api_listeners import ApiListeners, ApiSettings
 from agent.server.download import download
 from agent.server.errors import FileError
 from agent.server.front import Front
@@ -26,7 +27,6 @@ from agent.server.host_facts import Binaries
 from agent.server.host_lease import RENEW_S, HostLease
 from agent.server.host_object import HostObject
 from agent.server.host_wishes import HostWishes, Wishes
-from agent.server.api_listeners import ApiListeners, ApiSettings
 from agent.server.http_api import Api
 from agent.server.lifecycle import Goal
 from agent.server.memory.budget import MemoryWishes

@@ -23,6 +23,7 @@ from agent.contract import ProcessPlan, Wire
 STATE_FILE = "agent-state.json"
 ID_FILE = "agent-id"
 TOKEN_FILE = "agent-token"  # noqa: S105 - the file's name, not a token
+METRICS_TOKEN_FILE = "agent-metrics-token"  # noqa: S105 - the file's name, not a token
 LOCK_FILE = "agent.lock"
 
 
@@ -107,6 +108,10 @@ class Store:
         """Give the HTTP API's bearer token, made at first use in a file that only its owner can read."""
         return _once(self.token_file, lambda: secrets.token_urlsafe(32))
 
+    def metrics_token(self) -> str:
+        """Give the token that opens /metrics alone, made at first use as the other is."""
+        return _once(self.root / METRICS_TOKEN_FILE, lambda: secrets.token_urlsafe(32))
+
     def load(self) -> Mapping[str, ProcessRecord]:
         """Read what the agent before us wrote down; a file that cannot be read counts as empty."""
         try:
@@ -137,7 +142,7 @@ class Store:
 
     def _write(self) -> None:
         state = StateFile(processes=self._records)
-        _replace(
+        write_private(
             self.root / STATE_FILE,
             json.dumps(state.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1),
         )
@@ -152,11 +157,12 @@ def _once(path: Path, make: Callable[[], str]) -> str:
     except FileNotFoundError:
         pass
     text = make()
-    _replace(path, text + "\n")
+    write_private(path, text + "\n")
     return text
 
 
-def _replace(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Replace a file as a whole by one with mode 0600. Raises OSError."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -67,8 +67,24 @@ def run(
         str, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
     ] = "",
     http_port: Annotated[
-        int, typer.Option(help="Loopback port of /healthz, /metrics and the API; 0 picks one, -1 for none.")
+        int, typer.Option(help="Port of /healthz, /metrics and the API; 0 picks one, -1 for none.")
     ] = 0,
+    http_address: Annotated[
+        str,
+        typer.Option(
+            help="IP on which the API listens, 0.0.0.0 and :: for all; beyond loopback it speaks TLS and wants a token "
+            "for all but /healthz.",
+            show_default="loopback",
+        ),
+    ] = "",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of the API's certificate, with --tls-key; by default the agent makes one."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's key.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the API's token; by default the agent makes one in its store.")
+    ] = None,
     plan_source: Annotated[PlanSource, typer.Option(help="Where the plan comes from.")] = PlanSource.KUBERNETES,
     system_namespace: Annotated[str, typer.Option(help="Namespace of the host's Lease.")] = "herdsman-system",
     keep_processes: Annotated[
@@ -86,12 +102,14 @@ def run(
     running, and the next one with the same --store adopts them.
     """
     # Imported here, so that other commands do not wait for it.
+    from agent.server.api_listeners import ApiSettings
     from agent.server.host_facts import NoAddress, agent_version, own_address
     from agent.server.host_lease import HostTaken
     from agent.server.main import Agent, AgentSettings
     from agent.server.ports import is_free
     from agent.server.source_policy import SourcePolicy
     from agent.server.store import StoreInUse
+    from agent.server.tls import TlsFailed
     from automation.telemetry.logs import configure_logging
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
@@ -103,14 +121,17 @@ def run(
         published = str(ipaddress.ip_address(address)) if address else own_address()
         client = KubeClient.default(kubeconfig) if plan_source is PlanSource.KUBERNETES else None
         listening = str(ipaddress.ip_address(listen)) if listen else _where_to_listen(client, published)
+        reached_at = str(ipaddress.ip_address(http_address)) if http_address else ""
     except (ValueError, NoAddress) as error:
         raise typer.BadParameter(str(error)) from None
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    for option, own in (("--address", published), ("--listen", listening)):
+    for option, own in (("--address", published), ("--listen", listening), ("--http-address", reached_at)):
         if not is_free(own, 0):
             raise typer.BadParameter(f"{option} `{own}` is not an address of this machine")
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-cert and --tls-key come together")
     settings = AgentSettings(
         host=host,
         store=(store or _default_store()).expanduser().absolute(),
@@ -119,7 +140,13 @@ def run(
         plan_source="http" if plan_source is PlanSource.HTTP else "kubernetes",
         namespaces=tuple(namespace or ()),
         system_namespace=system_namespace,
-        http_port=http_port,
+        api=ApiSettings(
+            port=http_port,
+            address=reached_at,
+            tls_certificate=_absolute(tls_cert),
+            tls_key=_absolute(tls_key),
+            token_file=_absolute(token_file),
+        ),
         keep_processes=keep_processes,
         source_policy=SourcePolicy(
             allowed_remote_hosts=_split(allowed_remote_hosts), allowed_host_path_roots=_split(allowed_host_path_roots)
@@ -130,7 +157,7 @@ def run(
     try:
         running = Agent(settings, client)
         running.start()
-    except (StoreInUse, HostTaken, KubeError, OSError) as error:
+    except (StoreInUse, HostTaken, KubeError, TlsFailed, OSError) as error:
         complain(str(error), hint=_hint(error))
         raise typer.Exit(1) from None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -142,6 +169,8 @@ def run(
     if running.http_port is not None:
         _say(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
         _say(f"  the token for /v1 is in {running.token_file}")
+    if running.endpoint:
+        _say(f"  {running.endpoint} has the same for other machines; SHA-256 {running.facts().tls_fingerprint}")
     why = running.wait()
     _say("Stopping" if not keep_processes else "Stopping; processes go on")
     running.stop()
@@ -165,6 +194,10 @@ def _where_to_listen(client: KubeClient | None, published: str) -> str:
     except ValueError:
         loopback = name == "localhost"
     return "127.0.0.1" if loopback else published
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.expanduser().absolute() if path is not None else None
 
 
 def _say(line: str) -> None:
