@@ -18,6 +18,8 @@ UNHEALTHY_AFTER = 3
 RESTART_AFTER = 8
 """Failed health checks in a row, as the agent's."""
 BACKOFF_S = (2.0, 300.0)
+SETTLE_S = 1.0
+"""How long clients of a cluster may go on after the endpoint was called not ready."""
 QUIET_ANSWERS = 2
 """Idle answers in a row that count: a request may lie between two that are asked for one after the other."""
 
@@ -115,7 +117,7 @@ def drained(life: Life, busy: bool | None, timeout_s: float, *, now: float) -> t
     since = now if life.draining_since is None else life.draining_since
     quiet = life.quiet + 1 if busy is False else 0
     return replace(life, draining_since=since, quiet=quiet, ready=False), (
-        quiet >= QUIET_ANSWERS or now - since >= timeout_s
+        (quiet >= QUIET_ANSWERS and now - since >= min(SETTLE_S, timeout_s)) or now - since >= timeout_s
     )
 
 

@@ -1,0 +1,119 @@
+"""Speaks for all hosts without an agent: a worker for each Host with transport ssh. Started by `automation.loop`.
+
+Workers take turns, so that hundreds of hosts do not dial at once. Those that did not answer wait in a lane of their
+own: a host that hangs holds up nobody who lives.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+import structlog
+
+from agent.server.host_facts import agent_version
+from agent.server.source_policy import SourcePolicy
+from automation.hosts.ssh_reading import is_ssh
+from automation.hosts.ssh_worker import SshWorker
+from automation.settings import SYSTEM_NAMESPACE, Settings
+from kubeapi.client import KubeClient
+from kubeapi.informer import Informer, drop_managed_fields
+from kubeapi.kinds import HOSTS
+
+Object = dict[str, Any]
+
+STOP_S = 10.0
+CLEAN_UP_S = 70.0
+
+_log = structlog.get_logger(__name__)
+
+
+class SshHosts:
+    """The workers of all SSH hosts."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        policy: SourcePolicy,
+        parallel: int,
+        namespaces: tuple[str, ...] = (),
+        system_namespace: str = SYSTEM_NAMESPACE,
+    ) -> None:
+        """`parallel` is how many hosts are spoken to at once; `namespaces` empty means all."""
+        self._client = client
+        self._policy = policy
+        self._namespaces = namespaces
+        self._system_namespace = system_namespace
+        self._lanes = (threading.BoundedSemaphore(parallel), threading.BoundedSemaphore(parallel))
+        self._workers: dict[str, SshWorker] = {}
+        self._leaving: list[SshWorker] = []
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._informer = Informer(client, HOSTS, transform=_trimmed, on_change=self._changed)
+
+    def start(self) -> None:
+        self._informer.start()
+
+    def stop(self) -> None:
+        """End all workers; what runs on the hosts goes on, and the next leader speaks for them."""
+        with self._lock:
+            self._stopping = True
+            workers = [*self._workers.values(), *self._leaving]
+        for worker in self._workers.values():
+            worker.stop(clean_up=False)
+        self._informer.stop()
+        deadline = time.monotonic() + STOP_S
+        for worker in workers:
+            worker.join(max(0.1, deadline - time.monotonic()))
+
+    def _lane(self, suspect: bool) -> AbstractContextManager[Any]:
+        return self._lanes[1 if suspect else 0]
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        host = new or old
+        assert host is not None
+        name = str(host["metadata"]["name"])
+        wanted = new is not None and is_ssh(new) and not new["metadata"].get("deletionTimestamp")
+        with self._lock:
+            if self._stopping:
+                return
+            worker = self._workers.get(name)
+            if wanted and new is not None:
+                if worker is not None:
+                    worker.update(new)
+                    return
+                worker = self._workers[name] = SshWorker(
+                    self._client,
+                    new,
+                    system_namespace=self._system_namespace,
+                    namespaces=self._namespaces,
+                    policy=self._policy,
+                    lane=self._lane,
+                    version=agent_version(),
+                )
+                worker.start()
+                _log.info("Speaking for a host over SSH", host=name)
+            elif worker is not None:
+                del self._workers[name]
+                self._leaving = [each for each in self._leaving if each.is_alive] + [worker]
+                worker.stop(clean_up=True)
+                _log.info("Not speaking for a host any more", host=name)
+
+
+def speak_for_ssh_hosts(client: KubeClient, settings: Settings, policy: SourcePolicy) -> SshHosts:
+    """Start as the settings say."""
+    made = SshHosts(client, policy=policy, parallel=settings.ssh_parallel, namespaces=settings.namespaces)
+    made.start()
+    return made
+
+
+def _trimmed(host: Object) -> Object:
+    """Keep of a host with an agent only that it has one."""
+    if is_ssh(host):
+        return drop_managed_fields(host)
+    metadata = host["metadata"]
+    kept = {part: metadata[part] for part in ("name", "uid", "resourceVersion") if part in metadata}
+    return {"metadata": kept, "spec": {"transport": (host.get("spec") or {}).get("transport")}}

@@ -1,0 +1,96 @@
+"""What a Host object says of the way to it over SSH, and where its key comes from. Called by `ssh_worker`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from agent.client.port import HostRefused
+from agent.client.ssh_keys import KnownHosts, KnownHostsInvalid, own_keys
+from agent.client.ssh_target import DEFAULT_PORT, DEFAULT_STORE, Patience, SshServer, SshTarget
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, NotFound
+
+Object = dict[str, Any]
+
+SECRET_KEY = "ssh-privatekey"  # noqa: S105 - the name of a key in a Secret of type kubernetes.io/ssh-auth
+_NOT_READABLE = "IdentityNotReadable"
+
+
+def is_ssh(host: Object) -> bool:
+    """Tell whether a Host is reached over SSH."""
+    return (host.get("spec") or {}).get("transport") == "ssh"
+
+
+def way_to(host: Object) -> Object:
+    """Take from a Host what the connection depends on: another value means another connection."""
+    spec = host.get("spec") or {}
+    return {"address": spec.get("address"), "ssh": spec.get("ssh")}
+
+
+def target_of(host: Object, identity: str, *, patience: Patience = Patience()) -> SshTarget:
+    """Read a Host. `identity` is the text of the key, empty where a file is named. Raises HostRefused, by field."""
+    spec = host.get("spec") or {}
+    ssh = spec.get("ssh") or {}
+    address, user = str(spec.get("address") or ""), str(ssh.get("user") or "")
+    for field, value in (("spec.address", address), ("spec.ssh.user", user)):
+        if not value:
+            raise HostRefused("SpecInvalid", f"{field} is missing")
+    if not identity and not ssh.get("identityFile"):
+        raise HostRefused("SpecInvalid", "spec.ssh names neither identityFile nor identitySecret")
+    bastion = ssh.get("bastion")
+    return SshTarget(
+        server=SshServer(
+            address, user, _keys(ssh.get("knownHosts"), "spec.ssh.knownHosts"), int(ssh.get("port") or DEFAULT_PORT)
+        ),
+        identity_file="" if identity else str(ssh["identityFile"]),
+        identity=identity,
+        bastion=SshServer(
+            str(bastion.get("address") or ""),
+            str(bastion.get("user") or user),
+            _keys(bastion.get("knownHosts"), "spec.ssh.bastion.knownHosts"),
+            int(bastion.get("port") or DEFAULT_PORT),
+        )
+        if bastion
+        else None,
+        sudo=bool(ssh.get("sudo")),
+        store=str(ssh.get("store") or DEFAULT_STORE),
+        patience=patience,
+    )
+
+
+def _keys(lines: Any, field: str) -> KnownHosts:
+    try:
+        return own_keys([str(line) for line in lines or ()])
+    except KnownHostsInvalid as error:
+        raise HostRefused("SpecInvalid", f"{field}: {error}") from error
+
+
+def read_identity(client: KubeClient, host: Object, namespace: str) -> str:
+    """Read the key of a Host from its Secret; empty where it names a file. Raises HostRefused, with what to do."""
+    ssh = (host.get("spec") or {}).get("ssh") or {}
+    name = (ssh.get("identitySecret") or {}).get("name")
+    if not name:
+        return ""
+    where = f"Secret `{name}` in namespace `{namespace}`"
+    try:
+        secret = client.get(kinds.SECRETS, namespace, name)
+    except Forbidden:
+        raise HostRefused(
+            _NOT_READABLE,
+            f"the loop may not read {where}; apply docs/install/secrets-reader.yaml to that namespace, or name an "
+            "identityFile",
+        ) from None
+    except NotFound:
+        raise HostRefused("IdentityMissing", f"{where} does not exist") from None
+    except ApiError as error:
+        raise HostRefused(_NOT_READABLE, f"cannot read {where}: {error.reason}") from None
+    text = (secret.get("data") or {}).get(SECRET_KEY)
+    try:
+        if text:
+            return base64.b64decode(text).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        pass
+    raise HostRefused("IdentityMissing", f"{where} has no private key under `{SECRET_KEY}`")

@@ -1,0 +1,380 @@
+"""Keeps one host over SSH as planned, and speaks for it: the loop's stand-in for an agent. One thread.
+
+Started by `ssh_hosts`. Plans come from the HostProcess objects with the host's label. What an agent says of itself is
+said by its own parts here: Lease, Publisher and the Host's status. A pass never waits for anything that takes long.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from agent.client.port import HostError, HostUnreachable
+from agent.client.ssh_connection import SshConnection
+from agent.client.ssh_look import Seen
+from agent.client.ssh_processes import SshProcesses
+from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server import registration
+from agent.server.host_lease import RENEW_S, HostLease, HostTaken
+from agent.server.host_status import host_status, worth_writing
+from agent.server.host_wishes import Wishes, wishes_of
+from agent.server.plan_watch import PlanInvalid, plan_of
+from agent.server.publisher import Publication, Publisher
+from agent.server.source_policy import SourcePolicy
+from automation.hosts.ssh_reading import read_identity, target_of, way_to
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+from kubeapi.informer import Informer
+from kubeapi.kinds import HOST_PROCESSES, HOSTS
+from program.desired.errors import SpecInvalid
+
+Object = dict[str, Any]
+
+HOLDER = "herdsman-ssh"
+"""Who holds the Leases of these hosts: one for all loops, of which only the leader speaks."""
+BUSY_S = 0.5
+"""Between two passes while something is on its way."""
+STEADY_S = 4.0
+BACKOFF_S = (2.0, 60.0)
+"""Between two attempts to reach a host that does not answer."""
+REFUSED_S = 30.0
+"""Between two attempts at a host that needs somebody's hand: a wrong key, an unknown host key."""
+_SETTLED = (ProcessPhase.READY, ProcessPhase.FAILED, ProcessPhase.BACKING_OFF, ProcessPhase.UNHEALTHY)
+
+_log = structlog.get_logger(__name__)
+
+
+class SshWorker:
+    """One host over SSH."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        host: Object,
+        *,
+        system_namespace: str,
+        namespaces: tuple[str, ...],
+        policy: SourcePolicy,
+        lane: Callable[[bool], AbstractContextManager[Any]],
+        version: str,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        """`lane(suspect)` gives the turn to speak with the host: those that did not answer queue by themselves."""
+        self.name = str(host["metadata"]["name"])
+        self._client = client
+        self._object = host
+        self._system_namespace = system_namespace
+        self._policy = policy
+        self._lane = lane
+        self._version = version
+        self._renew_s = renew_s
+        self._connection: SshConnection | None = None
+        self._processes: SshProcesses | None = None
+        self._publisher: Publisher | None = None
+        self._reports: dict[str, ProcessReport] = {}
+        self._facts: HostFacts | None = None
+        self._way: Object = {}
+        self._failures = 0
+        self._renewed_at = float("-inf")
+        self._written: Object | None = None
+        self._written_at = float("-inf")
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._clean_up = False
+        self._informer = Informer(
+            client,
+            HOST_PROCESSES,
+            namespaces=namespaces or None,
+            label_selector=f"{registration.LABEL_HOST}={self.name}",
+            on_change=self._changed,
+        )
+        self._lease = HostLease(
+            client,
+            host=self.name,
+            namespace=system_namespace,
+            holder=HOLDER,
+            on_lost=lambda _why: None,
+            catch_up=self._catch_up,
+            on_back=self._start_over,
+            renew_s=renew_s,
+        )
+        self._log = _log.bind(host=self.name)
+        self._thread = threading.Thread(target=self._run, name=f"ssh-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        self._informer.start()
+        self._thread.start()
+
+    def update(self, host: Object) -> None:
+        """Take in the Host object as it is now."""
+        way_changed = way_to(host) != way_to(self._object)
+        self._object = host
+        if way_changed:
+            self._failures = 0
+            self._wake.set()
+
+    def stop(self, *, clean_up: bool) -> None:
+        """End soon; with `clean_up`, because the Host is gone: its processes are stopped and its Lease given back."""
+        self._clean_up = clean_up
+        self._stop.set()
+        self._wake.set()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        process = new or old
+        assert process is not None
+        if new is not None and old is not None and new.get("spec") == old.get("spec"):
+            return  # our own words coming back
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            wait_s = REFUSED_S
+            try:
+                with self._lane(self._failures > 0):
+                    if not self._stop.is_set():
+                        wait_s = self._pass()
+                        self._failures = 0
+            except HostUnreachable as error:
+                self._failures += 1
+                wait_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._failures - 1, 8))
+                wait_s *= random.uniform(0.7, 1.0)  # noqa: S311 - spreads load, keeps no secret
+                self._tell_failure(error)
+            except HostError as error:
+                self._failures += 1
+                self._tell_failure(error)
+            except HostTaken as error:
+                self._log.warning("An agent is this host; not speaking for it", error=str(error))
+            except KubeError as error:
+                self._log.warning("Could not finish a pass over a host", error=str(error))
+                wait_s = STEADY_S
+            except Exception:
+                self._log.exception("A pass over a host failed by a defect of Herdsman")
+            self._wake.wait(wait_s)
+            self._wake.clear()
+        self._end()
+
+    def _pass(self) -> float:
+        """Speak with the host once. Gives the seconds until the next time."""
+        processes = self._connected()
+        seen = processes.look()
+        self._facts = processes.facts()
+        self._speak_through(self._facts)
+        if not self._informer.has_synced:
+            return BUSY_S
+        due = time.monotonic() - self._renewed_at >= self._renew_s * 0.9 or not self._lease.is_trusted
+        # It has just answered: it lives.
+        if due and self._lease.renew():
+            self._renewed_at = time.monotonic()
+        wanted = self._wanted()
+        before = dict(self._reports)
+        for key, (plan, generation) in wanted.items():
+            self._reports[key] = processes.advance(key, plan, generation, seen)
+            self._publish(key, before)
+        going = self._remove_others(processes, seen, set(wanted))
+        for key in set(self._reports) - set(wanted) - going:
+            del self._reports[key]
+            self._publish(key, before)
+        self._tell(self._facts, self._ready("True", "Reachable", "The host answers over SSH."))
+        busy = going or any(self._reports[key].phase not in _SETTLED for key in wanted)
+        return BUSY_S if busy else min(STEADY_S, self._renew_s * 0.9)
+
+    def _connected(self) -> SshProcesses:
+        host = self._object
+        way = way_to(host)
+        if self._processes is None or self._way != way:
+            self._disconnect()
+            identity = read_identity(self._client, host, self._system_namespace)
+            connection = SshConnection(target_of(host, identity))
+            self._way, self._connection = way, connection
+            self._processes = SshProcesses(
+                connection, host=self.name, address=_ip(str(host["spec"].get("address"))), policy=self._policy
+            )
+        return self._processes
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._processes = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _speak_through(self, facts: HostFacts) -> None:
+        if self._publisher is not None:
+            return
+        self._publisher = Publisher(
+            self._client,
+            host=self.name,
+            address=facts.address,
+            version=self._version,
+            look=self._look,
+            may_speak=lambda: self._lease.is_trusted,
+        )
+        self._publisher.start()
+
+    def _wanted(self) -> dict[str, tuple[ProcessPlan, int]]:
+        """Read the plans; one that cannot be read leaves what runs by the last good one."""
+        wanted: dict[str, tuple[ProcessPlan, int]] = {}
+        for process in self._informer.list():
+            if process["metadata"].get("deletionTimestamp"):
+                continue
+            try:
+                plan = plan_of(process, host=self.name)
+            except PlanInvalid:
+                continue
+            wanted[_key(process)] = (plan, int(process["metadata"].get("generation") or 0))
+        return wanted
+
+    def _remove_others(self, processes: SshProcesses, seen: Mapping[str, Seen], wanted: set[str]) -> set[str]:
+        """Take a step towards the end of what no plan names; gives what is still there."""
+        named = {_key(p) for p in self._informer.list() if not p["metadata"].get("deletionTimestamp")}
+        going: set[str] = set()
+        for key in sorted(set(seen) - wanted - named):
+            report = processes.remove(key, dict(seen))
+            if report is not None:
+                self._reports[key] = report
+                going.add(key)
+        return going
+
+    def _catch_up(self) -> bool:
+        """After the host was called lost: read the plan anew and stop what is not in it. False: not all has stopped."""
+        assert self._processes is not None
+        selector = f"{registration.LABEL_HOST}={self.name}"
+        listed = self._client.list(HOST_PROCESSES, label_selector=selector)["items"]
+        wanted = {_key(p) for p in listed if not p["metadata"].get("deletionTimestamp")}
+        seen = self._processes.look()
+        gone = [self._processes.remove(key, seen) is None for key in sorted(set(seen) - wanted)]
+        return all(gone)
+
+    def _start_over(self) -> None:
+        self._written = None
+        if self._publisher is not None:
+            self._publisher.start_over()
+            for key in self._reports:
+                self._publisher.touch(key)
+
+    def _publish(self, key: str, before: Mapping[str, ProcessReport]) -> None:
+        if self._publisher is not None and before.get(key) != self._reports.get(key):
+            self._publisher.touch(key)
+
+    def _look(self, key: str) -> Publication | None:
+        namespace, _, name = key.partition("/")
+        process = self._informer.get(namespace, name)
+        if process is None or process["metadata"].get("deletionTimestamp"):
+            return None
+        try:
+            plan = plan_of(process, host=self.name)
+        except PlanInvalid as error:
+            return Publication(process, None, _invalid(process, str(error)))
+        return Publication(process, plan, self._reports.get(key) or ProcessReport(phase=ProcessPhase.PENDING))
+
+    def _tell_failure(self, error: HostError) -> None:
+        if self._failures in (1, 10) or self._failures % 100 == 0:
+            self._log.warning("Cannot work on a host", reason=error.reason, error=error.message)
+        try:
+            self._tell(self._facts, self._ready("False", error.reason, error.message))
+        except KubeError as failure:
+            self._log.warning("Could not say that a host cannot be reached", error=str(failure))
+
+    def _ready(self, status: str, reason: str, message: str) -> Object:
+        return {"type": "Ready", "status": status, "reason": reason, "message": message[:1024]}
+
+    def _tell(self, facts: HostFacts | None, ready: Object) -> None:
+        """Write the Host's status where it says something new."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        conditions = tuple((self._object.get("status") or {}).get("conditions") or ())
+        try:
+            wishes = wishes_of(self._object)
+        except SpecInvalid:
+            wishes = Wishes(generation=int(self._object["metadata"].get("generation") or 0))
+        if facts is None:
+            status: Object = {"observedGeneration": wishes.generation, "lastHeartbeat": now, "conditions": [{}]}
+        else:
+            facts = facts.model_copy(update={"memory_budget_bytes": _budget(wishes, facts.memory_bytes)})
+            status = host_status(facts, reports=self._reports, usage={}, wishes=wishes, conditions=conditions, now=now)
+        before: Object = next((c for c in conditions if c.get("type") == "Ready"), {})
+        since = before.get("lastTransitionTime") if before.get("status") == ready["status"] else None
+        told = {**ready, "observedGeneration": wishes.generation, "lastTransitionTime": since or now}
+        status["conditions"] = [told, *(c for c in status["conditions"][1:])]
+        said_otherwise = bool(before) and before.get("status") != ready["status"]
+        since_s = time.monotonic() - self._written_at
+        is_news = self._written is None or worth_writing(self._written, status, since_s=since_s)
+        if not is_news and (not said_otherwise or since_s < STEADY_S):
+            return
+        body = {
+            "apiVersion": HOSTS.api_version,
+            "kind": HOSTS.kind,
+            "metadata": {"name": self.name},
+            "status": status,
+        }
+        try:
+            self._client.apply(
+                HOSTS, None, body, field_manager=registration.FIELD_MANAGER, force=True, subresource="status"
+            )
+        except NotFound:
+            return  # removed; the watch will say so
+        self._written, self._written_at = status, time.monotonic()
+
+    def _end(self) -> None:
+        """Leave. A Host that is gone takes its processes along, as far as it still answers."""
+        self._informer.stop()
+        try:
+            if self._clean_up and self._publisher is not None:
+                self._publisher.withdraw()
+            if self._publisher is not None:
+                self._publisher.stop(last_words=False)
+            if self._clean_up:
+                self._lease.stop(release=True)
+                if self._processes is not None and not self._failures:
+                    self._remove_all(self._processes)
+        except (HostError, KubeError) as error:
+            self._log.warning("Left processes on a host that is gone", error=str(error))
+        finally:
+            self._disconnect()
+
+    def _remove_all(self, processes: SshProcesses) -> None:
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            seen = processes.look()
+            if not [key for key in seen if processes.remove(key, seen) is not None]:
+                return
+            time.sleep(BUSY_S)
+
+
+def _key(process: Object) -> str:
+    return f"{process['metadata']['namespace']}/{process['metadata']['name']}"
+
+
+def _invalid(process: Object, why: str) -> ProcessReport:
+    return ProcessReport(
+        phase=ProcessPhase.FAILED,
+        reason=ProcessReason.PLAN_INVALID,
+        message=why,
+        observed_generation=int(process["metadata"].get("generation") or 0),
+    )
+
+
+def _budget(wishes: Wishes, memory_bytes: int) -> int | None:
+    if wishes.memory_budget_bytes is not None:
+        return wishes.memory_budget_bytes
+    return int(memory_bytes * wishes.memory_fraction) if wishes.memory_fraction is not None else None
+
+
+def _ip(text: str) -> str:
+    """Give an IP address as it is, and nothing for a name: the host's own end of the connection is right then."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return ""
