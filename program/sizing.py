@@ -11,6 +11,7 @@ from program.desired.model import DesiredModel, GgufFacts
 from program.desired.service import DesiredService
 from program.dialects.quantities import bytes_of
 from program.runtimes import runtime_for
+from program.runtimes.llamacpp import host_argv
 from program.runtimes.llamacpp_memory import (
     DEFAULT_CONTEXT,
     FITTED_CONTEXT,
@@ -18,6 +19,7 @@ from program.runtimes.llamacpp_memory import (
     Serving,
     model_memory,
     serving_of,
+    together,
 )
 
 
@@ -28,8 +30,7 @@ def estimate(desired: DesiredService) -> MemoryFacts | None:
     """
     if not isinstance(desired.engine, LlamaCpp):
         return None
-    argv = runtime_for(desired.engine).argv(desired, model_path="model", port=0, host="")
-    serving, asked = serving_of(argv), _asked(desired)
+    serving, asked = serving_of(_argv(desired)), _asked(desired)
     found = _together(desired, serving)
     if found is None:
         return None
@@ -38,18 +39,28 @@ def estimate(desired: DesiredService) -> MemoryFacts | None:
     return found.model_copy(update={"asked_bytes": asked})
 
 
+def declared_bytes(desired: DesiredService) -> int | None:
+    """Give the memory that a process on a host is said to need, for engines that cannot be estimated.
+
+    None for llama.cpp, whose need the host reads off the model itself, and where the service says nothing.
+    """
+    if isinstance(desired.engine, LlamaCpp):
+        return None
+    return bytes_of(desired.pod.memory_request, field="spec.resources.memory")
+
+
+def _argv(desired: DesiredService) -> list[str]:
+    """Build the arguments that the engine is started with: hosts have defaults of their own."""
+    if desired.host_placement is not None:
+        return host_argv(desired, model_path="model", port="0", accelerator=desired.model.accelerator)
+    return runtime_for(desired.engine).argv(desired, model_path="model", port=0, host="")
+
+
 def _together(desired: DesiredService, serving: Serving) -> MemoryFacts | None:
     """Estimate the model and, where there is one, its draft model."""
     found = memory_of(desired.model, serving)
     draft = memory_of(desired.draft, serving) if desired.draft else None
-    if found is None or draft is None:
-        return found
-    return MemoryFacts(
-        weights_bytes=found.weights_bytes + draft.weights_bytes,
-        cache_bytes=found.cache_bytes + draft.cache_bytes,
-        compute_bytes=found.compute_bytes + draft.compute_bytes,
-        host_bytes=found.host_bytes + draft.host_bytes,
-    )
+    return found if found is None or draft is None else together([found, draft])
 
 
 def _fitted(desired: DesiredService, serving: Serving, whole: MemoryFacts, asked_bytes: int) -> MemoryFacts:

@@ -46,6 +46,11 @@ class Holds:
         with self._lock:
             return {key: held[source] for key, held in self._holds.items() if source in held}
 
+    def sources(self, key: str) -> set[str]:
+        """Name all who hold a process."""
+        with self._lock:
+            return set(self._holds.get(key, ()))
+
     def forget(self, key: str) -> None:
         """Strike a process off that nobody wants any more."""
         with self._lock:

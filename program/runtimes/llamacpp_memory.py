@@ -8,6 +8,7 @@ among slots, sizes a sliding window's cache, and which tensors of one batch live
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from program.desired.base import Desired
 from program.desired.facts import MemoryFacts
@@ -21,6 +22,8 @@ UNKNOWN_CACHE_SHARE = 0.2
 """The cache as a share of the weights, where the header does not tell how large it is."""
 DEFAULT_CONTEXT = 4096
 """Tokens, where neither the service nor the header names a context."""
+PROJECTOR_COMPUTE_SHARE = 0.2
+"""The buffers in which a projector encodes one picture, as a share of its weights: its header does not tell."""
 FITTED_CONTEXT = 4096
 """Tokens. llama-server shortens no context below this to make it fit."""
 DEFAULT_SLOTS = 4
@@ -119,6 +122,23 @@ def model_memory(gguf: GgufFacts, serving: Serving, *, weights_bytes: int) -> Me
         cache_bytes=math.ceil(weights * UNKNOWN_CACHE_SHARE) if cache is None else cache,
         compute_bytes=UNKNOWN_COMPUTE_BYTES if compute is None else compute,
         host_bytes=_host_bytes(gguf, serving, weights=weights, cache=cache or 0),
+    )
+
+
+def projector_memory(file_bytes: int) -> MemoryFacts:
+    """Estimate what a multimodal projector takes beside its model."""
+    return MemoryFacts(
+        weights_bytes=file_bytes, cache_bytes=0, compute_bytes=math.ceil(file_bytes * PROJECTOR_COMPUTE_SHARE)
+    )
+
+
+def together(parts: Sequence[MemoryFacts]) -> MemoryFacts:
+    """Add up what one server takes for its model, its draft model and what else it loads."""
+    return MemoryFacts(
+        weights_bytes=sum(part.weights_bytes for part in parts),
+        cache_bytes=sum(part.cache_bytes for part in parts),
+        compute_bytes=sum(part.compute_bytes for part in parts),
+        host_bytes=sum(part.host_bytes for part in parts),
     )
 
 

@@ -46,6 +46,8 @@ def command_plan(*command: str, **changes: Any) -> ProcessPlan:
         "runtime": "generic",
         "argv": command,
         "health_path": "/",
+        # Nobody could tell otherwise what a command takes, and then it is not started.
+        "memory_bytes": 64 << 20,
         "service_name": "plain",
         "startup_timeout_s": 60.0,
         "stop_grace_s": 5.0,
@@ -108,6 +110,11 @@ class AgentProcess:
         with self.store.with_name(f"{self.store.name}.out").open("ab") as output:
             self._process = subprocess.Popen(self._arguments, stdout=output, stderr=subprocess.STDOUT)
         return self._process.wait(timeout_s)
+
+    def run_in_background(self) -> None:
+        """Start it on a host whose loopback this machine does not reach, without waiting for its API."""
+        with self.store.with_name(f"{self.store.name}.out").open("ab") as output:
+            self._process = subprocess.Popen(self._arguments, stdout=output, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
         """End it as a crash would."""

@@ -1,0 +1,138 @@
+"""Estimates what a planned process will take, from the plan and from the files that it is given.
+
+Called by `agent.server.memory.host_memory` before a start. The rules for llama-server are `program.runtimes`'; headers
+are read once for as long as nobody touches the file. What cannot be estimated is said to be unknown, never guessed at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.contract import ProcessPlan
+from agent.server.errors import GgufInvalid, NeedMoreBytes
+from agent.server.gguf_header import read_header
+from agent.server.memory.need import Need
+from program.desired.facts import MemoryFacts
+from program.desired.model import GgufFacts
+from program.runtimes.flags import word_of
+from program.runtimes.llamacpp_memory import Serving, model_memory, projector_memory, serving_of, together
+
+_MODEL = ("--model", "-m")
+_DRAFT = ("--model-draft", "-md", "--spec-draft-model")
+_PROJECTOR = ("--mmproj", "-mm")
+_ADAPTERS = ("--lora", "--control-vector")
+_KEPT_HEADERS = 64
+
+
+class Unknown(Exception):
+    """Nobody can tell what the process will take, and why."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Estimates for one host."""
+
+    headers: Headers
+
+    def need(self, plan: ProcessPlan, paths: Mapping[str, str], *, discrete_gpus: bool) -> Need:
+        """Estimate a process whose files lie at `paths`, by name. Raises Unknown.
+
+        With `discrete_gpus`, what llama-server offloads counts as GPU memory; else all of it shares the machine's.
+        """
+        if plan.memory_bytes is not None:
+            return Need(plan.memory_bytes)
+        if plan.runtime != "llamacpp":
+            size = sum(_size(Path(path)) for path in paths.values())
+            if not size:
+                raise Unknown(f"runtime `{plan.runtime}` does not say, and the plan names no model file")
+            return Need(model_memory(GgufFacts(), Serving(), weights_bytes=size).total_bytes)
+        argv = [_filled(argument, paths) for argument in plan.argv]
+        return self.of_llama_server(argv, paths, discrete_gpus=discrete_gpus)
+
+    def of_llama_server(self, argv: list[str], paths: Mapping[str, str], *, discrete_gpus: bool) -> Need:
+        """Estimate a llama-server by its arguments, which name real files. Raises Unknown."""
+        serving = serving_of(argv)
+        found = self._parts(argv, serving, paths)
+        if not discrete_gpus or not serving.gpu_layers:
+            return Need(found.total_bytes)
+        return Need(found.host_bytes, found.total_bytes - found.host_bytes)
+
+    def _parts(self, argv: list[str], serving: Serving, paths: Mapping[str, str]) -> MemoryFacts:
+        model, draft, projector = (word_of(argv, *names) for names in (_MODEL, _DRAFT, _PROJECTOR))
+        if not model:
+            raise Unknown("llama-server fetches its model by itself, so that its size is known only afterwards")
+        sets: dict[str, int] = {}
+        for name, path in paths.items():
+            # The rest of a set: `file-1`, `file-2`, … beside the model, `draft-file-1`, … beside the draft.
+            if name.startswith(("file-", "draft-file-")) and path not in (model, draft, projector):
+                owner = "draft" if name.startswith("draft-") else "model"
+                sets[owner] = sets.get(owner, 0) + _size(Path(path))
+        parts = [self._model(Path(model), sets.get("model", 0), serving)]
+        if draft:
+            parts.append(self._model(Path(draft), sets.get("draft", 0), serving))
+        if projector:
+            parts.append(projector_memory(_known_size(Path(projector))))
+        for adapter in _ADAPTERS:
+            if path := word_of(argv, adapter):
+                parts.append(MemoryFacts(weights_bytes=_size(Path(path)), cache_bytes=0, compute_bytes=0))
+        return together(parts)
+
+    def _model(self, path: Path, rest_bytes: int, serving: Serving) -> MemoryFacts:
+        size, facts = _known_size(path), self.headers.of(path)
+        # The header of the first of several files tells of its own tensors only.
+        weights = size + rest_bytes if rest_bytes else facts.weights_bytes or size
+        return model_memory(facts, serving, weights_bytes=weights)
+
+
+class Headers:
+    """Headers of local files, remembered. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int, int, int], GgufFacts] = {}
+
+    def of(self, path: Path) -> GgufFacts:
+        """Read a file's header; one that is no GGUF file tells nothing. Raises Unknown when it cannot be read."""
+        try:
+            stat = path.stat()
+            identity = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+            with self._lock:
+                if identity in self._known:
+                    return self._known[identity]
+            with path.open("rb") as file:
+                facts = read_header(file)
+        except (GgufInvalid, NeedMoreBytes):
+            return GgufFacts()
+        except OSError as error:
+            raise Unknown(f"{path} cannot be read: {error.strerror or error}") from error
+        with self._lock:
+            while len(self._known) >= _KEPT_HEADERS:
+                del self._known[next(iter(self._known))]
+            self._known[identity] = facts
+        return facts
+
+
+def _filled(argument: str, paths: Mapping[str, str]) -> str:
+    for name, path in paths.items():
+        argument = argument.replace(f"{{{name}}}", path)
+    return argument
+
+
+def _known_size(path: Path) -> int:
+    size = _size(path)
+    if not size:
+        raise Unknown(f"{path} is not on this host")
+    return size
+
+
+def _size(path: Path) -> int:
+    """Size a file, or all files of a directory; 0 where there is none."""
+    try:
+        if path.is_dir():
+            return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,131 @@
+"""Decides which process gives way under critical pressure, and which of those that did may come back. Pure.
+
+Called by `agent.server.memory.watchdog`, which asks again at its next look: one process at a time, and never more than
+needed. The order is by priority, then by what it brings, then by age; a protected process never gives way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent.contract import MemoryPressure
+
+GUARD_SHARE = 0.5
+"""Of all memory in use our processes must have this much, or the pressure is somebody else's."""
+
+
+class Skip(StrEnum):
+    """Why nothing is evicted although pressure is critical."""
+
+    DISABLED = "disabled"
+    """Nobody allowed it (Host `spec.memoryPressure.eviction`)."""
+    NONE = "none"
+    """No process of ours runs."""
+    STOPPING = "stopping"
+    """The last one that gave way still stops."""
+    BELOW_GUARD = "below_guard"
+    """Our processes have less than half of what is in use: stopping them would not help."""
+    FLOOR = "floor"
+    """Only one runs; a host that serves nothing is no better."""
+    ALL_PROTECTED = "all_protected"
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A process that runs."""
+
+    key: str
+    priority: int
+    footprint_bytes: int
+    started: float
+    """When, on the clock of the caller."""
+    protected: bool = False
+    stopping: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whom to evict, or why nobody."""
+
+    evict: Runner | None = None
+    skip: Skip | None = None
+
+
+def choose(level: MemoryPressure, runners: Iterable[Runner], *, enabled: bool, used_bytes: int) -> Verdict:
+    """Choose at most one process to evict now; neither `evict` nor `skip` where pressure is not critical."""
+    if level is not MemoryPressure.CRITICAL:
+        return Verdict()
+    running = list(runners)
+    if not enabled:
+        return Verdict(skip=Skip.DISABLED)
+    if not running:
+        return Verdict(skip=Skip.NONE)
+    if any(runner.stopping for runner in running):
+        return Verdict(skip=Skip.STOPPING)
+    if sum(runner.footprint_bytes for runner in running) <= GUARD_SHARE * used_bytes:
+        return Verdict(skip=Skip.BELOW_GUARD)
+    if len(running) == 1:
+        return Verdict(skip=Skip.FLOOR)
+    open_to_it = [runner for runner in running if not runner.protected]
+    if not open_to_it:
+        return Verdict(skip=Skip.ALL_PROTECTED)
+    return Verdict(evict=min(open_to_it, key=lambda r: (r.priority, -r.footprint_bytes, r.started, r.key)))
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long evicted processes stay away."""
+
+    calm_s: float = 60.0
+    """Pressure must have been Normal for this long before one comes back."""
+    between_s: float = 30.0
+    """At least this long between two that come back."""
+    longest_s: float = 1800.0
+    forgiven_s: float = 3600.0
+    """Evictions longer ago than this do not lengthen the wait."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A process that was evicted and is not back."""
+
+    key: str
+    priority: int
+    since: float
+    times: int = 1
+    """How often it gave way of late, this time included."""
+    brings_bytes: int = 0
+    """What became available when it went, and will be missing when it is back."""
+
+    def may_return_at(self, patience: Patience) -> float:
+        """Give the earliest time: who gave way again soon after it came back waits twice as long each time."""
+        return self.since + min(patience.longest_s, patience.calm_s * 2.0 ** min(self.times - 1, 16))
+
+
+def returning(
+    absent: Sequence[Absent],
+    *,
+    normal_since: float | None,
+    last_return: float | None,
+    room_bytes: float,
+    now: float,
+    patience: Patience,
+) -> Absent | None:
+    """Choose who comes back now: one at a time, the most important first, and only once pressure is over for good.
+
+    `normal_since` is None while pressure is not Normal. Who would bring the pressure back, because it needs more than
+    the `room_bytes` above what is critical, waits for the longest time before it gets its chance.
+    """
+    if normal_since is None or now - normal_since < patience.calm_s:
+        return None
+    if last_return is not None and now - last_return < patience.between_s:
+        return None
+    due = [
+        each
+        for each in absent
+        if each.may_return_at(patience) <= now
+        and (each.brings_bytes <= room_bytes or now - each.since >= patience.longest_s)
+    ]
+    return min(due, key=lambda each: (-each.priority, each.since, each.key), default=None)

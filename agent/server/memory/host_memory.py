@@ -1,0 +1,390 @@
+"""The memory of one host: budget, admission, turns of groups and the watchdog, put together around one supervisor.
+
+Made by `agent.server.main`, which hands `admit`, `reserved` and `on_report` to the workers. One thread looks at the
+memory every few seconds, wakes those that wait when room was freed, and gives groups their turns. Nothing here is
+called with a worker's lock held that would call back into that worker: reports are only noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import structlog
+
+from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server.lifecycle import Goal, Hold
+from agent.server.memory.admission import Asking, Bound
+from agent.server.memory.budget import Budget, MemoryWishes, host_budget, process_budget
+from agent.server.memory.estimates import Estimator, Headers, Unknown
+from agent.server.memory.eviction import Patience, Runner
+from agent.server.memory.ledger import Ledger
+from agent.server.memory.machine import Machine
+from agent.server.memory.need import Need, total
+from agent.server.memory.pressure import Thresholds
+from agent.server.memory.turns import SOURCE as TURNS
+from agent.server.memory.turns import Standing, Turns
+from agent.server.memory.watchdog import Watchdog
+from agent.server.memory.wording import amount, percent
+from agent.server.supervisor import Supervisor
+
+PRESSURE = "pressure"
+"""In whose name evicted processes are held."""
+WATCH_S = 10.0
+LEAK_S = 120.0
+"""An admitted process that was not started for so long has its room given to others."""
+EVICTION_DRAIN_S = 5.0
+"""A host that is about to swap cannot wait for long answers."""
+DAEMONS = "_daemons/"
+"""How the keys of shared daemons begin; the memory of their models is counted model by model."""
+
+_INSIDE = frozenset({ProcessPhase.STARTING, ProcessPhase.READY, ProcessPhase.UNHEALTHY, ProcessPhase.STOPPING})
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """How an agent treats its host's memory."""
+
+    wishes: MemoryWishes = field(default_factory=MemoryWishes)
+    """Options of the agent; the Host object's budget wins over them."""
+    watch_s: float = WATCH_S
+    """Seconds between two looks; how long levels settle and evicted processes wait is in proportion."""
+    meminfo: Path | None = None
+    """A file of the kind of /proc/meminfo to look at instead of the system's."""
+
+
+class HostMemory:
+    """All that an agent knows and decides of its host's memory. Thread-safe; `start` before the supervisor's."""
+
+    def __init__(
+        self,
+        settings: MemorySettings,
+        *,
+        find_binary: Callable[[str], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._supervisor: Supervisor | None = None
+        self._estimator = Estimator(Headers())
+        self.ledger = Ledger()
+        self._host_wishes: MemoryWishes | None = None
+        self._needs: dict[str, Need] = {}
+        self.machine = Machine(find_binary, meminfo_file=settings.meminfo, clock=clock)
+        self._condition = threading.Condition()
+        self._freed = False
+        self._stirred = False
+        self._stopping = False
+        self.on_pressure: list[Callable[[MemoryPressure], None]] = []
+        """Called in this thread at each change of the level."""
+        watch_s = settings.watch_s or WATCH_S
+        self.watchdog = Watchdog(
+            runners=self._runners,
+            evict=self._evict,
+            let_back=self._let_back,
+            on_level=self._level_changed,
+            thresholds=Thresholds(settle_s=3 * watch_s),
+            patience=Patience(calm_s=6 * watch_s, between_s=3 * watch_s),
+        )
+        self.turns = Turns(
+            standings=self._standings,
+            room=self._room_of,
+            hold=lambda key, hold: self._processes().hold(key, TURNS, hold),
+            release=lambda key: self._processes().release(key, TURNS),
+            held=lambda: self._processes().holds.by(TURNS),
+            wake=lambda key: self._processes().wake(key),
+            clock=clock,
+            changed=self._stir,
+        )
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+        self._configure()
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> Budget:
+        """What all processes may take together, and who says so."""
+        return host_budget(self._wishes, self.machine.capacity)
+
+    @property
+    def pressure(self) -> MemoryPressure:
+        return self.watchdog.level
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """What llama-server computes on here; empty until it was asked."""
+        return self.machine.accelerators
+
+    def reserved(self, key: str) -> int | None:
+        """Give what a process was admitted with, in bytes; None where it was not, or nobody could tell."""
+        entry = self.ledger.entry(key)
+        return (entry.need.total_bytes or None) if entry is not None else None
+
+    def explain(self) -> str:
+        """Say in one line how the memory is."""
+        entries = self.ledger.entries()
+        memory = self.watchdog.memory
+        now = f", {amount(memory.available_bytes)} ({percent(memory.share)}) available" if memory else ""
+        taken = total(entry.taken for entry in entries.values())
+        return f"Budget {self.budget}; {len(entries)} processes have {taken}; pressure {self.pressure.value}{now}"
+
+    def wish(self, wishes: MemoryWishes) -> None:
+        """Take in what the Host object says."""
+        if wishes != self._host_wishes:
+            self._host_wishes = wishes
+            self._configure()
+            self._free()
+
+    # --- what the supervisor asks and tells ---------------------------------------------------------------------------
+
+    def attach(self, supervisor: Supervisor) -> None:
+        """Name the supervisor whose processes these are; before `start`."""
+        self._supervisor = supervisor
+
+    def admit(self, key: str, goal: Goal, paths: Mapping[str, str]) -> Hold | None:
+        """Say whether a process may start now; what is admitted counts until the process is gone."""
+        plan = goal.plan
+        if key.startswith(DAEMONS):
+            return None
+        self.machine.wait()
+        self._adopt()
+        need, unknown = self._need(key, plan, paths)
+        turn = self.turns.refusal(key, plan)
+        if turn is not None:
+            return turn
+        if self.watchdog.enabled and self.pressure is MemoryPressure.CRITICAL and plan.memory_check != "off":
+            message = "The host is critically short of memory: nothing is started until that is over"
+            return Hold(ProcessPhase.PENDING, ProcessReason.INSUFFICIENT_MEMORY, message)
+        budget = self.budget
+        room_bytes, source = process_budget(
+            budget_bytes=plan.memory_budget_bytes,
+            fraction=plan.memory_fraction,
+            host=budget,
+            total_bytes=self.machine.capacity.total_bytes,
+        )
+        asking = Asking(
+            key=key,
+            need=need,
+            bound=Bound(Need(room_bytes, budget.gpu_bytes or 0), source),
+            priority=plan.priority,
+            check=plan.memory_check or "enforce",
+            since=self._clock(),
+            unknown=unknown,
+        )
+        self.ledger.measure(self._footprints())
+        refusal = self.ledger.admit(asking, now=self._clock())
+        if refusal is None:
+            return None
+        if asking.check != "enforce":
+            log = _log.warning if asking.check == "warn" else _log.debug
+            log("Started a process against the memory check", process=key, reason=refusal.reason, why=refusal.message)
+            return None
+        return Hold(ProcessPhase.PENDING, refusal.reason, refusal.message)
+
+    def on_report(self, key: str, report: ProcessReport) -> None:
+        """Note how a process is now. Called in workers' threads, with their locks held: only notes."""
+        if report.phase is ProcessPhase.STOPPED:
+            self.ledger.forget(key)
+        if report.phase not in _INSIDE and self.ledger.strike(key):
+            self._free()
+        else:
+            self._stir()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look at the memory once, then go on in a thread."""
+        self._look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        next_look = self._clock() + (self._settings.watch_s or WATCH_S)
+        turns_at: float | None = None
+        while True:
+            with self._condition:
+                due = next_look if turns_at is None else min(next_look, turns_at)
+                if not (self._stopping or self._freed or self._stirred):
+                    self._condition.wait(max(0.0, due - self._clock()))
+                if self._stopping:
+                    return
+                freed, self._freed, self._stirred = self._freed, False, False
+            try:
+                if self.machine.measure():
+                    _log.info("Measured the host's memory", budget=str(self.budget))
+                if self._clock() >= next_look:
+                    next_look = self._clock() + (self._settings.watch_s or WATCH_S)
+                    self._sweep()
+                    self._look()
+                turns_at = self.turns.look()
+                if freed:
+                    for key in self.ledger.waiting():
+                        self._processes().wake(key)
+            except Exception:
+                # The processes go on whatever this thread meets.
+                _log.exception("Failed to look after the memory")
+                turns_at = self._clock() + 1.0
+
+    def _free(self) -> None:
+        with self._condition:
+            self._freed = True
+            self._condition.notify()
+
+    def _stir(self) -> None:
+        with self._condition:
+            self._stirred = True
+            self._condition.notify()
+
+    def _look(self) -> None:
+        memory = self.machine.look() if self._settings.watch_s else None
+        if memory is not None:
+            if self._supervisor is not None:
+                self.watchdog.forget(self._supervisor.goals())
+            self.watchdog.look(memory, now=self._clock())
+
+    def _sweep(self) -> None:
+        """Give back what was admitted for starts that never came about."""
+        now, supervisor = self._clock(), self._processes()
+        for key, entry in self.ledger.entries().items():
+            report = supervisor.report(key)
+            if (
+                now - entry.since > LEAK_S
+                and (report is None or report.phase not in _INSIDE)
+                and self.ledger.strike(key)
+            ):
+                self._free()
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
+
+    def _footprints(self) -> dict[str, int]:
+        found = {}
+        for key, unit in self._processes().handles().items():
+            measured = unit.usage() if not key.startswith(DAEMONS) else None
+            if measured is not None:
+                found[key] = measured.rss_bytes
+        return found
+
+    def _need(self, key: str, plan: ProcessPlan, paths: Mapping[str, str]) -> tuple[Need | None, str]:
+        try:
+            need = self._estimator.need(plan, paths, discrete_gpus=self.machine.discrete_gpus)
+        except Unknown as unknown:
+            self._needs.pop(key, None)
+            return None, str(unknown)
+        self._needs[key] = need
+        return need, ""
+
+    def _adopt(self) -> None:
+        """Enter what an earlier agent left running."""
+        supervisor = self._processes()
+        entries, goals = self.ledger.entries(), supervisor.goals()
+        for key, handle in supervisor.handles().items():
+            if key in entries or key.startswith(DAEMONS):
+                continue
+            plan = goals[key].plan if key in goals else None
+            self.ledger.adopt(
+                key, self._need_of_running(handle.pid, plan), plan.priority if plan else 0, now=self._clock()
+            )
+
+    def _need_of_running(self, pid: int, plan: ProcessPlan | None) -> Need:
+        """Estimate a process that runs, by its own arguments; what cannot be estimated counts as measured."""
+        if plan is not None and plan.memory_bytes is not None:
+            return Need(plan.memory_bytes)
+        if plan is not None and plan.runtime == "llamacpp":
+            with contextlib.suppress(Unknown, psutil.Error):
+                argv = psutil.Process(pid).cmdline()
+                return self._estimator.of_llama_server(argv, {}, discrete_gpus=self.machine.discrete_gpus)
+        with contextlib.suppress(psutil.Error):
+            return Need(psutil.Process(pid).memory_info().rss)
+        return Need()
+
+    # --- what the parts ask -------------------------------------------------------------------------------------------
+
+    @property
+    def _wishes(self) -> MemoryWishes:
+        return self._host_wishes.over(self._settings.wishes) if self._host_wishes else self._settings.wishes
+
+    def _configure(self) -> None:
+        wishes = self._wishes
+        self.watchdog.configure(warning=wishes.warning, critical=wishes.critical, enabled=wishes.eviction)
+
+    def _processes(self) -> Supervisor:
+        assert self._supervisor is not None, "attach comes first"
+        return self._supervisor
+
+    def _room_of(self, keys: Iterable[str]) -> Need:
+        members, budget = set(keys), self.budget
+        others = total(entry.taken for key, entry in self.ledger.entries().items() if key not in members)
+        return Need(budget.bytes, budget.gpu_bytes or 0) - others
+
+    def _standings(self) -> dict[str, Standing]:
+        supervisor = self._processes()
+        grouped = {key: goal for key, goal in supervisor.goals().items() if goal.plan.residency is not None}
+        if not grouped:
+            return {}
+        self._adopt()
+        entries, elsewhere = self.ledger.entries(), supervisor.holds
+        found = {}
+        for key, goal in grouped.items():
+            report, entry = supervisor.report(key), entries.get(key)
+            if report is None:
+                continue
+            found[key] = Standing(
+                plan=goal.plan,
+                phase=report.phase,
+                need=entry.taken if entry is not None else self._needs.get(key, _said(goal.plan)),
+                inside_since=entry.since if entry is not None else None,
+                held_by_others=bool(elsewhere.sources(key) - {TURNS}),
+            )
+        return found
+
+    def _runners(self) -> list[Runner]:
+        self._adopt()
+        supervisor, footprints = self._processes(), self._footprints()
+        self.ledger.measure(footprints)
+        goals, found = supervisor.goals(), []
+        for key, entry in self.ledger.entries().items():
+            report = supervisor.report(key)
+            if report is None or report.phase not in _INSIDE:
+                continue
+            goal = goals.get(key)
+            found.append(
+                Runner(
+                    key=key,
+                    priority=goal.plan.priority if goal else entry.priority,
+                    footprint_bytes=footprints.get(key) or entry.taken.ram_bytes,
+                    started=entry.since,
+                    protected=goal is not None and goal.plan.eviction_protection,
+                    stopping=report.phase is ProcessPhase.STOPPING or goal is None,
+                )
+            )
+        return found
+
+    def _evict(self, key: str, message: str) -> None:
+        hold = Hold(ProcessPhase.PENDING, ProcessReason.EVICTED, message, drain_timeout_s=EVICTION_DRAIN_S)
+        self._processes().hold(key, PRESSURE, hold)
+
+    def _let_back(self, key: str) -> None:
+        self._processes().release(key, PRESSURE)
+
+    def _level_changed(self, level: MemoryPressure) -> None:
+        if level is not MemoryPressure.CRITICAL:
+            self._free()
+        for listener in self.on_pressure:
+            listener(level)
+
+
+def _said(plan: ProcessPlan) -> Need | None:
+    return Need(plan.memory_bytes) if plan.memory_bytes is not None else None

@@ -1,0 +1,98 @@
+"""Keeps account of a host's memory: which process has how much, and who waits for room. Thread-safe.
+
+Called by `agent.server.memory.host_memory`. An entry is made by the admission itself and struck off when the process is
+gone; what an earlier agent left running is entered when it is adopted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from agent.server.memory.admission import Asking, Refusal, decide, in_turn
+from agent.server.memory.need import Need
+
+WAITING_S = 20.0
+"""Who has not asked again for so long waits no more; a refused process asks every few seconds."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one process has of the memory."""
+
+    need: Need
+    priority: int
+    since: float
+    measured_bytes: int = 0
+    """What it was last measured to have in the machine's memory."""
+
+    @property
+    def taken(self) -> Need:
+        """What counts: the estimate, or more where more was measured."""
+        return Need(max(self.need.ram_bytes, self.measured_bytes), self.need.gpu_bytes)
+
+
+class Ledger:
+    """The account of one host."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._waiting: dict[str, tuple[Asking, float]] = {}
+        """Who was refused, and when it last asked."""
+
+    def admit(self, asking: Asking, *, now: float) -> Refusal | None:
+        """Decide, and enter what is admitted. A refusal that the process's own check lets pass is returned, too."""
+        with self._lock:
+            self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= WAITING_S}
+            if asking.key in self._waiting:
+                asking = replace(asking, since=self._waiting[asking.key][0].since)
+            taken = {key: entry.taken for key, entry in self._entries.items()}
+            refusal = decide(asking, taken, [each for each, _ in self._waiting.values()])
+            if refusal is not None and asking.check == "enforce":
+                if refusal.hopeless:
+                    self._waiting.pop(asking.key, None)
+                else:
+                    self._waiting[asking.key] = (asking, now)
+                return refusal
+            self._waiting.pop(asking.key, None)
+            self._entries[asking.key] = Entry(asking.need or Need(), asking.priority, now)
+            return refusal
+
+    def adopt(self, key: str, need: Need, priority: int, *, now: float) -> None:
+        """Enter a process that runs already, unless it is entered."""
+        with self._lock:
+            self._entries.setdefault(key, Entry(need, priority, now))
+
+    def measure(self, footprints: Mapping[str, int]) -> None:
+        """Note what processes were measured to have, in bytes."""
+        with self._lock:
+            for key, measured in footprints.items():
+                if key in self._entries and not self._entries[key].need.gpu_bytes:
+                    self._entries[key] = replace(self._entries[key], measured_bytes=measured)
+
+    def strike(self, key: str) -> bool:
+        """Strike off a process that is gone; False when it had nothing."""
+        with self._lock:
+            return self._entries.pop(key, None) is not None
+
+    def forget(self, key: str) -> None:
+        """Stop counting a process among those that wait."""
+        with self._lock:
+            self._waiting.pop(key, None)
+
+    def waiting(self) -> list[str]:
+        """Name who waits for room, whose turn it is first."""
+        with self._lock:
+            return [each.key for each in in_turn(each for each, _ in self._waiting.values())]
+
+    def entry(self, key: str) -> Entry | None:
+        """Give what one process has; None when it has nothing."""
+        with self._lock:
+            return self._entries.get(key)
+
+    def entries(self) -> dict[str, Entry]:
+        """Give what every process has."""
+        with self._lock:
+            return dict(self._entries)

@@ -1,0 +1,48 @@
+"""What a process needs of a host's memory, and what it has: amounts in the machine's memory and on discrete GPUs. Pure.
+
+Where computing shares the machine's own memory, as on Apple silicon, everything counts in `ram_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.server.memory.wording import amount
+
+
+@dataclass(frozen=True)
+class Need:
+    """An amount of memory."""
+
+    ram_bytes: int = 0
+    gpu_bytes: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(self.ram_bytes + other.ram_bytes, self.gpu_bytes + other.gpu_bytes)
+
+    def __sub__(self, other: Need) -> Need:
+        """Take away what there is to take; never below nothing."""
+        return Need(max(0, self.ram_bytes - other.ram_bytes), max(0, self.gpu_bytes - other.gpu_bytes))
+
+    def within(self, room: Need) -> bool:
+        """Tell whether it fits."""
+        return self.ram_bytes <= room.ram_bytes and self.gpu_bytes <= room.gpu_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.ram_bytes + self.gpu_bytes
+
+    def __str__(self) -> str:
+        if not self.gpu_bytes:
+            return amount(self.ram_bytes)
+        on_gpu = f"{amount(self.gpu_bytes)} of GPU memory"
+        return f"{on_gpu} and {amount(self.ram_bytes)}" if self.ram_bytes else on_gpu
+
+
+def total(needs: Iterable[Need]) -> Need:
+    """Add amounts up."""
+    found = Need()
+    for need in needs:
+        found += need
+    return found

@@ -1,0 +1,193 @@
+"""Has the models of a group take turns in a host's memory: asks `residency` who is in, holds and releases the rest.
+
+Called by `agent.server.memory.host_memory` at each start, each report and each moment that a decision names; told of
+demand by the proxy (`wanted`, `used`). Who is pushed out is drained and stopped by its worker, because it is held; who
+has not run yet only gets no admission, so that its files are fetched meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.server.lifecycle import Hold
+from agent.server.memory.need import Need
+from agent.server.memory.residency import Decision, Member, Rules, decide
+
+SOURCE = "turns"
+"""In whose name processes are held."""
+WANTED_S = 300.0
+"""A request that nobody spoke of for so long has given up, where the plan does not say how long one waits."""
+_NOT_YET = frozenset({ProcessPhase.DOWNLOADING, ProcessPhase.BACKING_OFF})
+_GONE = frozenset({ProcessPhase.FAILED, ProcessPhase.STOPPED})
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What `Turns` must know of a process of a group."""
+
+    plan: ProcessPlan
+    phase: ProcessPhase
+    need: Need | None
+    inside_since: float | None
+    held_by_others: bool = False
+    """Somebody else keeps it from running: it sleeps, or it was evicted."""
+
+
+@dataclass
+class _Demand:
+    wanted_since: float | None = None
+    wanted_at: float = 0.0
+    used_at: float | None = None
+
+
+@dataclass
+class Turns:
+    """The groups of one host. Thread-safe."""
+
+    standings: Callable[[], Mapping[str, Standing]]
+    """All processes that are in a group, as they are now."""
+    room: Callable[[Iterable[str]], Need]
+    """The memory that these processes may have together: the budget less what all others have."""
+    hold: Callable[[str, Hold], None]
+    release: Callable[[str], None]
+    held: Callable[[], Mapping[str, Hold]]
+    """What was held in the name of `SOURCE`."""
+    wake: Callable[[str], None]
+    clock: Callable[[], float]
+    changed: Callable[[], None] = lambda: None
+    """Called when demand came: somebody should `look` soon. Must not block."""
+    in_flight: Callable[[str], int] = lambda _key: 0
+    """Requests under way by process, as far as a proxy knows."""
+    rules: Rules = field(default_factory=Rules)
+    swaps: int = 0
+    """How often one was pushed out for another."""
+    _demand: dict[str, _Demand] = field(default_factory=dict)
+    _waiting: dict[str, str] = field(default_factory=dict)
+    """Who gets no admission, and the message for it."""
+    _demand_lock: threading.Lock = field(default_factory=threading.Lock)
+    _look_lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def wanted(self, key: str) -> None:
+        """Take in that a request waits for a process that does not run."""
+        with self._demand_lock:
+            demand, now = self._demand.setdefault(key, _Demand()), self.clock()
+            demand.wanted_at = now
+            first = demand.wanted_since is None
+            if demand.wanted_since is None:
+                demand.wanted_since = now
+        if first:
+            self.changed()
+
+    def used(self, key: str) -> None:
+        """Take in that a request began or ended."""
+        with self._demand_lock:
+            self._demand.setdefault(key, _Demand()).used_at = self.clock()
+
+    def refusal(self, key: str, plan: ProcessPlan) -> Hold | None:
+        """Say whether it is not the turn of a process that is ready to start."""
+        if plan.residency is None:
+            return None
+        with self._look_lock:
+            self.look(asking=key)
+            message = self._waiting.get(key)
+        return _hold(plan, message) if message is not None else None
+
+    def look(self, *, asking: str = "") -> float | None:
+        """Decide for each group and act on it. Gives the moment at which to look again; None: when something changes.
+
+        `asking` is a process that is ready to start now, whatever its last report said.
+        """
+        with self._look_lock:
+            now = self.clock()
+            standings = {
+                key: standing
+                for key, standing in self.standings().items()
+                if key == asking or standing.inside_since is not None or standing.phase not in _GONE
+            }
+            self._forget(standings, now)
+            groups: dict[str, list[str]] = {}
+            for key, standing in standings.items():
+                groups.setdefault(standing.plan.group or "", []).append(key)
+            moments: list[float] = []
+            waiting: dict[str, str] = {}
+            for name, keys in sorted(groups.items()):
+                members = [self._member(key, standings[key], asking=asking) for key in keys]
+                decision = decide(members, self.room(keys), now=now, rules=self.rules)
+                if decision.look_again is not None:
+                    moments.append(decision.look_again)
+                self._act(name, decision, standings, waiting)
+            turned = [key for key in self._waiting if key in standings and key not in waiting and key != asking]
+            self._waiting = waiting
+            for key in turned:
+                self.wake(key)
+            return min(moments, default=None)
+
+    def _act(self, group: str, decision: Decision, standings: Mapping[str, Standing], waiting: dict[str, str]) -> None:
+        held = self.held()
+        for key in decision.inside:
+            if key in held:
+                self.release(key)
+        for key in decision.outside:
+            message = self._message(group, key, decision)
+            if standings[key].inside_since is not None or key in held:
+                if key not in held:
+                    self.swaps += 1
+                    self.hold(key, _hold(standings[key].plan, message))
+            elif key in decision.blocked_by or standings[key].plan.residency == "onDemand":
+                waiting[key] = message
+
+    def _message(self, group: str, key: str, decision: Decision) -> str:
+        named = f"group `{group}`" if group else "its group"
+        others = [other for other in decision.blocked_by.get(key, ()) if other != key]
+        if others:
+            return f"Waits for its turn: the memory of {named} is with {', '.join(others)}"
+        return f"Waits until it is asked for, as the residency onDemand in {named} says"
+
+    def _member(self, key: str, standing: Standing, *, asking: str) -> Member:
+        plan = standing.plan
+        assert plan.residency is not None
+        with self._demand_lock:
+            demand = self._demand.get(key, _Demand())
+            wanted_since, used_at = demand.wanted_since, demand.used_at
+        ready = key == asking or (standing.phase not in _NOT_YET and not standing.held_by_others)
+        return Member(
+            key=key,
+            residency=plan.residency,
+            need=standing.need,
+            priority=plan.priority,
+            inside_since=standing.inside_since,
+            ready_to_start=ready,
+            wanted_since=wanted_since,
+            used_at=used_at,
+            in_flight=self.in_flight(key),
+            proxied=plan.idle_timeout_s is not None,
+            dwell_s=plan.min_dwell_s,
+            idle_s=None if plan.idle_timeout_s is None else min(plan.idle_timeout_s, self.rules.idle_s),
+        )
+
+    def _forget(self, standings: Mapping[str, Standing], now: float) -> None:
+        """Strike off demand that was met, that gave up, or whose process is gone."""
+        with self._demand_lock:
+            for key, demand in list(self._demand.items()):
+                standing = standings.get(key)
+                if standing is None:
+                    # A process of no group tells nothing here; one that comes into a group is asked for again.
+                    del self._demand[key]
+                    continue
+                patience = standing.plan.wake_timeout_s or WANTED_S
+                if demand.wanted_since is None:
+                    continue
+                if standing.phase is ProcessPhase.READY:
+                    demand.used_at = now
+                    demand.wanted_since = None
+                elif now - demand.wanted_at > patience:
+                    demand.wanted_since = None
+
+
+def _hold(plan: ProcessPlan, message: str) -> Hold:
+    # One behind a proxy is asleep: requests still come, and bring it back.
+    phase = ProcessPhase.PENDING if plan.idle_timeout_s is None else ProcessPhase.ASLEEP
+    return Hold(phase, ProcessReason.SWAPPED_OUT, message)

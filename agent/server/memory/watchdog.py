@@ -1,0 +1,136 @@
+"""Looks at the host's memory every few seconds and acts on it: says how it is, evicts, lets back.
+
+Called by `agent.server.memory.host_memory` in its own thread. What is decided is in `pressure` and `eviction`; this
+remembers who was evicted and how often, and says everything once: a change of level, an eviction, why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from agent.contract import MemoryPressure
+from agent.server.memory import pressure
+from agent.server.memory.eviction import Absent, Patience, Runner, Skip, choose, returning
+from agent.server.memory.meminfo import Memory
+from agent.server.memory.pressure import Pressure, Thresholds
+from agent.server.memory.wording import amount, percent
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Watchdog:
+    """The watchdog of one host. Used by one thread; others may read its fields."""
+
+    runners: Callable[[], Iterable[Runner]]
+    """All processes that run, measured now. Asked only under pressure."""
+    evict: Callable[[str, str], None]
+    """Stops a process and keeps it from starting; second, why."""
+    let_back: Callable[[str], None]
+    on_level: Callable[[MemoryPressure], None] = lambda _level: None
+    """Called at each change of the level, Normal included."""
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    patience: Patience = field(default_factory=Patience)
+    enabled: bool = False
+    state: Pressure = field(default_factory=Pressure)
+    memory: Memory | None = None
+    """The last look."""
+    absent: dict[str, Absent] = field(default_factory=dict)
+    evictions: int = 0
+    skipped: dict[Skip, int] = field(default_factory=dict)
+    """Looks under critical pressure at which nobody was evicted, by reason."""
+    _said: Skip | None = None
+    _past: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """How often and when last each process was evicted."""
+    _last_return: float | None = None
+    _before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """What was available when each absent process was evicted, and how much it had."""
+
+    @property
+    def level(self) -> MemoryPressure:
+        return self.state.level
+
+    def look(self, memory: Memory, *, now: float) -> None:
+        """Take in how the memory is now, and do the one thing that follows from it."""
+        self.memory = memory
+        for key, (available, footprint) in self._before.items():
+            # Pages that several processes share, or that the system would have dropped, came with nobody's end.
+            gained = min(footprint, memory.available_bytes - available)
+            if key in self.absent and gained > self.absent[key].brings_bytes:
+                self.absent[key] = replace(self.absent[key], brings_bytes=gained)
+        before, self.state = self.state.level, pressure.after(self.state, memory, self.thresholds, now=now)
+        if self.level is not before:
+            (_log.info if self.level is MemoryPressure.NORMAL else _log.warning)(
+                "The memory pressure changed",
+                pressure=self.level.value,
+                was=before.value,
+                available=amount(memory.available_bytes),
+                share=percent(memory.share),
+            )
+            self.on_level(self.level)
+        if self.level is MemoryPressure.CRITICAL:
+            self._relieve(memory, now)
+        else:
+            self._said = None
+            self._let_one_back(memory, now)
+
+    def forget(self, wanted: Iterable[str]) -> None:
+        """Strike off the evicted that nobody wants any more."""
+        kept = set(wanted)
+        for remembered in (self.absent, self._past, self._before):
+            for key in [key for key in remembered if key not in kept]:
+                del remembered[key]
+
+    def _relieve(self, memory: Memory, now: float) -> None:
+        if pressure.level_of(memory, self.thresholds) is not MemoryPressure.CRITICAL:
+            # The level is about to be left: what was stopped sufficed.
+            return
+        runners = list(self.runners())
+        verdict = choose(self.level, runners, enabled=self.enabled, used_bytes=memory.used_bytes)
+        if verdict.skip is not None:
+            self.skipped[verdict.skip] = self.skipped.get(verdict.skip, 0) + 1
+            if verdict.skip is not self._said:
+                _log.warning("Evicted nothing under critical memory pressure", reason=verdict.skip.value)
+            self._said = verdict.skip
+            return
+        if verdict.evict is None:
+            return
+        victim, self._said = verdict.evict, None
+        times, last = self._past.get(victim.key, (0, now))
+        times = 1 if now - last > self.patience.forgiven_s else times + 1
+        self._past[victim.key] = times, now
+        self.absent[victim.key] = Absent(victim.key, victim.priority, since=now, times=times)
+        self._before[victim.key] = memory.available_bytes, victim.footprint_bytes
+        self.evictions += 1
+        message = (
+            f"Stopped because the host was short of memory: {amount(memory.available_bytes)} of "
+            f"{amount(memory.total_bytes)} ({percent(memory.share)}) were available; it had "
+            f"{amount(victim.footprint_bytes)} and the lowest priority. It comes back when the pressure is over"
+        )
+        _log.warning("Evicted a process", process=victim.key, footprint=amount(victim.footprint_bytes), times=times)
+        self.evict(victim.key, message)
+
+    def _let_one_back(self, memory: Memory, now: float) -> None:
+        normal_since = self.state.since if self.level is MemoryPressure.NORMAL else None
+        due = returning(
+            list(self.absent.values()),
+            normal_since=normal_since,
+            last_return=self._last_return,
+            room_bytes=(memory.share - self.thresholds.critical - self.thresholds.margin) * memory.total_bytes,
+            now=now,
+            patience=self.patience,
+        )
+        if due is not None:
+            del self.absent[due.key]
+            self._before.pop(due.key, None)
+            self._last_return = now
+            _log.info("Let an evicted process back", process=due.key)
+            self.let_back(due.key)
+
+    def configure(self, *, warning: float, critical: float, enabled: bool) -> None:
+        """Take in what people wish."""
+        self.thresholds = replace(self.thresholds, warning=warning, critical=critical)
+        self.enabled = enabled

@@ -1,0 +1,64 @@
+"""Levels of pressure: entered at once, left with patience, and always left in the end."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import MemoryPressure
+from agent.server.memory.meminfo import Memory
+from agent.server.memory.pressure import Pressure, Thresholds, after, level_of, severity
+
+NORMAL, WARNING, CRITICAL = MemoryPressure
+RULES = Thresholds(settle_s=30)
+
+
+def at(share: float, kernel: MemoryPressure | None = None) -> Memory:
+    return Memory(10_000, round(10_000 * share), kernel)
+
+
+def levels(*looks: tuple[float, float]) -> list[MemoryPressure]:
+    state, found = Pressure(), []
+    for now, share in looks:
+        state = after(state, at(share), RULES, now=now)
+        found.append(state.level)
+    return found
+
+
+def test_it_gets_worse_at_once_and_better_after_a_while() -> None:
+    assert levels((0, 0.5), (10, 0.15), (20, 0.05), (30, 0.5), (40, 0.5), (59, 0.5), (61, 0.5)) == [
+        *(NORMAL, WARNING, CRITICAL, CRITICAL, CRITICAL, CRITICAL, NORMAL)
+    ]
+
+
+def test_a_little_more_than_the_threshold_is_not_enough_to_leave() -> None:
+    assert levels((0, 0.09), (10, 0.11), (100, 0.119), (200, 0.13), (231, 0.13)) == [
+        *(CRITICAL, CRITICAL, CRITICAL, CRITICAL, WARNING)
+    ]
+    assert levels((0, 0.19), (100, 0.21), (200, 0.21)) == [WARNING] * 3
+
+
+def test_a_relapse_begins_the_wait_anew_and_the_worst_of_the_wait_counts() -> None:
+    assert levels((0, 0.05), (10, 0.5), (30, 0.05), (50, 0.5), (70, 0.5), (81, 0.5))[-2:] == [CRITICAL, NORMAL]
+    # In the 30 s before the level is left there was a time that allowed no more than Warning.
+    assert levels((0, 0.05), (10, 0.5), (20, 0.15), (41, 0.5)) == [CRITICAL, CRITICAL, CRITICAL, WARNING]
+
+
+def test_the_kernel_s_opinion_counts_where_it_is_worse() -> None:
+    assert after(Pressure(), at(0.9, CRITICAL), RULES, now=0).level is CRITICAL
+    assert after(Pressure(), at(0.05, NORMAL), RULES, now=0).level is CRITICAL
+
+
+@given(st.lists(st.floats(0, 1), max_size=40))
+def test_a_level_is_never_better_than_the_memory_and_plenty_of_it_always_ends_in_normal(shares: list[float]) -> None:
+    state, now = Pressure(), 0.0
+    for share in shares:
+        now += 10
+        before, state = state, after(state, at(share), RULES, now=now)
+        assert severity(state.level) >= severity(level_of(at(share), RULES))
+        if state.level is not before.level:
+            assert state.since == now
+    for _ in range(5):
+        now += 10
+        state = after(state, at(0.9), RULES, now=now)
+    assert state.level is NORMAL
