@@ -13,12 +13,14 @@ from urllib.parse import urlsplit
 
 import typer
 
+from automation.cli import agent_store
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
     from kubeapi.client import KubeClient
 
 app = typer.Typer(no_args_is_help=True)
+app.add_typer(agent_store.app, name="store", help="The models on this host's disk.")
 
 
 class PlanSource(StrEnum):
@@ -91,6 +93,17 @@ def run(
         bool, typer.Option("--keep-processes", help="Leave processes running at the end; the next agent adopts them.")
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that placements can ask for.")] = None,
+    store_size: Annotated[
+        str | None, typer.Option(help="Most that models may take on disk (`200Gi`); the Host's storeSize wins.")
+    ] = None,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with a file for each variable, or file of NAME=VALUE lines: HF_TOKEN, AWS_ACCESS_KEY_ID and "
+            "the like, to fetch models with; by default the environment has them.",
+            show_default=False,
+        ),
+    ] = None,
     log_format: Annotated[
         LogFormat, typer.Option(help="console or json; by default console on a terminal.")
     ] = LogFormat.AUTO,
@@ -153,6 +166,8 @@ def run(
         ),
         locate=_locate,
         labels=_labels(label or ()),
+        store_size_bytes=_size(store_size),
+        credentials=_absolute(credentials),
     )
     try:
         running = Agent(settings, client)
@@ -194,6 +209,16 @@ def _where_to_listen(client: KubeClient | None, published: str) -> str:
     except ValueError:
         loopback = name == "localhost"
     return "127.0.0.1" if loopback else published
+
+
+def _size(text: str | None) -> int | None:
+    from program.desired.errors import SpecInvalid
+    from program.desired.quantities import bytes_of
+
+    try:
+        return bytes_of(text, field="--store-size")
+    except SpecInvalid as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -17,8 +17,7 @@ from agent.server.errors import FileError
 from agent.server.store import STATE_FILE, StateFile
 from agent.server.store_space import StoredModel, StoreSpace, named_by, stored_models
 from automation.cli.get import duration_text
-from automation.cli.output import OutputFormat, complain, print_json, print_table
-from program.dialects.llmkube.model_status import human_size
+from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -50,7 +49,7 @@ def list_(directory: StoreOption = None, output: Output = OutputFormat.TABLE) ->
         print_table(
             ("KEY", "SIZE", "FILES", "LAST USED", "NEEDED"), [_cells(_row(model, named, now)) for model in models]
         )
-    print(f"{human_size(usage.used_bytes)} in models, {human_size(usage.free_bytes)} free on the disk of {root}")
+    print(f"{size_text(usage.used_bytes)} in models, {size_text(usage.free_bytes)} free on the disk of {root}")
 
 
 @app.command("prune")
@@ -76,7 +75,7 @@ def prune(
         return
     if told:
         print_table(("KEY", "SIZE", "FILES", "LAST USED"), [_cells(_row(model, kept, now))[:4] for model in told])
-    size = human_size(sum(model.size_bytes for model in told))
+    size = size_text(sum(model.size_bytes for model in told))
     print(f"{size} freed" if yes else f"{size} could be freed; `--yes` does it" if told else "nothing to remove")
 
 
@@ -121,7 +120,7 @@ def _cells(row: dict[str, object]) -> list[str]:
     shown += [f"{unfinished} unfinished"] if unfinished else []
     return [
         str(row["key"]),
-        human_size(int(str(row["sizeBytes"]))),
+        size_text(int(str(row["sizeBytes"]))),
         ", ".join(shown),
         duration_text(float(str(row["unusedForSeconds"]))),
         "yes" if row["needed"] else "",

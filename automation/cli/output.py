@@ -57,6 +57,18 @@ def phase_style(word: str) -> str:
     return _PHASE_STYLES.get(word, "")
 
 
+def size_text(size_bytes: float | None) -> str:
+    """Write a size in at most six characters, in binary units: `544M`, `4.1G`, `1.5T`."""
+    if size_bytes is None:
+        return "-"
+    size = size_bytes / 1024
+    for unit in ("K", "M", "G"):
+        if size < 999.5:
+            return f"{size:.1f}{unit}" if size < 9.95 and unit != "K" else f"{size:.0f}{unit}"
+        size /= 1024
+    return f"{size:.1f}T"
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
     """Print a plain table that stays readable (and greppable) without colours."""
     console = Console(soft_wrap=True, highlight=False)

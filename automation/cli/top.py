@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from automation.cli import top_rows
-from automation.cli.output import OutputFormat, complain, phase_style, print_json
-from automation.cli.top_rows import HostUse, Object, Order, ServiceUse, bar, rate_text, size_text, slots_text
+from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text
+from automation.cli.top_rows import HostUse, Object, Order, ServiceUse, bar, rate_text, slots_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound

@@ -142,18 +142,6 @@ def _rank(order: Order, memory: float | None, tokens: float | None) -> float:
     return 1.0 if value is None else -value
 
 
-def size_text(size_bytes: float | None) -> str:
-    """Write a size in at most six characters, in binary units: `544M`, `4.1G`, `1.5T`."""
-    if size_bytes is None:
-        return "-"
-    size = size_bytes / 1024
-    for unit in ("K", "M", "G"):
-        if size < 999.5:
-            return f"{size:.1f}{unit}" if size < 9.95 and unit != "K" else f"{size:.0f}{unit}"
-        size /= 1024
-    return f"{size:.1f}T"
-
-
 def rate_text(value: float | None) -> str:
     """Write a rate or a share."""
     return "-" if value is None else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

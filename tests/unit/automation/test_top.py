@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from automation.cli.output import size_text
 from automation.cli.top import View, as_json, drawn
 from automation.cli.top_rows import (
     HostUse,
@@ -16,7 +17,6 @@ from automation.cli.top_rows import (
     host_uses,
     rate_text,
     service_uses,
-    size_text,
     slots_text,
     sorted_hosts,
     sorted_services,
