@@ -49,7 +49,7 @@ from program.dialects.llmkube.service_status import service_status
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
-# A host says nothing when it dies; look again when its heartbeat would have grown stale (LLMKube: every 90 s).
+# A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
 HOSTED_RECHECK_S = 90.0
 
 _KINDS = {kind.kind: kind for kind in (*kinds.WELL_KNOWN, *kinds.OPTIONAL)}
@@ -123,7 +123,9 @@ class Controller:
             observed = observe(self._world, key, owner=cr["metadata"]["uid"])
         options = self._options.model_copy(update={"installed": self._world.installed()})
         with span("want"):
-            wanted = want(self._world, key, cr, model, observed, options=options, now=now)
+            wanted = want(self._world, key, cr, model, observed, options=options)
+        for moved in wanted.hosts.moved if wanted.hosts is not None else ():
+            self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
         judged = self._judge(key, cr, wanted, observed, now=now)
         complete = self._act(key, judged, observed, asked=asked, now=now)
         if wanted.retry_after_s is not None:
@@ -198,6 +200,7 @@ class Controller:
         self._statuses.forget(key.namespace, key.name)
         self._checks.forget(key)
         self._world.quotas.release(key)
+        self._world.registry.release(key)
         with self._lock:
             self._generations.pop(key, None)
         if self._engine.forget(key) or self._batcher.holds(key):
@@ -266,8 +269,9 @@ class Controller:
         now: datetime,
     ) -> None:
         """Look after what runs: pods that serve may be moved, pods that are too old go, a silent host is noticed."""
-        if desired.host_placement is not None:
-            self._requeue(key, HOSTED_RECHECK_S)
+        if (hosting := desired.host_placement) is not None:
+            if any(host is not None and not self._world.registry.has_lease(host) for host in hosting.hosts):
+                self._requeue(key, HOSTED_RECHECK_S)
             return
         self._release_ready_pods(desired, observed)
         self._checks.retire(key, cr, desired, observed, proofs, now=now)
@@ -334,6 +338,8 @@ class Controller:
             problem=judged.problem,
             unhonoured=wanted.unhonoured,
             quota=judged.quota,
+            registry=self._world.registry,
+            hosts=wanted.hosts,
             now=now,
         )
         facts = counted(facts, observed.pods, judged.proofs)

@@ -24,6 +24,9 @@ from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import EngineFailed, ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.events import EventRecorder
+from automation.hosts.host_status import HostConditions
+from automation.hosts.lost_hosts import LostHosts
+from automation.hosts.ssh_hosts import speak_for_ssh_hosts
 from automation.leader import LeaseElector
 from automation.models.model_controller import ModelController
 from automation.models.model_probe import ModelProbe
@@ -177,6 +180,7 @@ class Loop:
             enqueue=self._queue.add,
             enqueue_after=self._queue.add_after,
             enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
+            host_move_after_s=settings.host_move_after_s,
         )
         collector = ServiceCollector(services=world.services.list, models=world.models.list, quotas=world.quotas.listed)
         self._metrics.registry.register(collector)
@@ -244,7 +248,19 @@ class Loop:
         if not self._wait_synced(world, stop):
             return 1
         QuotaController(client, world).start()
+        lost_hosts = LostHosts(
+            client,
+            liveness=world.registry.liveness,
+            leases=world.hosts,
+            slices=world.endpoint_slices,
+            conditions=HostConditions(client, record=recorder.record),
+            active=lambda: not self._lost.is_set(),
+        )
+        world.registry.on_change.append(lost_hosts.host_changed)
+        lost_hosts.start()
+        stack.callback(lost_hosts.stop)
         self._synced.set()
+        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings)).stop)
         self._enqueue_orphans(world, engine)
         log.info("Started", services=len(world.services.list()), models=len(world.models.list()))
         workers = [

@@ -5,12 +5,14 @@ Called by the controller once per pass. Reads caches only; never asks the API se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from automation.admission.placement import LiveHost
+from automation.hosts.host_book import Decision
+from automation.hosts.hosted import hosted_facts
+from automation.hosts.registry import HostRegistry
 from automation.plan import LiveObject, ObjectName
 from automation.serving.engine_start import is_foreign
 from automation.watch import World, priority_class_of
@@ -20,7 +22,6 @@ from program.desired.facts import (
     AutoscalerFacts,
     ClaimFacts,
     GatewayFacts,
-    HostedFacts,
     PodFacts,
     Problem,
     QueuePlace,
@@ -31,8 +32,6 @@ from program.desired.service import DesiredService
 
 Object = dict[str, Any]
 
-# An agent renews its EndpointSlice's heartbeat every 30 s; LLMKube calls a host stale after three minutes.
-STALE_HEARTBEAT_S = 180.0
 AUTOSCALING_MANAGERS = frozenset({"kube-controller-manager", "keda"})
 """Field managers by which HorizontalPodAutoscalers and KEDA set replicas."""
 
@@ -45,9 +44,11 @@ class Observed:
     claim_exists: bool
     """The namespace's cache claim is there, whoever made it."""
     deployment: Object | None
-    host_process: Object | None
-    endpoint_slice: Object | None
     pods: tuple[Object, ...]
+    host_processes: Mapping[int, Object] = field(default_factory=dict)
+    """The HostProcesses made for the service, by replica."""
+    endpoint_slices: Mapping[int, Object] = field(default_factory=dict)
+    """What agents published for it, by replica."""
     autoscaler: Object | None = None
     """The HorizontalPodAutoscaler or ScaledObject made for the service."""
     route: Object | None = None
@@ -90,14 +91,15 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
     pods = tuple(_as_left(world, pod) for pod in world.index.pods(key.namespace, key.name) if not is_foreign(pod))
+    processes = {obj["spec"]["replica"]: obj for (kind, _), obj in objects.items() if kind == "HostProcess"}
     cr = world.services.get(key.namespace, key.name) or {}
     return Observed(
         live=live,
         claim_exists=claim is not None and not claim["metadata"]["deleting"],
         deployment=deployment,
-        host_process=objects.get(("HostProcess", naming.host_process_name(key.name))),
-        endpoint_slice=world.endpoint_slices.get(key.namespace, naming.service_name(key.name)),
         pods=pods,
+        host_processes=processes,
+        endpoint_slices=_endpoint_slices(world, key, {0, *processes}),
         autoscaler=_first(objects, "HorizontalPodAutoscaler", "ScaledObject", owner=owner),
         route=_first(objects, "HTTPRoute", "Ingress", owner=owner),
         cache_claim=_unbound_claim(world, key.namespace, deployment) if deployment else None,
@@ -108,6 +110,12 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
         available_memory_bytes=world.scheduling.largest_memory_bytes((cr.get("spec") or {}).get("nodeSelector")),
         namespace_terminating=world.is_terminating(key.namespace),
     )
+
+
+def _endpoint_slices(world: World, key: ServiceKey, replicas: Iterable[int]) -> dict[int, Object]:
+    names = ((number, naming.endpoint_slice_name(key.name, number)) for number in replicas)
+    found = ((number, world.endpoint_slices.get(key.namespace, name)) for number, name in names)
+    return {number: each for number, each in found if each is not None}
 
 
 def _as_left(world: World, pod: Object) -> Object:
@@ -148,28 +156,6 @@ def _priority(world: World, cr: Object, pods: tuple[Object, ...]) -> int | None:
     return world.priority_value(priority_class_of(cr)) if cr else None
 
 
-def live_hosts(world: World, *, now: datetime) -> tuple[LiveHost, ...]:
-    """List the hosts whose Lease is fresh, with the number of processes placed on each."""
-    placed: dict[str, int] = {}
-    for process in world.host_processes.list():
-        placed[process["spec"]["host"]] = placed.get(process["spec"]["host"], 0) + 1
-    alive = {
-        lease["host"]
-        for lease in world.hosts.list()
-        if lease["host"] and lease["holder"] and age_s(lease["renewed"], now=now) <= lease["duration_s"]
-    }
-    return tuple(LiveHost(name, placed.get(name, 0)) for name in sorted(alive))
-
-
-def age_s(timestamp: str, *, now: datetime) -> float:
-    """Seconds since an RFC 3339 time; infinite where there is none, or none that can be read."""
-    try:
-        return (now - datetime.fromisoformat(timestamp)).total_seconds()
-    except (ValueError, TypeError):
-        # An annotation is free text: no time at all, or one without a zone.
-        return float("inf")
-
-
 def service_facts(
     observed: Observed,
     *,
@@ -183,11 +169,14 @@ def service_facts(
     now: datetime,
     proofs: Mapping[str, tuple[str, str]] | None = None,
     quota: Problem | None = None,
+    registry: HostRegistry | None = None,
+    hosts: Decision | None = None,
 ) -> ServiceFacts:
     """Turn what was observed into the facts that a status is made of.
 
     `proofs` says by a pod's uid what the completion check found (`PodFacts.proof`, message); a ready pod that it says
-    nothing of has not been asked yet and does not count. None: no check is made.
+    nothing of has not been asked yet and does not count. None: no check is made. `registry` and `hosts`, what was
+    decided, are asked for a service that runs on hosts.
     """
     spec_replicas = (cr.get("spec") or {}).get("replicas", 1)
     model_status = (model or {}).get("status") or {}
@@ -203,13 +192,11 @@ def service_facts(
     }
     if desired is not None and desired.host_placement is not None:
         target = 0 if is_stopped(desired) else desired.replicas
-        return ServiceFacts(
-            desired_replicas=target,
-            replicas=target,
-            ready_replicas=_ready_on_host(observed, now=now),
-            hosted=_hosted_facts(observed, host=desired.host_placement.host, now=now),
-            **common,
+        placed = desired.host_placement.hosts[: max(1, target)]
+        hosted, ready = hosted_facts(
+            registry or HostRegistry(), placed, observed.host_processes, observed.endpoint_slices, hosts, now=now
         )
+        return ServiceFacts(desired_replicas=target, replicas=target, ready_replicas=ready, hosted=hosted, **common)
     deployment = observed.deployment or {}
     status = deployment.get("status") or {}
     target = (deployment.get("spec") or {}).get("replicas", spec_replicas)
@@ -307,23 +294,4 @@ def _pod_facts(pod: Object, proofs: Mapping[str, tuple[str, str]] | None) -> Pod
         preempted=pod["preempted"],
         nominated_node=pod["nominated_node"],
         requests={name: str(amount) for name, amount in pod["requests"].items()},
-    )
-
-
-def _ready_on_host(observed: Observed, *, now: datetime) -> int:
-    found = observed.endpoint_slice
-    if found is None or age_s(found["heartbeat"], now=now) > STALE_HEARTBEAT_S:
-        return 0
-    return int(found["ready"])
-
-
-def _hosted_facts(observed: Observed, *, host: str | None, now: datetime) -> HostedFacts:
-    report = (observed.host_process or {}).get("status") or {}
-    beat = observed.endpoint_slice["heartbeat"] if observed.endpoint_slice else ""
-    return HostedFacts(
-        host=host,
-        phase=report.get("phase", ""),
-        reason=report.get("reason", ""),
-        message=report.get("message", ""),
-        heartbeat_age_s=age_s(beat, now=now) if beat else None,
     )

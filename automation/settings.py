@@ -112,6 +112,10 @@ class Settings(BaseSettings):
     """A replica with requests under way that produces no token for this long is taken out and restarted."""
     stall_check_s: float = Field(default=60.0, gt=0)
     """How often a ready replica is looked at for that."""
+    host_move_after_s: float = Field(default=60.0, ge=0)
+    """Services that may move leave a host that was lost for this long."""
+    ssh_parallel: int = Field(default=8, ge=1, le=256)
+    """Hosts without an agent that are spoken to at the same time."""
     trace_endpoint: str = ""
     """OTLP over HTTP (`http://collector:4318`) for traces of what the loop does. Empty: none are made."""
 

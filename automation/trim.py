@@ -10,6 +10,7 @@ from sys import intern
 from typing import Any
 
 from agent.contract import ANNOTATION_FENCED
+from automation.hosts.reading import capacity_of
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
@@ -300,14 +301,33 @@ def claim(obj: Object) -> Object:
 
 
 def host_process(obj: Object) -> Object:
-    """Keep of a HostProcess: where it is placed and what its host reported."""
+    """Keep of a HostProcess: which replica is placed where, and what its host reported."""
     spec = obj.get("spec") or {}
-    return {"metadata": _metadata(obj), "spec": {"host": spec.get("host", "")}, "status": obj.get("status") or {}}
+    placed = {
+        "host": intern(spec.get("host", "")),
+        "replica": spec.get("replica") or 0,
+        "memory": spec.get("memoryBytes"),
+    }
+    return {"metadata": _metadata(obj), "spec": placed, "status": obj.get("status") or {}}
+
+
+def host(obj: Object) -> Object:
+    """Keep of a Host: what placement asks for. What else its status says changes often and concerns nobody here."""
+    metadata = obj["metadata"]
+    return {
+        "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
+        "transport": intern(str((obj.get("spec") or {}).get("transport", "agent"))),
+        "capacity": capacity_of(obj),
+    }
 
 
 def endpoint_slice(obj: Object) -> Object:
-    """Keep of an agent's EndpointSlice: ready addresses and the heartbeat."""
+    """Keep of an agent's EndpointSlice: ready addresses, the host whose they are, and the heartbeat.
+
+    A heartbeat alone concerns nobody, so what does concern stands for the resourceVersion.
+    """
     metadata = obj["metadata"]
+    host = intern((metadata.get("labels") or {}).get(naming.LABEL_HOST, ""))
     ready = sum(
         len(e.get("addresses") or ())
         for e in obj.get("endpoints") or ()
@@ -318,6 +338,8 @@ def endpoint_slice(obj: Object) -> Object:
             "name": metadata["name"],
             "namespace": metadata.get("namespace", ""),
             "service": (metadata.get("labels") or {}).get("kubernetes.io/service-name", ""),
+            "host": host,
+            "resourceVersion": f"{ready} on {host}",
         },
         "ready": ready,
         "heartbeat": (metadata.get("annotations") or {}).get("llmkube.ai/agent-heartbeat", ""),

@@ -1,17 +1,16 @@
 """Work out what one pass wants: the parsed service and its rendered objects, or the problem that stands in the way.
 
-Called by the controller. Reads the caches of `watch`, calls the dialect, `placement` and `components.render`; decides
-nothing about what exists and touches nothing.
+Called by the controller. Reads the caches of `watch`, calls the dialect, the book of hosts and `components.render`;
+decides nothing about what exists and touches nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from automation.admission.placement import place
-from automation.observe import Observed, live_hosts, scaled_elsewhere
+from automation.hosts.host_book import Decision
+from automation.observe import Observed, scaled_elsewhere
 from automation.watch import World
 from components import naming
 from components.extensions import asked_in_vain
@@ -38,6 +37,8 @@ class Wanted:
 
     desired: DesiredService | None = None
     rendered: RenderedService | None = None
+    hosts: Decision | None = None
+    """Where its replicas run; None in pods."""
     problem: Problem | None = None
     unhonoured: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
@@ -51,7 +52,6 @@ def want(
     observed: Observed,
     *,
     options: RenderOptions,
-    now: datetime,
 ) -> Wanted:
     """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
     try:
@@ -60,16 +60,14 @@ def want(
             # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
             return Wanted()
         draft = _draft(world, key, cr)
-        desired = parse_service(
-            cr,
-            model_of(model_cr),
-            placed_host=_place(world, cr, model_cr, observed, now=now),
-            draft=draft,
-        )
+        parsed = parse_service(cr, model_of(model_cr), draft=draft)
+        desired, hosts = world.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
         rendered = render(desired, options.model_copy(update=own))
-        return Wanted(desired, rendered, unhonoured=(*unhonoured(cr, desired), *asked_in_vain(desired, options)))
+        in_vain = (*unhonoured(cr, desired), *asked_in_vain(desired, options))
+        retry_after_s = hosts.retry_after_s if hosts is not None else None
+        return Wanted(desired, rendered, hosts=hosts, unhonoured=in_vain, retry_after_s=retry_after_s)
     except SpecInvalid as error:
         return Wanted(problem=_problem_of(error, terminal=True))
     except NotYet as error:
@@ -128,14 +126,6 @@ def _check_name(world: World, key: ServiceKey, cr: Object) -> None:
 
 def _has_service(world: World, namespace: str, name: str) -> bool:
     return ("Service", naming.service_name(name)) in world.index.objects(namespace, name)
-
-
-def _place(world: World, cr: Object, model_cr: Object, observed: Observed, *, now: datetime) -> str | None:
-    pinned = (cr["metadata"].get("annotations") or {}).get(naming.ANNOTATION_HOST)
-    if not pinned and (model_cr["spec"].get("hardware") or {}).get("accelerator") != "metal":
-        return None
-    current = observed.host_process["spec"]["host"] if observed.host_process else None
-    return place(pinned=pinned, current=current, hosts=live_hosts(world, now=now))
 
 
 def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:

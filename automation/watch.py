@@ -13,6 +13,7 @@ from automation import trim
 from automation.admission.quota import Denial, QuotaName, quota_of
 from automation.admission.quota_book import QuotaBook
 from automation.admission.scheduling import Scheduling
+from automation.hosts.registry import HostRegistry
 from automation.optional_apis import OptionalApis
 from automation.service_index import ServiceIndex
 from automation.service_index import models_of as models_of
@@ -43,6 +44,7 @@ class World:
         enqueue_model: Callable[[str, str], None],
         on_relist: Callable[[Kind], None] | None = None,
         enqueue_after: Callable[[ServiceKey, float], None] | None = None,
+        host_move_after_s: float = 60.0,
     ) -> None:
         self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
         """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
@@ -51,7 +53,10 @@ class World:
         self._enqueue_model = enqueue_model
         self.index = ServiceIndex()
         self.quotas = QuotaBook(on_admitted=enqueue)
+        self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
         scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist}
+
+        self._host_process_changed = self._on_object("HostProcess")
 
         def informer(kind: Kind, transform: Callable[[Object], Object], on_change: Any, **options: Any) -> Informer:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
@@ -67,7 +72,7 @@ class World:
             kinds.AUTOSCALERS, trim.autoscaler, self._on_object("HorizontalPodAutoscaler"), **made_for_service
         )
         self.host_processes = informer(
-            kinds.HOST_PROCESSES, trim.host_process, self._on_object("HostProcess"), **made_for_service
+            kinds.HOST_PROCESSES, trim.host_process, self._process_changed, **made_for_service
         )
         self.budgets = informer(
             kinds.DISRUPTION_BUDGETS, trim.owned, self._on_object("PodDisruptionBudget"), **made_for_service
@@ -92,7 +97,7 @@ class World:
         self.hosts = informer(
             kinds.LEASES,
             trim.lease,
-            self._host_changed,
+            self.registry.lease_changed,
             namespaces=(SYSTEM_NAMESPACE,),
             label_selector=naming.LABEL_HOST,
         )
@@ -109,6 +114,7 @@ class World:
                 made_for_service,
             ),
             kinds.GPU_QUOTAS: (trim.custom_resource, self._quota_changed, {}),
+            kinds.HOSTS: (trim.host, self.registry.host_changed, {"namespaces": None}),
         }
         self.optional = OptionalApis(
             client,
@@ -196,6 +202,7 @@ class World:
         key = ServiceKey(DIALECT, namespace, name)
         if new is None:
             self.quotas.release(key)
+            self.registry.release(key)
         if old is None or new is None:
             self.scheduling.refresh(key)
         self._enqueue(key)
@@ -225,6 +232,13 @@ class World:
             self._enqueue(key)
 
         return changed
+
+    def _process_changed(self, old: Object | None, new: Object | None) -> None:
+        metadata = (new or old or {})["metadata"]
+        service = metadata["labels"].get(naming.LABEL_SERVICE, "")
+        key = ServiceKey(DIALECT, metadata["namespace"], service)
+        self.registry.process_changed(key, new, replica=(new or old or {})["spec"]["replica"])
+        self._host_process_changed(old, new)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         if _changed_hands(old, new):
@@ -302,13 +316,6 @@ class World:
         metadata = (new or old or {})["metadata"]
         names = self.index.services_named(metadata["namespace"], metadata["service"])
         self._enqueue_services(metadata["namespace"], names)
-
-    def _host_changed(self, old: Object | None, new: Object | None) -> None:
-        if old is not None and new is not None and old["holder"] == new["holder"]:
-            return
-        for service in self.services.list():
-            # A host came or went: services without one may be placed now. The pass is cheap where nothing changes.
-            self._enqueue_services(service["metadata"]["namespace"], (service["metadata"]["name"],))
 
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:

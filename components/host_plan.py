@@ -14,6 +14,7 @@ from components.object_metadata import object_metadata, workload_labels
 from components.rendered import RenderedObject
 from components.service import service_port
 from kubeapi import kinds
+from program import sizing
 from program.desired.base import JsonObject
 from program.desired.engines import Generic, LlamaCpp
 from program.desired.errors import SpecInvalid
@@ -23,24 +24,24 @@ from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small
 from program.runtimes.llamacpp import host_argv
 
 
-def host_process(desired: DesiredService, host: str) -> RenderedObject:
-    """Build the HostProcess for `host`.
+def host_process(desired: DesiredService, host: str, replica: int = 0) -> RenderedObject:
+    """Build the HostProcess of one replica, for `host`.
 
     Raises SpecInvalid for what no host can run: an engine other than llama.cpp and generic, weights on a claim.
     """
     labels = {**workload_labels(desired), naming.LABEL_HOST: host}
-    plan = process_plan(desired, host)
+    plan = process_plan(desired, host, replica)
     manifest: JsonObject = {
         "apiVersion": kinds.HOST_PROCESSES.api_version,
         "kind": kinds.HOST_PROCESSES.kind,
-        "metadata": object_metadata(desired, naming.host_process_name(desired.key.name), labels),
+        "metadata": object_metadata(desired, naming.host_process_name(desired.key.name, replica), labels),
         "spec": plan.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
-    return RenderedObject("process", naming.TYPE_HOST_PROCESS, manifest)
+    return RenderedObject(naming.host_process_part(replica), naming.TYPE_HOST_PROCESS, manifest)
 
 
-def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
-    """Plan the process. Raises SpecInvalid as `host_process` does."""
+def process_plan(desired: DesiredService, host: str, replica: int = 0) -> ProcessPlan:
+    """Plan the process of one replica. Raises SpecInvalid as `host_process` does."""
     engine = desired.engine
     if isinstance(engine, LlamaCpp):
         argv = ("llama-server", *_llama_argv(desired))
@@ -67,8 +68,11 @@ def process_plan(desired: DesiredService, host: str) -> ProcessPlan:
         service_port=service_port(desired),
         priority=PRIORITIES[desired.priority],
         eviction_protection=desired.eviction_protection,
+        memory_bytes=sizing.declared_bytes(desired),
         memory_budget_bytes=desired.model.memory_budget_bytes,
         memory_fraction=desired.model.memory_fraction,
+        replica=replica or None,
+        endpoint_slice=naming.endpoint_slice_name(desired.key.name, replica) if replica else None,
         **_hosting(desired),
     )
 

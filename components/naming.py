@@ -5,6 +5,7 @@ Called by the renderers, the components, the engine (targets by URN) and the loo
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
@@ -60,8 +61,26 @@ def cache_claim(service: str, mode: Literal["shared", "perService"]) -> str:
     return CACHE_CLAIM if mode == "shared" else f"{service}-model-cache"
 
 
-def host_process_name(service: str) -> str:
-    return service
+def host_process_name(service: str, replica: int = 0) -> str:
+    """Name the HostProcess of one replica on a host."""
+    return f"{service}{_of_replica(service, replica)}"
+
+
+def endpoint_slice_name(service: str, replica: int = 0) -> str:
+    """Name the EndpointSlice that leads to one replica on a host."""
+    return f"{service_name(service)}{_of_replica(service, replica)}"
+
+
+def host_process_part(replica: int) -> str:
+    """Name the HostProcess of one replica within its service."""
+    return f"process-{replica}" if replica else "process"
+
+
+def _of_replica(service: str, replica: int) -> str:
+    """Tell further replicas apart from each other, and from services that are named alike (`a-1`)."""
+    if not replica:
+        return ""
+    return f"-{replica}-{hashlib.sha256(f'{service}/{replica}'.encode()).hexdigest()[:5]}"
 
 
 def logical_name(key: ServiceKey, part: str = "") -> str:

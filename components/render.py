@@ -32,14 +32,14 @@ __all__ = ["RenderOptions", "render"]
 def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     """Render all objects of a service, in the order in which they are made; the Deployment comes last.
 
-    A service on a host is one HostProcess; while no host has been chosen, and while it is stopped, it is nothing.
+    A service on hosts is a HostProcess for each replica that has a host, and nothing while it is stopped.
     Raises SpecInvalid for what cannot be rendered at all.
     """
     placement = desired.host_placement
     if placement is not None:
-        runs_on = None if is_stopped(desired) else placement.host
-        processes = () if runs_on is None else (host_process(desired, runs_on),)
-        return RenderedService.of(desired.key, processes)
+        hosts = () if is_stopped(desired) else placement.hosts[: desired.replicas]
+        processes = (host_process(desired, host, n) for n, host in enumerate(hosts) if host is not None)
+        return RenderedService.of(desired.key, tuple(processes))
     objects = (service(desired), *_asked_for(desired, options), deployment(desired, options))
     mounts_cache = model_files(desired, options).uses_cache_claim
     shared = (cache_claim(desired, options),) if mounts_cache and not options.claim_exists else ()

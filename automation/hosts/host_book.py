@@ -34,6 +34,8 @@ class Decision:
     """Why a replica stays where it should not; empty when all are where they should be."""
     moved: tuple[str, ...] = ()
     """For each replica that was moved just now: from where to where, and why."""
+    retry_after_s: float | None = None
+    """When to ask again, for a replica whose host was lost too short a while ago."""
 
 
 class HostBook:
@@ -147,6 +149,7 @@ class HostBook:
             who = self._drop_from(key, wish.replicas)
             stuck: list[str] = []
             moved: list[str] = []
+            soon: list[float] = []
             refusals: Refusals | None = None
             for replica in range(wish.replicas):
                 mine = self._placed.get(key, {}).get(replica)
@@ -165,6 +168,7 @@ class HostBook:
                 why = self._why_leave(mine, wish)
                 if not why:
                     self._settle(key, replica, wish, mine.host)
+                    soon += self._may_be_lost_in_s(mine.host) if wish.may_move else ()
                     continue
                 away = self._choose(key, wish) if wish.may_move else None
                 if away is not None:
@@ -182,7 +186,7 @@ class HostBook:
             mine_now = self._placed.get(key, {})
             hosts = tuple(mine_now[n].host if n in mine_now else None for n in range(wish.replicas))
         self._tell(each for each in who if each != key)
-        return Decision(hosts, refusals, "; ".join(stuck), tuple(moved))
+        return Decision(hosts, refusals, "; ".join(stuck), tuple(moved), min(soon, default=None))
 
     def _pin_trouble(self, wish: Wish) -> list[str]:
         found = self._hosts.get(wish.pinned or "")
@@ -208,6 +212,11 @@ class HostBook:
             if (wish.memory_bytes or 0) > free:
                 return placement.lack(wish.memory_bytes or 0, int(free))
         return ""
+
+    def _may_be_lost_in_s(self, name: str) -> tuple[float, ...]:
+        """When a host that is lost may be left; nothing for one that lives."""
+        lost_for_s = None if self._hosts[name].alive else self._lost_for_s(name)
+        return () if lost_for_s is None else (max(0.0, self._move_after_s - lost_for_s) + 0.1,)
 
     def _choose(self, key: ServiceKey, wish: Wish) -> str | None:
         """Find the best host that fits and runs no other replica of the service."""

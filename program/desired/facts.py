@@ -112,7 +112,7 @@ class AutoscalerFacts(Desired):
 
 
 class HostedFacts(Desired):
-    """The process of a host-placed service."""
+    """The processes of a service on hosts; where they differ, of the first replica that does not serve."""
 
     host: str | None = None
     phase: str = ""
@@ -120,7 +120,13 @@ class HostedFacts(Desired):
     reason: str = ""
     message: str = ""
     heartbeat_age_s: float | None = None
-    """Seconds since the host last said it lives; None when it never did."""
+    """Seconds since the host last said it lives; None when it never did, or where its Lease says that."""
+    lost: bool = False
+    """The host has not renewed its Lease for as long as it promised."""
+    refusal: str = ""
+    """Why no host fits a replica that has none; empty while every replica has one, and while there is no host."""
+    stuck: str = ""
+    """Why a replica stays on a host that it should leave; empty when none does."""
 
 
 class ClaimFacts(Desired):

@@ -138,15 +138,34 @@ class PodSettings(Desired):
 
 
 class HostPlacement(Desired):
-    """The service runs as a process on a host. `host` is None while no host has been chosen."""
+    """The service runs as processes on hosts, each replica on another."""
 
     host: str | None = None
+    """Of replica 0; None while no host has been chosen."""
+    others: tuple[str | None, ...] = ()
+    """Of the further replicas, in their order."""
+    pinned: bool = False
+    """The user named `host`; nothing else is asked of it."""
+    selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that a host must have, beside those of `pod.node_selector`."""
+    preferred: tuple[str, ...] = ()
+    """Names; the first that fits wins."""
+    excluded: tuple[str, ...] = ()
+    strategy: Literal["spread", "pack"] = "spread"
+    """Onto the emptiest host, or the fullest that fits."""
+    may_move: bool = True
+    """False: replicas wait for a host that was lost or is drained."""
     memory_check: Literal["enforce", "warn", "off"] | None = None
     """None is the host's own rule: enforce."""
     residency: Literal["pinned", "preferred", "onDemand"] | None = None
     """What may happen to the process when others of its group want its memory; None: it takes part in no group."""
     group: str = ""
     min_dwell_s: float | None = None
+
+    @property
+    def hosts(self) -> tuple[str | None, ...]:
+        """The host of each replica, from replica 0 on."""
+        return (self.host, *self.others)
 
 
 class Sleep(Desired):

@@ -114,6 +114,12 @@ class Reason(StrEnum):
     ROLLED_BACK = "RolledBack"
 
     WAITING_FOR_HOST = "WaitingForHost"
+    NO_HOST_FITS = "NoHostFits"
+    """No host has what a replica needs, or room for it; tried again when hosts change."""
+    EVICTED = "Evicted"
+    """A host stopped the replica because its memory was short; it comes back when the pressure is over."""
+    SWAPPED_OUT = "SwappedOut"
+    """Another service of its group has the host's memory now."""
     HOST_LOST = "HostLost"
     HOST_PROCESS_FAILING = "HostProcessFailing"
     DEPENDENCY_MISSING = "DependencyMissing"

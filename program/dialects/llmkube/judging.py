@@ -2,7 +2,7 @@
 
 The phases and the order of the questions are LLMKube's. Where it counts against `spec.replicas` this counts against the
 live target, so that an autoscaler's choice is no half-ready service. Why pods fail stands in `pod_causes`, why they are
-not scheduled in `scheduling`.
+not scheduled in `scheduling`, what replicas on hosts wait for in `hosted`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ from program.desired.base import Desired, JsonObject
 from program.desired.facts import HostedFacts, MemoryFacts, Problem, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
+from program.dialects.llmkube.hosted import wait_for_host
 from program.dialects.llmkube.pod_causes import Cause, gib, worst_cause
 from program.dialects.llmkube.scheduling import unscheduled
 from program.dialects.llmkube.service_schema import Phase
-
-STALE_HEARTBEAT_S = 180.0
-"""A host that was silent for this long no longer counts as alive."""
 
 PENDING_REASONS = frozenset(
     {Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST, Reason.QUOTA_EXCEEDED}
 )
 """Reasons of a problem that something outside will solve: the service is Pending, not Failed."""
-_FAILED_ON_HOST = frozenset({"Failed", "BackingOff", "Unhealthy"})
-_NO_ROOM_ON_HOST = "InsufficientMemory"
 
 
 class Judgement(Desired):
@@ -150,7 +146,8 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> Judgeme
     if ready == target > 0:
         if facts.replicas > target:
             return _with_surplus(facts, counted)
-        return Judgement(phase="Ready", outcome="ready", reason=Reason.SERVING, message=counted)
+        stuck = f"; {facts.hosted.stuck}" if facts.hosted is not None and facts.hosted.stuck else ""
+        return Judgement(phase="Ready", outcome="ready", reason=Reason.SERVING, message=f"{counted}{stuck}")
     if ready > target:
         message = f"{ready} replicas ready, {target} wanted"
         return Judgement(phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
@@ -179,33 +176,14 @@ def _with_surplus(facts: ServiceFacts, counted: str) -> Judgement:
 
 
 def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) -> Judgement:
-    # LLMKube's word, which its users' tooling looks for; it means any host that is to run the process.
-    status, reason = "WaitingForMetalAgent", Reason.WAITING_FOR_HOST
-    if hosted.host is None:
-        wish = "metal" if desired is not None and desired.model.accelerator == "metal" else "this service"
-        message = f"No live host for {wish}; start `herdsman agent run` on one"
-    elif hosted.heartbeat_age_s is not None and hosted.heartbeat_age_s > STALE_HEARTBEAT_S:
-        status, reason = "AgentHeartbeatStale", Reason.HOST_LOST
-        message = f"Host `{hosted.host}` was last heard of more than {STALE_HEARTBEAT_S / 60:.0f} minutes ago"
-    elif hosted.reason == _NO_ROOM_ON_HOST:
-        # What the host says of itself stands; nobody writes over it with a wait for that very host.
-        status, reason = _NO_ROOM_ON_HOST, Reason.MEMORY_INSUFFICIENT
-        message = f"Host `{hosted.host}`: {hosted.message or 'too little memory is free'}"
-    elif hosted.phase in _FAILED_ON_HOST:
-        reason = Reason.HOST_PROCESS_FAILING
-        message = f"Host `{hosted.host}`: {hosted.reason or hosted.phase}: {hosted.message}"
-    elif hosted.phase:
-        detail = f": {hosted.message}" if hosted.message else ""
-        message = f"Host `{hosted.host}`: {hosted.phase}{detail}"
-    else:
-        message = f"Waiting for the agent on host `{hosted.host}` to fetch the model and start the process"
+    wait = wait_for_host(hosted, desired)
     return Judgement(
-        phase="Creating",
+        phase=wait.phase,
         outcome="reconciling",
-        reason=reason,
-        message=f"{counted}; {message}",
-        scheduling_status=status,
-        scheduling_message=message,
+        reason=wait.reason,
+        message=f"{counted}; {wait.message}",
+        scheduling_status=wait.status,
+        scheduling_message=wait.message,
     )
 
 

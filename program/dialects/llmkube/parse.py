@@ -12,6 +12,7 @@ from program.desired.errors import SpecInvalid
 from program.desired.keys import (
     ANNOTATION_ADOPT,
     ANNOTATION_HOST,
+    ANNOTATION_HOST_SELECTOR,
     Owner,
     ServiceKey,
     is_dns_label,
@@ -19,7 +20,7 @@ from program.desired.keys import (
     service_dns_name,
 )
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
-from program.desired.service import DesiredService, Endpoint
+from program.desired.service import DesiredService, Endpoint, HostPlacement
 from program.dialects.llmkube import parse_policies
 from program.dialects.llmkube.engine_settings import engine_settings
 from program.dialects.llmkube.parse_annotations import Annotated, exposure, read_annotations
@@ -40,14 +41,13 @@ def parse_service(
     cr: JsonObject,
     model: DesiredModel,
     *,
-    placed_host: str | None = None,
     draft: DesiredModel | None = None,
 ) -> DesiredService:
     """Parse an InferenceService with its Model resolved.
 
-    `placed_host` is the host chosen for a service that runs as a process; an annotation overrules it. `draft` is the
-    Model that `draft_reference` names. Raises SpecInvalid with the path of the field that makes no sense, NotYet while
-    a draft model that is asked for does not exist.
+    For a service that runs on hosts `host_placement` says what it wishes; the hosts themselves are the caller's to
+    choose, but for a pin. `draft` is the Model that `draft_reference` names. Raises SpecInvalid with the path of the
+    field that makes no sense, NotYet while a draft model that is asked for does not exist.
     """
     metadata = cr["metadata"]
     raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
@@ -55,10 +55,10 @@ def parse_service(
     _check_names(str(metadata["name"]), spec.model_ref)
     annotations = metadata.get("annotations") or {}
     annotated = read_annotations(annotations)
-    pinned = annotations.get(ANNOTATION_HOST) or None
-    on_host = pinned is not None or model.accelerator == "metal"
+    hosting = annotated.hosting
+    on_host = hosting.pinned or bool(hosting.selector) or model.accelerator == "metal"
     if on_host:
-        _check_host(spec, model, pinned)
+        _check_host(spec, model, hosting)
     elif spec.runtime in ("generic", "personaplex") and not spec.image:
         raise SpecInvalid(field="spec.image", why=f"runtime {spec.runtime} has no image of its own; name one")
     gpu = gpu_of(spec.resources, model)
@@ -70,7 +70,7 @@ def parse_service(
         engine=engine_settings(spec, model=model, gpu=gpu, draft=draft, idle_path=annotated.idle_path),
         image=spec.image or None,
         command=tuple(spec.command),
-        replicas=min(spec.replicas, 1) if on_host else spec.replicas,
+        replicas=min(spec.replicas, 1) if hosting.pinned else spec.replicas,
         endpoint=_endpoint(spec),
         container_port=spec.container_port,
         gpu=gpu,
@@ -78,7 +78,7 @@ def parse_service(
         skip_model_init=bool(spec.skip_model_init),
         priority=spec.priority,
         eviction_protection=bool(spec.eviction_protection),
-        host_placement=annotated.hosting.model_copy(update={"host": pinned or placed_host}) if on_host else None,
+        host_placement=hosting if on_host else None,
         mode=spec.mode or "chat",
         suspended=spec.suspend,
         draft=draft_of(spec, model=model, draft=draft),
@@ -161,11 +161,13 @@ def _check_names(name: str, model_ref: str) -> None:
         )
 
 
-def _check_host(spec: ServiceSpec, model: DesiredModel, pinned: str | None) -> None:
-    cause = f"annotation {ANNOTATION_HOST}" if pinned else f"accelerator metal of Model `{model.name}`"
-    if pinned is not None and not is_label_value(pinned):
+def _check_host(spec: ServiceSpec, model: DesiredModel, hosting: HostPlacement) -> None:
+    cause = f"accelerator metal of Model `{model.name}`"
+    if hosting.pinned or hosting.selector:
+        cause = f"annotation {ANNOTATION_HOST if hosting.pinned else ANNOTATION_HOST_SELECTOR}"
+    if hosting.host is not None and not is_label_value(hosting.host):
         raise SpecInvalid(
-            field=f"metadata.annotations[{ANNOTATION_HOST}]", why=f"`{pinned[:64]}` is not the name of a host"
+            field=f"metadata.annotations[{ANNOTATION_HOST}]", why=f"`{hosting.host[:64]}` is not the name of a host"
         )
     if spec.runtime not in HOST_RUNTIMES:
         raise SpecInvalid(

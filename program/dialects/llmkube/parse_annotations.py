@@ -33,6 +33,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
 _DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,4})(?P<percent>%)?", re.ASCII)
 
 _Word = TypeVar("_Word", bound=str)
@@ -200,13 +201,39 @@ def _hosting(annotations: Mapping[str, str]) -> HostPlacement:
         missing = keys.ANNOTATION_RESIDENCY if residency is None else keys.ANNOTATION_MODEL_GROUP
         present = keys.ANNOTATION_MODEL_GROUP if residency is None else keys.ANNOTATION_RESIDENCY
         raise _invalid(present, f"says nothing without {missing}")
+    pinned = annotations.get(keys.ANNOTATION_HOST) or None
     return HostPlacement(
-        host=annotations.get(keys.ANNOTATION_HOST) or None,
+        host=pinned,
+        pinned=pinned is not None,
+        selector=_labels(annotations, keys.ANNOTATION_HOST_SELECTOR),
+        preferred=_host_names(annotations, keys.ANNOTATION_PREFERRED_HOSTS),
+        excluded=_host_names(annotations, keys.ANNOTATION_EXCLUDED_HOSTS),
+        strategy=_one_of(annotations, keys.ANNOTATION_HOST_STRATEGY, ("spread", "pack")) or "spread",
+        may_move=_flag(annotations, keys.ANNOTATION_HOST_MOVES, default=True),
         memory_check=_one_of(annotations, keys.ANNOTATION_MEMORY_CHECK, ("enforce", "warn", "off")),
         residency=residency,
         group=group,
         min_dwell_s=dwell,
     )
+
+
+def _labels(annotations: Mapping[str, str], name: str) -> dict[str, str]:
+    """Read `key=value,…`, as `kubectl --selector` writes equality."""
+    found: dict[str, str] = {}
+    for word in filter(None, (part.strip() for part in annotations.get(name, "").split(","))):
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or _LABEL_KEY.fullmatch(key) is None or (value and not keys.is_label_value(value)):
+            raise _invalid(name, f"`{word[:64]}` is no label; write `key=value`, with commas between several")
+        found[key] = value
+    return found
+
+
+def _host_names(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(filter(None, (part.strip() for part in annotations.get(name, "").split(",")))))
+    for each in names:
+        if not keys.is_label_value(each):
+            raise _invalid(name, f"`{each[:64]}` is not the name of a host")
+    return names
 
 
 def _sleep(annotations: Mapping[str, str]) -> Sleep | None:

@@ -20,8 +20,8 @@ _WITHOUT_WEIGHTS = ("llamacpp-router", "generic", "personaplex")
 def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> PodSettings:
     """Read the settings; `raw` is the spec as written, whose structures travel unread.
 
-    A process on a host takes the environment that needs no cluster, and the memory. Raises SpecInvalid for quantities
-    that are none, and for volumes in each other's way.
+    A process on a host takes the environment that needs no cluster, the memory, and what its host must have. Raises
+    SpecInvalid for quantities that are none, and for volumes in each other's way.
     """
     resources = spec.resources or ResourcesSpec()
     at = "spec.resources"
@@ -31,7 +31,12 @@ def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> Po
     disk = check_quantity(resources.ephemeral_storage, field=f"{at}.ephemeralStorage", unit="memory")
     env = tuple(raw.get("env", ()))
     if on_host:
-        return PodSettings(env=tuple(v for v in env if "valueFrom" not in v), memory_request=host_memory or memory)
+        return PodSettings(
+            env=tuple(v for v in env if "valueFrom" not in v),
+            memory_request=host_memory or memory,
+            node_selector=spec.node_selector,
+            tolerations=tuple(raw.get("tolerations", ())),
+        )
     _check_volumes(spec)
     probes = raw.get("probeOverrides", {})
     return PodSettings(

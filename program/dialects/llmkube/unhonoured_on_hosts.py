@@ -23,7 +23,6 @@ _POD_ONLY = (
     "max_pod_lifetime_idle_timeout_seconds",
     "max_pod_lifetime_seconds",
     "model_cache",
-    "node_selector",
     "pod_annotations",
     "pod_labels",
     "pod_security_context",
@@ -35,7 +34,6 @@ _POD_ONLY = (
     "security_context",
     "skip_model_init",
     "slo",
-    "tolerations",
     "topology_spread_constraints",
 )
 _POD_ONLY_RESOURCES = {
@@ -66,8 +64,12 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     for index, variable in enumerate(spec.env):
         if variable.value_from is not None:
             yield _problem(f"spec.env[{index}].valueFrom", "cannot be resolved on a host; give a value")
-    if spec.replicas > 1:
-        yield _problem("spec.replicas", f"a host runs one process per service, not {spec.replicas}")
+    if spec.replicas > 1 and desired.host_placement is not None and desired.host_placement.pinned:
+        why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {spec.replicas}"
+        yield _problem("spec.replicas", why)
+    for index, toleration in enumerate(desired.pod.tolerations):
+        if toleration.get("tolerationSeconds") is not None:
+            yield _problem(f"spec.tolerations[{index}].tolerationSeconds", "is not counted on hosts: it is without end")
     if spec.endpoint and spec.endpoint.type != "ClusterIP":
         yield _problem("spec.endpoint.type", "on a host is always ClusterIP")
     if spec.endpoint and spec.endpoint.gateway and spec.endpoint.gateway.enabled:

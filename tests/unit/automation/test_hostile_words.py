@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.observe import age_s
+from automation.hosts.hosted import age_s
 from automation.serving import idleness
 from automation.serving.completion_check import judge
 from automation.telemetry.metrics import Metrics

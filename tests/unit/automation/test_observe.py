@@ -49,7 +49,7 @@ def deployment(
 
 
 def observed(*pods: Object, **more: Any) -> Observed:
-    empty: Object = {"live": (), "claim_exists": True, "deployment": None, "host_process": None, "endpoint_slice": None}
+    empty: Object = {"live": (), "claim_exists": True, "deployment": None}
     return Observed(**{**empty, "pods": pods, **more})
 
 

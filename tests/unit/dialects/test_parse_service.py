@@ -290,19 +290,43 @@ def test_autoscaling_and_endpoint_are_read() -> None:
 
 
 def test_a_metal_model_places_the_service_on_a_host() -> None:
-    parsed = parse(service(autoscaling={"maxReplicas": 3}, replicas=3), model(accelerator="metal"), placed_host="mac-1")
-    assert parsed.host_placement == HostPlacement(host="mac-1")
-    assert (parsed.replicas, parsed.autoscaling, parsed.gpu) == (1, None, Gpu(count=1))
+    parsed = parse(service(autoscaling={"maxReplicas": 3}, replicas=3), model(accelerator="metal"))
+    assert parsed.host_placement == HostPlacement()
+    assert (parsed.replicas, parsed.autoscaling, parsed.gpu) == (3, None, Gpu(count=1))
+
+
+def test_a_selector_places_any_model_on_hosts_and_node_settings_are_what_it_asks_of_them() -> None:
+    annotations = {
+        "herdsman.dev/host-selector": "zone=a, disk=fast",
+        "herdsman.dev/preferred-hosts": "b, a",
+        "herdsman.dev/excluded-hosts": "c",
+        "herdsman.dev/host-strategy": "pack",
+        "herdsman.dev/moves": "false",
+    }
+    tolerations = [{"key": "team", "operator": "Exists"}]
+    cr = service(annotations=annotations, replicas=2, nodeSelector={"gpu": "no"}, tolerations=tolerations)
+    parsed = parse(cr, model(accelerator="cpu"))
+    assert parsed.host_placement == HostPlacement(
+        selector={"zone": "a", "disk": "fast"},
+        preferred=("b", "a"),
+        excluded=("c",),
+        strategy="pack",
+        may_move=False,
+    )
+    assert parsed.replicas == 2
+    assert parsed.pod.node_selector == {"gpu": "no"}
+    assert [t["key"] for t in parsed.pod.tolerations] == ["team"]
 
 
 def test_a_stopped_service_on_a_host_stays_stopped() -> None:
     assert parse(service(replicas=0), model(accelerator="metal")).replicas == 0
 
 
-def test_an_annotation_places_on_a_host_and_overrules_the_placement() -> None:
+def test_an_annotation_pins_one_replica_to_a_host() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
-    parsed = parse(service(annotations={"herdsman.dev/host": "box"}, env=env), placed_host="other")
-    assert parsed.host_placement == HostPlacement(host="box")
+    parsed = parse(service(annotations={"herdsman.dev/host": "box"}, env=env, replicas=3))
+    assert parsed.host_placement == HostPlacement(host="box", pinned=True)
+    assert parsed.replicas == 1
     assert (parsed.pod.env, parsed.gpu) == (({"name": "A", "value": "1"},), None)
 
 

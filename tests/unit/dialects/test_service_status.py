@@ -211,6 +211,20 @@ def test_other_reasons_of_the_scheduler_are_told(told: str, scheduling: str, rea
         ),
         (HostedFacts(host="mac", phase="Ready", heartbeat_age_s=181), "AgentHeartbeatStale", "HostLost", "`mac`"),
         (HostedFacts(host="mac", heartbeat_age_s=float("inf")), "AgentHeartbeatStale", "HostLost", "`mac`"),
+        (
+            HostedFacts(host="mac", phase="Ready", lost=True, stuck="replica 0 stays: the service may not move"),
+            "AgentHeartbeatStale",
+            "HostLost",
+            "may not move",
+        ),
+        (HostedFacts(refusal="0/2 hosts fit: 2 are lost"), "NoHostFits", "NoHostFits", "0/2 hosts fit"),
+        (
+            HostedFacts(host="mac", phase="Pending", reason="MemoryUnknown", message="no size"),
+            "MemoryCheckFailed",
+            "MemoryInsufficient",
+            "no size",
+        ),
+        (HostedFacts(host="mac", phase="Pending", reason="Evicted", message="short"), "Evicted", "Evicted", "short"),
     ],
 )
 def test_a_service_on_a_host_says_what_it_waits_for(
@@ -220,6 +234,19 @@ def test_a_service_on_a_host_says_what_it_waits_for(
     assert (status["phase"], status["schedulingStatus"]) == ("Creating", scheduling)
     assert protocol(status) == ("False", "True", "False", reason)
     assert told in status["schedulingMessage"]
+
+
+def test_a_service_whose_memory_another_of_its_group_has_is_pending() -> None:
+    hosted = HostedFacts(host="mac", phase="Pending", reason="SwappedOut", message="`other` runs")
+    status = status_of(facts(hosted=hosted), accelerator="metal")
+    assert (status["phase"], protocol(status)[3]) == ("Pending", "SwappedOut")
+
+
+def test_a_service_that_serves_where_it_should_not_stay_says_so() -> None:
+    hosted = HostedFacts(host="mac", phase="Ready", stuck="replica 0 stays on host `mac`, which is being drained")
+    status = status_of(facts(ready=1, hosted=hosted), accelerator="metal")
+    assert protocol(status)[0] == "True"
+    assert "which is being drained" in message(status, "Ready")
 
 
 def test_the_message_of_a_silent_host_does_not_change_every_second() -> None:

@@ -233,7 +233,11 @@ def test_what_the_model_asks_for(values: Json, spec: Json, expected: list[str]) 
         ),
         ({"image": "i"}, ["spec.image"]),
         ({"replicas": 2}, ["spec.replicas"]),
-        ({"nodeSelector": {"a": "b"}, "tolerations": [{"key": "x"}]}, ["spec.nodeSelector", "spec.tolerations"]),
+        ({"nodeSelector": {"a": "b"}, "tolerations": [{"key": "x"}]}, []),
+        (
+            {"tolerations": [{"key": "x", "effect": "NoExecute", "tolerationSeconds": 60}]},
+            ["spec.tolerations[0].tolerationSeconds"],
+        ),
         ({"autoscaling": {"maxReplicas": 2}}, ["spec.autoscaling"]),
         ({"probeOverrides": {}, "securityContext": {"runAsUser": 1}}, ["spec.probeOverrides", "spec.securityContext"]),
         (

@@ -1,0 +1,70 @@
+"""What is to be said of a service's replicas on hosts: which of them serve, and what the others wait for. Pure.
+
+Called by `observe` once per pass, with what the caches know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from automation.hosts.host_book import Decision
+from automation.hosts.registry import HostRegistry
+from program.desired.facts import HostedFacts
+
+Object = dict[str, Any]
+
+# An agent renews its EndpointSlice's heartbeat every 30 s; LLMKube calls a host stale after three minutes.
+STALE_HEARTBEAT_S = 180.0
+
+
+def hosted_facts(
+    registry: HostRegistry,
+    hosts: tuple[str | None, ...],
+    processes: Mapping[int, Object],
+    slices: Mapping[int, Object],
+    decision: Decision | None,
+    *,
+    now: datetime,
+) -> tuple[HostedFacts, int]:
+    """Give the facts of the first replica that does not serve (of replica 0 when all do), and how many serve.
+
+    `hosts` are the hosts of the replicas, `processes` and `slices` the HostProcesses and EndpointSlices, by replica.
+    """
+    serving = [_serves(registry, host, slices.get(number), now=now) for number, host in enumerate(hosts)]
+    telling = next((number for number, ready in enumerate(serving) if not ready), 0)
+    host = hosts[telling] if hosts else None
+    report = (processes.get(telling) or {}).get("status") or {}
+    has_lease = host is not None and registry.has_lease(host)
+    beat = "" if has_lease or telling not in slices else slices[telling]["heartbeat"]
+    refusals = decision.refusals if decision is not None else None
+    facts = HostedFacts(
+        host=host,
+        phase=report.get("phase", ""),
+        reason=report.get("reason", ""),
+        message=report.get("message", ""),
+        heartbeat_age_s=age_s(beat, now=now) if beat else None,
+        lost=has_lease and not registry.liveness.alive(host or ""),
+        refusal=str(refusals) if refusals is not None and refusals.hosts else "",
+        stuck=decision.stuck if decision is not None else "",
+    )
+    return facts, sum(serving)
+
+
+def age_s(timestamp: str, *, now: datetime) -> float:
+    """Seconds since an RFC 3339 time; infinite where there is none, or none that can be read."""
+    try:
+        return (now - datetime.fromisoformat(timestamp)).total_seconds()
+    except (ValueError, TypeError):
+        # An annotation is free text: no time at all, or one without a zone.
+        return float("inf")
+
+
+def _serves(registry: HostRegistry, host: str | None, found: Object | None, *, now: datetime) -> bool:
+    """Tell whether a replica's endpoint is ready and its host lives; where no Lease says so, by the heartbeat."""
+    if host is None or found is None or not found["ready"]:
+        return False
+    if registry.has_lease(host):
+        return registry.liveness.alive(host)
+    return age_s(found["heartbeat"], now=now) <= STALE_HEARTBEAT_S

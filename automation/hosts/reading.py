@@ -1,0 +1,91 @@
+"""Reads Host objects and desired services into what placement is decided by. Pure; `trim` and `want` call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from automation.hosts.placement import (
+    LABEL_ACCELERATOR,
+    HostCapacity,
+    Requirements,
+    Taint,
+    Wish,
+    pairs,
+    tolerations_of,
+)
+from components.deployment import is_stopped
+from program import sizing
+from program.desired.errors import SpecInvalid
+from program.desired.priorities import PRIORITIES
+from program.desired.service import DesiredService
+from program.dialects.quantities import bytes_of
+
+Object = Mapping[str, Any]
+
+
+def capacity_of(host: Object) -> HostCapacity:
+    """Read a Host object, whatever is missing in it."""
+    metadata, spec, status = host["metadata"], host.get("spec") or {}, host.get("status") or {}
+    labels = {str(k): str(v) for k, v in (metadata.get("labels") or {}).items()}
+    claimed = labels.get(LABEL_ACCELERATOR, "")
+    found = {str(each.get("type") or "") for each in status.get("accelerators") or ()}
+    allocatable, capacity = status.get("allocatable") or {}, status.get("capacity") or {}
+    return HostCapacity(
+        name=str(metadata["name"]),
+        labels=pairs(labels),
+        os=str(status.get("os") or ""),
+        accelerators=frozenset({*found, claimed} - {""}),
+        binaries=frozenset(status.get("runtimes") or ()),
+        runtimes=frozenset(spec.get("runtimes") or ()),
+        taints=tuple(
+            Taint(str(t.get("key") or ""), str(t.get("effect") or ""), str(t.get("value") or ""))
+            for t in spec.get("taints") or ()
+        ),
+        memory_bytes=_whole(allocatable.get("memory")) or _budget(spec),
+        total_memory_bytes=_whole(capacity.get("memory")),
+        unschedulable=bool(spec.get("unschedulable")),
+        draining=bool(spec.get("drain")),
+    )
+
+
+def wish_of(desired: DesiredService, *, created: str = "") -> Wish:
+    """Say what a service wants of hosts; for one that runs in pods, nothing."""
+    hosting = desired.host_placement
+    if hosting is None:
+        return Wish(replicas=0)
+    estimate = sizing.estimate(desired)
+    return Wish(
+        requirements=Requirements(
+            accelerator=desired.model.accelerator,
+            runtime=desired.engine.kind,
+            labels=pairs({**desired.pod.node_selector, **hosting.selector}),
+            tolerations=tolerations_of(desired.pod.tolerations),
+            excluded=frozenset(hosting.excluded),
+        ),
+        replicas=0 if is_stopped(desired) else desired.replicas,
+        memory_bytes=sizing.declared_bytes(desired) if estimate is None else estimate.total_bytes,
+        memory_enforced=hosting.memory_check in (None, "enforce"),
+        budget_bytes=desired.model.memory_budget_bytes,
+        budget_fraction=desired.model.memory_fraction,
+        pinned=hosting.host if hosting.pinned else None,
+        preferred=hosting.preferred,
+        strategy=hosting.strategy,
+        group=(desired.key.namespace, hosting.group) if hosting.group else None,
+        stays_in_memory=hosting.residency in (None, "pinned"),
+        may_move=hosting.may_move,
+        priority=PRIORITIES[desired.priority],
+        created=created,
+    )
+
+
+def _budget(spec: Object) -> int | None:
+    """Read what people say that a host may give, while the host itself has said nothing."""
+    try:
+        return bytes_of(str(spec.get("memoryBudget") or "") or None, field="spec.memoryBudget")
+    except SpecInvalid:
+        return None
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and value > 0 else None

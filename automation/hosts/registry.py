@@ -1,0 +1,133 @@
+"""What the loop knows of hosts: who lives, what each has, who is placed where. Fed by `watch`, asked by `want`.
+
+A heartbeat alone wakes nobody. A host that appears, grows or comes back wakes the services that wait for one and fit; a
+host that is lost, drained or tainted wakes those that are placed on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from automation.debounce import Debounce, start_timer
+from automation.hosts.host_book import Decision, HostBook
+from automation.hosts.liveness import Liveness
+from automation.hosts.placement import HostCapacity
+from automation.hosts.reading import wish_of
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+
+Object = dict[str, Any]
+
+REFRESH_S = 30.0
+"""Services that no host fits tell anew why not, at most this often, when hosts have changed."""
+SPREAD_S = 0.02
+"""They come one after the other, this far apart."""
+
+
+class HostRegistry:
+    """Liveness, capacities and the book, and who is to be looked at when they change. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        enqueue: Callable[[ServiceKey], None] = lambda _key: None,
+        enqueue_after: Callable[[ServiceKey, float], None] = lambda _key, _delay_s: None,
+        move_after_s: float = 60.0,
+        later: Callable[[float, Callable[[], None]], None] = start_timer,
+    ) -> None:
+        self._enqueue = enqueue
+        self._enqueue_after = enqueue_after
+        self._lock = threading.Lock()
+        self._capacities: dict[str, HostCapacity] = {}
+        self._leases: set[str] = set()
+        self._refresh = Debounce(self._tell_waiting, delay_s=REFRESH_S, later=later)
+        self.liveness = Liveness()
+        self.liveness.on_change = self._lives_or_not
+        self.book = HostBook(lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue)
+        self.on_change: list[Callable[[str], None]] = []
+        """Are told of each host that was lost or came back, after the book knows."""
+
+    # --- what happened --------------------------------------------------------------------------------------------
+
+    def lease_changed(self, old: Object | None, new: Object | None) -> None:
+        """A host's Lease changed, as `trim.lease` leaves it."""
+        name = str((new or old or {})["host"])
+        if not name:
+            return
+        self.liveness.seen(name, new)
+        if old is None or new is None:
+            with self._lock:
+                (self._leases.add if new is not None else self._leases.discard)(name)
+            self._update(name)
+
+    def host_changed(self, old: Object | None, new: Object | None) -> None:
+        """A Host object changed, as `trim.host` leaves it."""
+        before, after = (each["capacity"] if each is not None else None for each in (old, new))
+        if before == after:
+            return
+        name = str((new or old or {})["metadata"]["name"])
+        with self._lock:
+            if after is None:
+                self._capacities.pop(name, None)
+            else:
+                self._capacities[name] = after
+        self._update(name)
+        if before is None or after is None or (before.draining, before.taints) != (after.draining, after.taints):
+            self._enqueue_all(self.book.placed_on(name))
+
+    def process_changed(self, key: ServiceKey, new: Object | None, *, replica: int) -> None:
+        """A HostProcess changed, as `trim.host_process` leaves it; None when it is gone."""
+        if new is None:
+            self.book.gone(key, replica)
+            return
+        told = new["status"].get("memoryBytes")
+        self.book.found(key, replica, new["spec"]["host"], told or new["spec"]["memory"])
+
+    def _lives_or_not(self, name: str) -> None:
+        self._update(name)
+        self._enqueue_all(self.book.placed_on(name))
+        for tell in self.on_change:
+            tell(name)
+
+    def _update(self, name: str) -> None:
+        self.book.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
+        self._refresh.ask()
+
+    def _tell_waiting(self) -> None:
+        for number, key in enumerate(self.book.waiting()):
+            self._enqueue_after(key, number * SPREAD_S)
+
+    def _enqueue_all(self, keys: Iterable[ServiceKey]) -> None:
+        for key in keys:
+            self._enqueue(key)
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    def capacity(self, name: str) -> HostCapacity | None:
+        """What is known of a host: all that its Host object says, or only that it has a Lease. None: no such host."""
+        with self._lock:
+            found = self._capacities.get(name)
+            return HostCapacity(name) if found is None and name in self._leases else found
+
+    def has_lease(self, name: str) -> bool:
+        """Tell whether a host says by a Lease that it lives; an agent of LLMKube's does not."""
+        with self._lock:
+            return name in self._leases
+
+    def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, Decision | None]:
+        """Give the replicas of a service their hosts; None for a service that runs in pods."""
+        hosting = desired.host_placement
+        if hosting is None:
+            self.book.release(desired.key)
+            return desired, None
+        decision = self.book.decide(desired.key, wish_of(desired, created=created))
+        # A stopped service has no replica to place; a pin is told all the same.
+        first, *others = decision.hosts or (hosting.host,)
+        placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
+        return desired.model_copy(update={"host_placement": placed}), decision
+
+    def release(self, key: ServiceKey) -> None:
+        """Forget a service that is gone."""
+        self.book.release(key)
