@@ -26,6 +26,8 @@ from agent.server.unit import Unit
 
 MODEL = "model"
 """Name of the plan's own file among all its files, and in `argv`."""
+BYTES = "bytes"
+"""Name under which the admission is told the size of a model that has no file of ours."""
 INSTALL_RETRY_S = (5.0, 30.0)
 """First and longest wait before a binary that is missing or too old is looked for again: that costs little."""
 DAEMON_RETRY_S = 0.5
@@ -135,7 +137,8 @@ class Launcher:
         log_start = 0
         try:
             place = self._daemons.ensure(key, goal.plan, life.model_path)
-            self._admit(key, goal, life)
+            size = self._daemons.size_of(goal.plan, place, life.model_path)
+            self._admit(key, goal, life, size_bytes=size)
             unit = self._daemons.load(key, goal.plan, place)
         except DaemonNotReady as failure:
             raise not_ready(failure) from failure
@@ -150,12 +153,14 @@ class Launcher:
             raise NotLaunched(ProcessReason.RUNTIME_MISSING, why, waits_s=INSTALL_RETRY_S)
         return binary
 
-    def _admit(self, key: str, goal: Goal, life: Life) -> None:
+    def _admit(self, key: str, goal: Goal, life: Life, *, size_bytes: int | None = None) -> None:
         if is_daemon(goal.plan):
             return  # the models that are loaded into it are asked for one by one
         paths = dict(life.file_paths)
         if life.model_path is not None and goal.plan.runtime != "ollama":
             paths[MODEL] = life.model_path
+        if size_bytes is not None:
+            paths[BYTES] = str(size_bytes)
         hold = self._around.admit(key, goal, paths)
         if hold is not None:
             raise NotAdmitted(hold)

@@ -25,7 +25,7 @@ MARKER = "HERDSMAN_PROCESS"
 """Environment variable of every started process: who started it, for which key, how. It finds a process whose agent
 died before it could write down the pid."""
 
-_KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_")
+_KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_", "AWS_")
 
 
 class LaunchFailed(Exception):

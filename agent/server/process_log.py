@@ -100,7 +100,7 @@ def read(
     return LogPiece(b"".join(kept).decode("utf-8", "replace"), size)
 
 
-def last_lines(log: Path, *, since_byte: int = 0, lines: int = 5, max_bytes: int = 2000) -> str:
+def last_lines(log: Path, *, since_byte: int = 0, lines: int = 8, max_bytes: int = 2000) -> str:
     """Quote the last lines written after `since_byte`, at most `max_bytes`; empty when there are none."""
     try:
         with log.open("rb") as file:

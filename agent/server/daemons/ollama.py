@@ -90,6 +90,14 @@ class Ollama:
         if answer.status != 404:
             _good(answer, f"Ollama could not unload `{model}`")
 
+    def size_of(self, model: str) -> int | None:
+        answer = _good(self._wire.ask("GET", "/api/tags"), "GET /api/tags")
+        models = answer.value.get("models") if isinstance(answer.value, dict) else None
+        for each in models or ():
+            if isinstance(each, dict) and canonical(str(each.get("name"))) == canonical(model):
+                return int(each["size"]) if isinstance(each.get("size"), int) else None
+        return None
+
     def interrupt(self) -> None:
         self._wire.interrupt()
 

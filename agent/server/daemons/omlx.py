@@ -53,6 +53,9 @@ class Omlx:
         if answer.status not in (400, 404) and not 200 <= answer.status < 300:
             raise DaemonFailed(f"oMLX could not unload `{model}`: {answer.told()}")
 
+    def size_of(self, model: str) -> int | None:  # noqa: ARG002 - it is told by the model's directory
+        return None
+
     def interrupt(self) -> None:
         self._wire.interrupt()
 

@@ -55,6 +55,10 @@ class ModelDaemon(Protocol):
         """Take the model out of memory; no error where it is not there."""
         ...
 
+    def size_of(self, model: str) -> int | None:
+        """Give the bytes of a model that the daemon has; None where it does not tell."""
+        ...
+
     def interrupt(self) -> None:
         """Make a load that another thread waits for fail now."""
         ...

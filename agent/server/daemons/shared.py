@@ -105,6 +105,20 @@ class SharedDaemons:
             self._see(wanted, plan, Place(wanted.key, address, report.port, None))
         return Place(wanted.key, address, report.port, self._keeper.daemon_unit(wanted.key))
 
+    def size_of(self, plan: ProcessPlan, place: Place, model_path: str | None) -> int | None:
+        """Give the bytes of a model's weights; None where nobody knows."""
+        assert plan.daemon_model is not None
+        if model_path is not None and plan.runtime != "ollama":
+            files = Path(model_path).rglob("*") if Path(model_path).is_dir() else (Path(model_path),)
+            try:
+                return sum(file.stat().st_size for file in files if file.is_file())
+            except OSError:
+                return None
+        try:
+            return _api(plan.runtime, place.address, place.port).size_of(plan.daemon_model)
+        except DaemonFailed:
+            return None
+
     def load(self, key: str, plan: ProcessPlan, place: Place) -> DaemonUnit:
         """Begin to load the model; what is returned tells when it is there."""
         unit = self._unit(key, plan, place)

@@ -1,0 +1,167 @@
+"""A supervisor inside the test's own process, over real small processes: its store, its binaries, its reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from agent.contract import ProcessPlan, ProcessReport
+from agent.server.host_facts import Binaries
+from agent.server.lifecycle import Goal, Policy
+from agent.server.ports import Ports
+from agent.server.process import MARKER
+from agent.server.store import Store
+from agent.server.supervisor import Supervisor
+from agent.server.surroundings import Surroundings
+from tests.support.controlplane import eventually
+
+FAKES = Path(__file__).resolve().parent.parent / "fakes"
+DAEMONS = FAKES / "daemons"
+QUICK = Policy(
+    probe_interval_s=0.2,
+    starting_probe_interval_s=0.05,
+    failing_probe_interval_s=0.05,
+    backoff_base_s=0.05,
+    backoff_cap_s=0.2,
+    retry_cap_s=0.3,
+    admission_retry_s=0.2,
+    max_crashes=3,
+)
+SERVER = """
+import http.server, json, os, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+    def do_GET(self):
+        busy = os.path.exists(sys.argv[3]) if len(sys.argv) > 3 else False
+        if self.path == "/slots":
+            body = json.dumps([{"id": 0, "is_processing": busy}]).encode()
+        elif self.path == "/hang":
+            time.sleep(60)
+            return
+        else:
+            body = b"ok"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+print("serving", flush=True)
+http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+"""A server whose /slots is busy while the file of its third argument exists."""
+
+
+def free_port() -> int:
+    """Find a port on loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def server_plan(*more: str, **changes: Any) -> ProcessPlan:
+    """Plan the small server; `more` are arguments after address and port."""
+    values: dict[str, Any] = {
+        "host": "h",
+        "service": "s",
+        "runtime": "generic",
+        "argv": (sys.executable, "-c", SERVER, "{host}", "{port}", *more),
+        "health_path": "/",
+        "service_name": "s",
+        "startup_timeout_s": 20.0,
+        "stop_grace_s": 5.0,
+    }
+    return ProcessPlan(**{**values, **changes})
+
+
+@dataclass
+class Supervised:
+    """One supervisor at a time over one store, and all that it has said."""
+
+    root: Path
+    binaries: Path
+    first_port: int
+    changes: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, list[ProcessReport]] = field(default_factory=dict)
+    supervisor: Supervisor = field(init=False)
+    store: Store = field(init=False)
+    around: Surroundings = field(init=False)
+
+    def start(self, **changes: Any) -> Supervisor:
+        """Begin as a new agent would; `changes` are fields of Surroundings."""
+        self.store = Store(self.root)
+        agent_id = self.store.open()
+        lock = threading.Lock()
+
+        def on_report(key: str, _goal: Goal, report: ProcessReport) -> None:
+            with lock:
+                self.said.setdefault(key, []).append(report)
+
+        values: dict[str, Any] = {
+            "agent_id": agent_id,
+            "address": "127.0.0.1",
+            "store": self.store,
+            "ports": Ports("127.0.0.1", first=self.first_port, count=200),
+            "fetch": lambda plan, _progress, _cancel: Path(plan.source),
+            "find_binary": Binaries(self._locate).find,
+            "on_report": on_report,
+            "policy": QUICK,
+        }
+        self.around = Surroundings(**{**values, **self.changes, **changes})
+        self.supervisor = Supervisor(self.around)
+        self.supervisor.start()
+        return self.supervisor
+
+    def crash(self) -> None:
+        """End the supervisor as a killed agent would: nothing is stopped, nothing is said."""
+        self.supervisor.stop(keep_processes=True)
+        self.store.close()
+
+    def until(self, key: str, phase: str, *, timeout_s: float = 15) -> ProcessReport:
+        """Wait for a phase."""
+
+        def look() -> ProcessReport | None:
+            report = self.supervisor.report(key)
+            return report if report is not None and report.phase == phase else None
+
+        try:
+            return eventually(look, what=f"{key} to be {phase}", timeout_s=timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last: {self.supervisor.report(key)}") from None
+
+    def gone(self, key: str, *, timeout_s: float = 15) -> None:
+        """Wait until a removed process is forgotten."""
+        eventually(lambda: key not in self.supervisor.reports(), what=f"{key} to be gone", timeout_s=timeout_s)
+
+    def phases(self, key: str) -> list[str]:
+        """Name the phases that were reported, each once in a row."""
+        seen = [report.phase.value for report in self.said.get(key, [])]
+        return [phase for at, phase in enumerate(seen) if at == 0 or seen[at - 1] != phase]
+
+    def _locate(self, name: str) -> Path | None:
+        path = self.binaries / name
+        return path if os.access(path, os.X_OK) else None
+
+
+@contextlib.contextmanager
+def supervised(root: Path, **changes: Any) -> Iterator[Supervised]:
+    """Have a store and its supervisor, not yet started; afterwards nothing of it runs."""
+    (root / "bin").mkdir()
+    made = Supervised(root / "store", root / "bin", 23000 + os.getpid() % 40 * 200, changes)
+    try:
+        yield made
+    finally:
+        if hasattr(made, "supervisor"):
+            made.supervisor.stop(keep_processes=True)
+            identity = (made.root / "agent-id").read_text().strip()
+            made.store.close()
+            for each in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    if each.environ().get(MARKER, "").startswith(f"{identity}|"):
+                        each.kill()
