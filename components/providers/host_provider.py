@@ -1,7 +1,7 @@
-"""The provider of package `herdsman`: HostProcess, a process on a host, created and deleted through its agent.
+"""The provider of package `herdsman`: HostProcess, a process on a host, under its agent or over SSH.
 
-Served by `host_plugin`; calls `agent.client.http`. Create and Update wait until the process serves; Delete waits until
-it is gone.
+Served by `host_plugin`; calls `agent.client` by `host_ways`. Create and Update wait until the process serves; Delete
+waits until it is gone.
 """
 
 # ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
@@ -13,7 +13,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -21,18 +20,19 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 from pydantic import ValidationError
 
-from agent.client.http import HttpHost, token_from
-from agent.client.port import HostError, HostUnreachable, ProcessNotFound, ProcessState
+from agent.client.port import HostClient, HostError, HostUnreachable, ProcessNotFound, ProcessState
 from agent.contract import ProcessPhase, ProcessPlan
 from components.providers import kubernetes_diff as diffs
-from components.providers.host_schema import OBSERVED, REQUIRED, TYPE, package_schema, version
+from components.providers.host_inputs import input_faults
+from components.providers.host_preview import Preview
+from components.providers.host_schema import OBSERVED, package_schema, version
+from components.providers.host_ways import Ways
 from components.providers.marshalling import (
     UNKNOWN,
     Properties,
     Unsupported,
     decode,
     encode,
-    has_unknown,
     marked_like,
     plain,
 )
@@ -42,8 +42,12 @@ READY_TIMEOUT_S = 600.0
 GONE_MARGIN_S = 60.0
 POLL_S = 0.3
 
-_REPLACING: tuple[diffs.Path, ...] = (("namespace",), ("name",), ("plan", "host"))
-"""A process of another name, or on another host, is another process. A host may move to another endpoint."""
+_REPLACING: tuple[diffs.Path, ...] = (
+    *(("namespace",), ("name",), ("plan", "host")),
+    *(("transport",), ("ssh", "user"), ("ssh", "sudo"), ("ssh", "store")),
+)
+"""A process of another name, on another host, or kept by another manager, is another process. A host may move to
+another endpoint or address."""
 _KINDS = {
     (diffs.Kind.ADD, False): provider_pb2.PropertyDiff.ADD,
     (diffs.Kind.ADD, True): provider_pb2.PropertyDiff.ADD_REPLACE,
@@ -92,8 +96,8 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
-        self._hosts: dict[tuple[str, str], HttpHost] = {}
-        self._lock = threading.Lock()
+        self._ways = Ways()
+        self._preview = Preview()
         self._cancelled = threading.Event()
 
     # The plugin itself
@@ -101,6 +105,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Handshake(
         self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ProviderHandshakeResponse:
+        self._preview.engine = request.engine_address
         return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, accept_resources=False, accept_outputs=True)
 
     def Attach(self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext) -> empty_pb2.Empty:
@@ -171,10 +176,11 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     @_answering
     def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
         inputs = decode(request.properties)
-        if request.preview:
-            return provider_pb2.CreateResponse(properties=encode(_planned(inputs)))
         given = plain(inputs)
-        host, key, plan = self._host(given), _key(given), ProcessPlan.model_validate(given["plan"])
+        if request.preview:
+            self._preview.tell(request.urn, given, self._ways)
+            return provider_pb2.CreateResponse(properties=encode(_planned(inputs)))
+        host, key, plan = self._ways.to(given), _key(given), ProcessPlan.model_validate(given["plan"])
         _refuse_foreign(host, key, plan)
         try:
             outputs = self._bring_up(host, key, plan, request.timeout, context)
@@ -185,12 +191,13 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     @_answering
     def Update(self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext) -> provider_pb2.UpdateResponse:
         inputs = decode(request.news)
-        if request.preview:
-            return provider_pb2.UpdateResponse(properties=encode(_planned(inputs)))
         given = plain(inputs)
+        if request.preview:
+            self._preview.tell(request.urn, given, self._ways)
+            return provider_pb2.UpdateResponse(properties=encode(_planned(inputs)))
         plan = ProcessPlan.model_validate(given["plan"])
         try:
-            outputs = self._bring_up(self._host(given), _key(given), plan, request.timeout, context)
+            outputs = self._bring_up(self._ways.to(given), _key(given), plan, request.timeout, context)
         except NotServing as failure:
             self._init_failed(context, request.id, inputs, failure)
         return provider_pb2.UpdateResponse(properties=encode(_outputs(inputs, outputs)))
@@ -202,14 +209,14 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
             key: value for key, value in decode(request.properties).items() if key not in OBSERVED
         }
         given = plain(inputs)
-        if not given.get("endpoint"):
+        if not given.get("endpoint") and not given.get("ssh"):
             _abort(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "a HostProcess cannot be imported by its id: write it into the program, and `pulumi up` adopts it",
             )
         try:
-            state = self._host(given).get(request.id)
+            state = self._ways.to(given).get(request.id)
         except ProcessNotFound:
             return provider_pb2.ReadResponse()
         if state.plan is None:
@@ -223,7 +230,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     @_answering
     def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
         given = plain(decode(request.properties))
-        host, plan = self._host(given), _plan_or_none(given.get("plan"))
+        host, plan = self._ways.to(given), _plan_or_none(given.get("plan"))
         host.delete(request.id)
         grace_s = (plan.stop_grace_s if plan else 30.0) + GONE_MARGIN_S
         deadline = time.monotonic() + (request.timeout or grace_s)
@@ -238,7 +245,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
             self._sleep(POLL_S)
 
     def _bring_up(
-        self, host: HttpHost, key: str, plan: ProcessPlan, timeout_s: float, context: grpc.ServicerContext
+        self, host: HostClient, key: str, plan: ProcessPlan, timeout_s: float, context: grpc.ServicerContext
     ) -> Properties:
         """Hand the plan over and wait until the process serves it. Raises NotServing, HostError."""
         state = host.put(key, plan)
@@ -246,7 +253,8 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         while True:
             report = state.report
             current = state.plan == plan and report.observed_generation >= state.generation
-            if current and report.ready:
+            # A host may let the old process serve while it fetches what the new one needs.
+            if current and report.ready and report.phase is not ProcessPhase.DOWNLOADING:
                 return _observed(state)
             said = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
             if current and report.phase is ProcessPhase.FAILED:
@@ -264,13 +272,6 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     def _is_over(self, context: grpc.ServicerContext) -> bool:
         return self._cancelled.is_set() or not context.is_active()
 
-    def _host(self, given: Properties) -> HttpHost:
-        where = (str(given["endpoint"]), str(given["tokenFile"]))
-        with self._lock:
-            if where not in self._hosts:
-                self._hosts[where] = HttpHost(where[0], token_from(Path(where[1])))
-            return self._hosts[where]
-
     def _init_failed(
         self, context: grpc.ServicerContext, key: str, inputs: Properties, failure: NotServing
     ) -> NoReturn:
@@ -286,30 +287,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         _abort(context, grpc.StatusCode.UNKNOWN, str(failure))
 
 
-def input_faults(token: str, given: Properties) -> list[tuple[str, str]]:
-    """List what is wrong with the inputs of a resource, as (property path, reason); unknowns pass."""
-    if token != TYPE:
-        return [("", f"`{token}` is not a resource of this plugin; it has `{TYPE}`")]
-    faults = [(name, "is required") for name in REQUIRED if given.get(name) in (None, "")]
-    faults += [
-        (name, "is no property of a HostProcess") for name in given if name not in REQUIRED and name not in OBSERVED
-    ]
-    faults += [
-        (name, "must be a text")
-        for name in REQUIRED
-        if name != "plan" and given.get(name) not in (None, "", UNKNOWN) and not isinstance(given[name], str)
-    ]
-    plan = given.get("plan")
-    if plan in (None, "") or has_unknown(plan):
-        return faults
-    try:
-        ProcessPlan.model_validate(plan)
-    except ValidationError as error:
-        faults += [(diffs.path_text(("plan", *fault["loc"])), fault["msg"]) for fault in error.errors()]
-    return faults
-
-
-def _refuse_foreign(host: HttpHost, key: str, plan: ProcessPlan) -> None:
+def _refuse_foreign(host: HostClient, key: str, plan: ProcessPlan) -> None:
     """A process of the same name that runs another plan is somebody else's. Raises HostError."""
     try:
         existing = host.get(key).plan

@@ -7,17 +7,44 @@ from typing import Any
 
 PACKAGE = "herdsman"
 TYPE = "herdsman:index:HostProcess"
-REQUIRED = ("endpoint", "tokenFile", "namespace", "name", "plan")
+REQUIRED = ("namespace", "name", "plan")
+AGENT = ("endpoint", "tokenFile")
+"""What the way to an agent takes."""
+_TEXT = {"type": "string"}
+BASTION: dict[str, Any] = {
+    "address": {**_TEXT, "description": "Name or IP address."},
+    "port": {"type": "integer", "description": "Its SSH port, 22 by default."},
+    "user": {**_TEXT, "description": "User there; the host's by default."},
+    "knownHosts": {**_TEXT, "description": "File with its host key; the host's by default."},
+}
+SSH: dict[str, Any] = {
+    "address": {**_TEXT, "description": "Name or IP address of the host."},
+    "port": {"type": "integer", "description": "Its SSH port, 22 by default."},
+    "user": {**_TEXT, "description": "User on the host."},
+    "identityFile": {**_TEXT, "description": "File on this machine with the private key, without a passphrase."},
+    "knownHosts": {
+        **_TEXT,
+        "description": "File on this machine with the host's key, ~/.ssh/known_hosts by default; it is only read.",
+    },
+    "bastion": {"$ref": "#/types/herdsman:index:Bastion", "description": "Where the connection goes through."},
+    "sudo": {"type": "boolean", "description": "Make system units by `sudo -n`; else units are the user's own."},
+    "store": {**_TEXT, "description": "Directory on the host, ~/.local/share/herdsman by default."},
+}
+"""What the way over SSH takes; all paths, no secret."""
 OBSERVED = ("address", "port", "phase")
 """What the host adds to the inputs."""
+
+INPUTS = ("transport", *AGENT, "ssh", *REQUIRED)
 
 
 def package_schema() -> dict[str, Any]:
     """Describe the package for `pulumi package` and the documentation of its SDKs."""
-    text = {"type": "string"}
+    text = _TEXT
     inputs: dict[str, Any] = {
+        "transport": {**text, "description": "`agent` or `ssh`; where it is missing, `ssh` decides by being there."},
         "endpoint": {**text, "description": "URL of the agent's HTTP API."},
         "tokenFile": {**text, "description": "File on this machine with the agent's bearer token."},
+        "ssh": {"$ref": "#/types/herdsman:index:Ssh", "description": "How a host without an agent is reached."},
         "namespace": {**text, "description": "Groups processes; part of their key."},
         "name": {**text, "description": "Name of the process, unique in its namespace."},
         "plan": {
@@ -34,7 +61,15 @@ def package_schema() -> dict[str, Any]:
     return {
         "name": PACKAGE,
         "version": version(),
-        "description": "Processes on hosts under Herdsman's agent.",
+        "description": "Processes on hosts, under Herdsman's agent or over SSH.",
+        "types": {
+            "herdsman:index:Ssh": {
+                "type": "object",
+                "properties": SSH,
+                "required": ["address", "user", "identityFile"],
+            },
+            "herdsman:index:Bastion": {"type": "object", "properties": BASTION, "required": ["address"]},
+        },
         "resources": {
             TYPE: {
                 "description": "One process on one host.",

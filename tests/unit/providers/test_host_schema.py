@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from components.providers.host_provider import input_faults
-from components.providers.host_schema import OBSERVED, REQUIRED, TYPE, package_schema
+from components.providers.host_inputs import input_faults
+from components.providers.host_schema import AGENT, INPUTS, OBSERVED, REQUIRED, TYPE, package_schema
 from components.providers.marshalling import UNKNOWN
 
 GOOD: dict[str, Any] = {
@@ -43,11 +43,42 @@ def test_a_fault_names_the_property(changes: dict[str, Any], path: str) -> None:
     assert path in [where for where, _ in input_faults(TYPE, {**GOOD, **changes})]
 
 
+SSH: dict[str, Any] = {
+    "transport": "ssh",
+    "ssh": {"address": "10.0.0.1", "port": 22.0, "user": "me", "identityFile": "/key", "bastion": {"address": "b"}},
+    **{name: GOOD[name] for name in ("namespace", "name", "plan")},
+}
+
+
+def test_a_host_over_ssh_needs_no_agent() -> None:
+    assert input_faults(TYPE, SSH) == []
+    assert input_faults(TYPE, {**SSH, "transport": None}) == []
+    assert input_faults(TYPE, {**SSH, "ssh": UNKNOWN}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"transport": "telnet"}, "transport"),
+        ({"transport": "agent"}, "ssh"),
+        ({"endpoint": "http://127.0.0.1:1"}, "endpoint"),
+        ({"ssh": None}, "ssh"),
+        ({"ssh": {"address": "a", "user": "me"}}, "ssh.identityFile"),
+        ({"ssh": {**SSH["ssh"], "password": "no"}}, "ssh.password"),
+        ({"ssh": {**SSH["ssh"], "port": 99999}}, "ssh.port"),
+        ({"ssh": {**SSH["ssh"], "sudo": "yes"}}, "ssh.sudo"),
+        ({"ssh": {**SSH["ssh"], "bastion": {"port": 22}}}, "ssh.bastion.address"),
+    ],
+)
+def test_a_fault_of_the_way_names_the_property(changes: dict[str, Any], path: str) -> None:
+    assert path in [where for where, _ in input_faults(TYPE, {**SSH, **changes})]
+
+
 def test_another_resource_is_refused() -> None:
     assert input_faults("herdsman:index:Nothing", GOOD)
 
 
 def test_the_schema_speaks_of_the_same_properties() -> None:
     resource = package_schema()["resources"][TYPE]
-    assert set(resource["inputProperties"]) == set(REQUIRED)
-    assert set(resource["properties"]) == {*REQUIRED, *OBSERVED}
+    assert set(resource["inputProperties"]) == set(INPUTS) >= {*REQUIRED, *AGENT}
+    assert set(resource["properties"]) == {*INPUTS, *OBSERVED}

@@ -1,0 +1,64 @@
+"""Says in a preview what an update would change on a host, step by step. Touches nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import structlog
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
+
+from agent.client.port import HostError
+from agent.client.ssh_host import SshHost
+from agent.contract import ProcessPlan
+from agent.steps.step import Outcome, State
+from components.providers.host_ways import Ways
+from components.providers.marshalling import has_unknown
+
+_log = structlog.get_logger(__name__)
+
+
+class Preview:
+    """Tells the engine, which shows it beside the resource. `engine` is its address, empty where there is none."""
+
+    def __init__(self) -> None:
+        self.engine = ""
+
+    def tell(self, urn: str, given: Mapping[str, Any], ways: Ways) -> None:
+        """Ask the host over SSH; an agent does not say what it would do. Never fails: a preview needs no host."""
+        if not given.get("ssh") or has_unknown(given):
+            return
+        key = f"{given['namespace']}/{given['name']}"
+        try:
+            host = ways.to(given)
+            if not isinstance(host, SshHost):
+                return
+            outcomes = host.changes(key, ProcessPlan.model_validate(given["plan"]))
+        except HostError as error:
+            self._log(urn, f"What would change on the host is not known: {error.message}", engine_pb2.WARNING)
+            return
+        failed = any(outcome.state is State.FAILED for outcome in outcomes)
+        self._log(urn, told(key, outcomes), engine_pb2.WARNING if failed else engine_pb2.INFO)
+
+    def _log(self, urn: str, message: str, severity: engine_pb2.LogSeverity.ValueType) -> None:
+        if not self.engine:
+            return
+        try:
+            with grpc.insecure_channel(self.engine) as channel:
+                request = engine_pb2.LogRequest(severity=severity, message=message, urn=urn)
+                engine_pb2_grpc.EngineStub(channel).Log(request, timeout=5.0)
+        except grpc.RpcError as error:
+            _log.warning("Could not tell the engine what would change", error=str(error))
+
+
+def told(key: str, outcomes: list[Outcome]) -> str:
+    """Write the steps for people. Pure."""
+    lines = [f"On the host of {key}:"]
+    for outcome in outcomes:
+        if outcome.state is State.WOULD_CHANGE:
+            lines.append(f"  {outcome.title}: {outcome.detail}")
+        elif outcome.state is State.FAILED:
+            lines.append(f"  {outcome.title}: fails: {outcome.detail}{f' ({outcome.hint})' if outcome.hint else ''}")
+    ok = sum(outcome.state is State.OK for outcome in outcomes)
+    return "\n".join([*lines, f"  {ok} of {len(outcomes)} steps are as they should be"])

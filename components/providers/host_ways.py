@@ -1,0 +1,77 @@
+"""The two ways to a host that a HostProcess can name: its agent's API, or SSH. Called by `host_provider`.
+
+Inputs hold paths and addresses only: tokens, keys and known hosts are read from files on the machine that runs Pulumi.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.client.http import HttpHost, token_from
+from agent.client.port import HostClient, HostRefused
+from agent.client.ssh_host import SshHost
+from agent.client.ssh_keys import KnownHosts, KnownHostsInvalid, keys_in_file
+from agent.client.ssh_target import DEFAULT_PORT, DEFAULT_STORE, SshServer, SshTarget
+
+DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts"
+
+
+class Ways:
+    """The clients of the hosts that were spoken to, by what the inputs say of the way."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, HostClient] = {}
+        self._lock = threading.Lock()
+
+    def to(self, given: Mapping[str, Any]) -> HostClient:
+        """Give the client for a resource's inputs, which have passed Check. Raises HostRefused."""
+        ssh = given.get("ssh")
+        way = {"ssh": ssh} if ssh else {"endpoint": given["endpoint"], "tokenFile": given["tokenFile"]}
+        host = str(given["plan"]["host"]) if ssh else ""
+        key = json.dumps([host, way], sort_keys=True)
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = (
+                    SshHost(ssh_target(ssh), host=host)
+                    if ssh
+                    else HttpHost(str(given["endpoint"]), token_from(Path(str(given["tokenFile"]))))
+                )
+            return self._clients[key]
+
+
+def ssh_target(ssh: Mapping[str, Any]) -> SshTarget:
+    """Read the input `ssh`. Raises HostRefused for a file of known hosts that does not know the host."""
+    known = str(ssh.get("knownHosts") or DEFAULT_KNOWN_HOSTS)
+    server = _server(ssh, str(ssh["user"]), known)
+    bastion = ssh.get("bastion")
+    return SshTarget(
+        server=server,
+        identity_file=str(ssh["identityFile"]),
+        bastion=_server(bastion, str(bastion.get("user") or server.user), str(bastion.get("knownHosts") or known))
+        if bastion
+        else None,
+        sudo=bool(ssh.get("sudo")),
+        store=str(ssh.get("store") or DEFAULT_STORE),
+    )
+
+
+def _server(said: Mapping[str, Any], user: str, known_hosts: str) -> SshServer:
+    # Numbers of a Pulumi program arrive as floats.
+    address, port = str(said["address"]), int(said.get("port") or DEFAULT_PORT)
+    return SshServer(address, user, _keys(known_hosts, address, port), port)
+
+
+def _keys(path: str, address: str, port: int) -> KnownHosts:
+    try:
+        return keys_in_file(Path(path).expanduser().read_text(), address, port)
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostRefused("HostKeyUnknown", f"cannot read the known hosts {path}: {error}") from error
+    except KnownHostsInvalid as error:
+        look = f"ssh-keyscan -p {port} {address}"
+        raise HostRefused(
+            "HostKeyUnknown", f"{path}: {error}; compare what `{look}` prints with the host's own key, then add it"
+        ) from error
