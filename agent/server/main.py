@@ -219,7 +219,7 @@ class Agent:
                 ending=self._ending,
             )
             self._http = ApiListeners(settings.api, api, self._store, host=settings.host, address=settings.address)
-        self.memory.start()
+        self.memory.start(self._store.load())
         front.start(supervisor)
         supervisor.start()
         if self._watch is not None:

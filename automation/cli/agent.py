@@ -99,11 +99,28 @@ def run(
     credentials: Annotated[
         Path | None,
         typer.Option(
-            help="Directory with a file for each variable, or file of NAME=VALUE lines: HF_TOKEN, AWS_ACCESS_KEY_ID and "
-            "the like, to fetch models with; by default the environment has them.",
+            help="Directory with a file for each variable, or file of NAME=VALUE lines: HF_TOKEN, AWS_ACCESS_KEY_ID "
+            "and the like, to fetch models with; by default the environment has them.",
             show_default=False,
         ),
     ] = None,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory for all processes together, a quantity (24Gi); what the Host object says wins.",
+            show_default=False,
+        ),
+    ] = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The same as a share of this machine's.", show_default=False)
+    ] = None,
+    memory_interval: Annotated[
+        float, typer.Option(min=0, help="Seconds between two looks at the memory's pressure; 0 for none.")
+    ] = 10.0,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Stop the least important processes while memory is critically short.")
+    ] = False,
+    meminfo: Annotated[Path | None, typer.Option(help="Read this instead of /proc/meminfo.", hidden=True)] = None,
     log_format: Annotated[
         LogFormat, typer.Option(help="console or json; by default console on a terminal.")
     ] = LogFormat.AUTO,
@@ -119,6 +136,8 @@ def run(
     from agent.server.host_facts import NoAddress, agent_version, own_address
     from agent.server.host_lease import HostTaken
     from agent.server.main import Agent, AgentSettings
+    from agent.server.memory.budget import MemoryWishes
+    from agent.server.memory.host_memory import MemorySettings
     from agent.server.ports import is_free
     from agent.server.source_policy import SourcePolicy
     from agent.server.store import StoreInUse
@@ -168,6 +187,11 @@ def run(
         labels=_labels(label or ()),
         store_size_bytes=_size(store_size),
         credentials=_absolute(credentials),
+        memory=MemorySettings(
+            wishes=MemoryWishes(_size(memory_budget, option="--memory-budget"), memory_fraction, eviction=evict),
+            watch_s=memory_interval,
+            meminfo=_absolute(meminfo),
+        ),
     )
     try:
         running = Agent(settings, client)
@@ -211,12 +235,12 @@ def _where_to_listen(client: KubeClient | None, published: str) -> str:
     return "127.0.0.1" if loopback else published
 
 
-def _size(text: str | None) -> int | None:
+def _size(text: str | None, *, option: str = "--store-size") -> int | None:
     from program.desired.errors import SpecInvalid
     from program.desired.quantities import bytes_of
 
     try:
-        return bytes_of(text, field="--store-size")
+        return bytes_of(text, field=option)
     except SpecInvalid as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -7,7 +7,7 @@ what Metal says it can keep resident, which is no fixed share of the memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.server.memory.wording import amount, percent
 
@@ -46,10 +46,11 @@ class MemoryWishes:
     """Stop processes under critical pressure."""
 
     def over(self, other: MemoryWishes) -> MemoryWishes:
-        """Let these wishes win over the other's budget, wherever they name one."""
+        """Let these wishes win over the other's budget, wherever they name one; either may allow evictions."""
+        either = replace(self, eviction=self.eviction or other.eviction)
         if self.budget_bytes is not None or self.fraction is not None:
-            return self
-        return MemoryWishes(other.budget_bytes, other.fraction, self.warning, self.critical, self.eviction)
+            return either
+        return replace(either, budget_bytes=other.budget_bytes, fraction=other.fraction)
 
 
 @dataclass(frozen=True)

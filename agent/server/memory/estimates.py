@@ -6,10 +6,13 @@ are read once for as long as nobody touches the file. What cannot be estimated i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from agent.contract import ProcessPlan
 from agent.server.errors import GgufInvalid, NeedMoreBytes
@@ -20,6 +23,8 @@ from program.desired.model import GgufFacts
 from program.runtimes.flags import word_of
 from program.runtimes.llamacpp_memory import Serving, model_memory, projector_memory, serving_of, together
 
+BYTES = "bytes"
+"""Name among a process's paths that stands for the size of its weights, where a daemon told it."""
 _MODEL = ("--model", "-m")
 _DRAFT = ("--model-draft", "-md", "--spec-draft-model")
 _PROJECTOR = ("--mmproj", "-mm")
@@ -45,7 +50,8 @@ class Estimator:
         if plan.memory_bytes is not None:
             return Need(plan.memory_bytes)
         if plan.runtime != "llamacpp":
-            size = sum(_size(Path(path)) for path in paths.values())
+            told = paths.get(BYTES, "")
+            size = int(told) if told.isdecimal() else sum(_size(Path(path)) for path in paths.values())
             if not size:
                 raise Unknown(f"runtime `{plan.runtime}` does not say, and the plan names no model file")
             return Need(model_memory(GgufFacts(), Serving(), weights_bytes=size).total_bytes)
@@ -59,6 +65,19 @@ class Estimator:
         if not discrete_gpus or not serving.gpu_layers:
             return Need(found.total_bytes)
         return Need(found.host_bytes, found.total_bytes - found.host_bytes)
+
+    def of_running(self, pid: int, plan: ProcessPlan, *, discrete_gpus: bool) -> Need:
+        """Estimate a process that runs, by its own arguments; what cannot be estimated counts as measured."""
+        if plan.memory_bytes is not None:
+            return Need(plan.memory_bytes)
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if plan.runtime == "llamacpp":
+                with contextlib.suppress(Unknown):
+                    return self.of_llama_server(process.cmdline(), {}, discrete_gpus=discrete_gpus)
+            if plan.daemon_model is None:
+                return Need(process.memory_info().rss)
+        return Need()
 
     def _parts(self, argv: list[str], serving: Serving, paths: Mapping[str, str]) -> MemoryFacts:
         model, draft, projector = (word_of(argv, *names) for names in (_MODEL, _DRAFT, _PROJECTOR))

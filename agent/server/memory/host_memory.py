@@ -7,14 +7,12 @@ called with a worker's lock held that would call back into that worker: reports 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import structlog
 
 from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
@@ -31,7 +29,10 @@ from agent.server.memory.turns import SOURCE as TURNS
 from agent.server.memory.turns import Standing, Turns
 from agent.server.memory.watchdog import Watchdog
 from agent.server.memory.wording import amount, percent
+from agent.server.process import start_mark
+from agent.server.store import ProcessRecord
 from agent.server.supervisor import Supervisor
+from agent.server.usage import footprints
 
 PRESSURE = "pressure"
 """In whose name evicted processes are held."""
@@ -76,6 +77,7 @@ class HostMemory:
         self.ledger = Ledger()
         self._host_wishes: MemoryWishes | None = None
         self._needs: dict[str, Need] = {}
+        self._adopted: dict[str, tuple[int, ProcessPlan]] = {}
         self.machine = Machine(find_binary, meminfo_file=settings.meminfo, clock=clock)
         self._condition = threading.Condition()
         self._freed = False
@@ -153,7 +155,6 @@ class HostMemory:
         if key.startswith(DAEMONS):
             return None
         self.machine.wait()
-        self._adopt()
         need, unknown = self._need(key, plan, paths)
         turn = self.turns.refusal(key, plan)
         if turn is not None:
@@ -191,6 +192,8 @@ class HostMemory:
         """Note how a process is now. Called in workers' threads, with their locks held: only notes."""
         if report.phase is ProcessPhase.STOPPED:
             self.ledger.forget(key)
+        if report.phase not in _INSIDE:
+            self._adopted.pop(key, None)
         if report.phase not in _INSIDE and self.ledger.strike(key):
             self._free()
         else:
@@ -198,8 +201,13 @@ class HostMemory:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Look at the memory once, then go on in a thread."""
+    def start(self, records: Mapping[str, ProcessRecord]) -> None:
+        """Enter what an earlier agent left running, look at the memory once, then go on in a thread."""
+        for key, record in records.items():
+            running = record.running
+            if running is not None and start_mark(running.pid) == running.mark:
+                self._adopted[key] = running.pid, record.plan
+        self._adopt()
         self._look()
         self._thread.start()
 
@@ -225,6 +233,8 @@ class HostMemory:
             try:
                 if self.machine.measure():
                     _log.info("Measured the host's memory", budget=str(self.budget))
+                    self._adopt()
+                    self._adopted.clear()
                 if self._clock() >= next_look:
                     next_look = self._clock() + (self._settings.watch_s or WATCH_S)
                     self._sweep()
@@ -256,8 +266,15 @@ class HostMemory:
             self.watchdog.look(memory, now=self._clock())
 
     def _sweep(self) -> None:
-        """Give back what was admitted for starts that never came about."""
+        """Give back what was admitted for starts that never came about, and count what runs uncounted."""
         now, supervisor = self._clock(), self._processes()
+        for key, plan in supervisor.plans().items():
+            report = supervisor.report(key)
+            if report is None or report.phase not in _INSIDE or report.pid is None or self.ledger.entry(key):
+                continue
+            # Found without a record: an earlier agent lost its state.
+            need = self._estimator.of_running(report.pid, plan, discrete_gpus=self.machine.discrete_gpus)
+            self.ledger.adopt(key, need, plan.priority, now=now)
         for key, entry in self.ledger.entries().items():
             report = supervisor.report(key)
             if (
@@ -270,12 +287,11 @@ class HostMemory:
     # --- measuring ----------------------------------------------------------------------------------------------------
 
     def _footprints(self) -> dict[str, int]:
-        found = {}
-        for key, unit in self._processes().handles().items():
-            measured = unit.usage() if not key.startswith(DAEMONS) else None
-            if measured is not None:
-                found[key] = measured.rss_bytes
-        return found
+        """Measure the processes that run, but for daemons and the models in them, which nobody can tell apart."""
+        supervisor = self._processes()
+        units, plans = supervisor.handles(), supervisor.plans()
+        own = {key: unit.pid for key, unit in units.items() if key in plans and plans[key].daemon_model is None}
+        return footprints(own)
 
     def _need(self, key: str, plan: ProcessPlan, paths: Mapping[str, str]) -> tuple[Need | None, str]:
         try:
@@ -287,28 +303,10 @@ class HostMemory:
         return need, ""
 
     def _adopt(self) -> None:
-        """Enter what an earlier agent left running."""
-        supervisor = self._processes()
-        entries, goals = self.ledger.entries(), supervisor.goals()
-        for key, handle in supervisor.handles().items():
-            if key in entries or key.startswith(DAEMONS):
-                continue
-            plan = goals[key].plan if key in goals else None
-            self.ledger.adopt(
-                key, self._need_of_running(handle.pid, plan), plan.priority if plan else 0, now=self._clock()
-            )
-
-    def _need_of_running(self, pid: int, plan: ProcessPlan | None) -> Need:
-        """Estimate a process that runs, by its own arguments; what cannot be estimated counts as measured."""
-        if plan is not None and plan.memory_bytes is not None:
-            return Need(plan.memory_bytes)
-        if plan is not None and plan.runtime == "llamacpp":
-            with contextlib.suppress(Unknown, psutil.Error):
-                argv = psutil.Process(pid).cmdline()
-                return self._estimator.of_llama_server(argv, {}, discrete_gpus=self.machine.discrete_gpus)
-        with contextlib.suppress(psutil.Error):
-            return Need(psutil.Process(pid).memory_info().rss)
-        return Need()
+        """Count what an earlier agent left running; again once it is known where llama-server's models lie."""
+        for key, (pid, plan) in list(self._adopted.items()):
+            need = self._estimator.of_running(pid, plan, discrete_gpus=self.machine.discrete_gpus)
+            self.ledger.adopt(key, need, plan.priority, now=self._clock())
 
     # --- what the parts ask -------------------------------------------------------------------------------------------
 
@@ -334,7 +332,6 @@ class HostMemory:
         grouped = {key: goal for key, goal in supervisor.goals().items() if goal.plan.residency is not None}
         if not grouped:
             return {}
-        self._adopt()
         entries, elsewhere = self.ledger.entries(), supervisor.holds
         found = {}
         for key, goal in grouped.items():
@@ -351,9 +348,8 @@ class HostMemory:
         return found
 
     def _runners(self) -> list[Runner]:
-        self._adopt()
-        supervisor, footprints = self._processes(), self._footprints()
-        self.ledger.measure(footprints)
+        supervisor, measured = self._processes(), self._footprints()
+        self.ledger.measure(measured)
         goals, found = supervisor.goals(), []
         for key, entry in self.ledger.entries().items():
             report = supervisor.report(key)
@@ -364,7 +360,7 @@ class HostMemory:
                 Runner(
                     key=key,
                     priority=goal.plan.priority if goal else entry.priority,
-                    footprint_bytes=footprints.get(key) or entry.taken.ram_bytes,
+                    footprint_bytes=measured.get(key) or entry.taken.ram_bytes,
                     started=entry.since,
                     protected=goal is not None and goal.plan.eviction_protection,
                     stopping=report.phase is ProcessPhase.STOPPING or goal is None,

@@ -61,9 +61,10 @@ class Ledger:
             return refusal
 
     def adopt(self, key: str, need: Need, priority: int, *, now: float) -> None:
-        """Enter a process that runs already, unless it is entered."""
+        """Enter a process that runs already; one that is entered only gets this need."""
         with self._lock:
-            self._entries.setdefault(key, Entry(need, priority, now))
+            known = self._entries.get(key)
+            self._entries[key] = replace(known, need=need) if known is not None else Entry(need, priority, now)
 
     def measure(self, footprints: Mapping[str, int]) -> None:
         """Note what processes were measured to have, in bytes."""
