@@ -5,10 +5,13 @@ Called by `components.providers.host_plugin`. Errors of urllib3 become those of 
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
 
@@ -26,12 +29,24 @@ def token_from(path: Path) -> Callable[[], str]:
 class HttpHost:
     """One host behind the URL of its agent. Safe for use by many threads."""
 
-    def __init__(self, endpoint: str, token: Callable[[], str], *, timeout_s: float = TIMEOUT_S) -> None:
-        """`endpoint` is `http://address:port` or `https://…`."""
+    def __init__(
+        self,
+        endpoint: str,
+        token: Callable[[], str],
+        *,
+        ca_file: Path | None = None,
+        fingerprint: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`endpoint` is `https://address:port`, or `http://…` on this machine alone: a token goes with each request.
+
+        `ca_file` has the authorities that count, or the agent's own certificate; without it the system's do.
+        `fingerprint`, the SHA-256 of the certificate in hex, pins that one instead. Raises HostRefused.
+        """
         self._endpoint = endpoint.rstrip("/")
         self._token = token
         self._timeout = urllib3.Timeout(timeout_s)
-        self._pool = urllib3.PoolManager(maxsize=4)
+        self._pool = _pool(self._endpoint, ca_file, fingerprint)
 
     def close(self) -> None:
         """Close the connections."""
@@ -72,8 +87,13 @@ class HttpHost:
                 retries=False,
                 redirect=False,
             )
+        except urllib3.exceptions.SSLError as error:
+            raise HostUnreachable("Untrusted", f"{method} {url}: {_tls_words(error)}") from error
         except urllib3.exceptions.HTTPError as error:
             raise HostUnreachable("Unreachable", f"{method} {url}: {error}") from error
+        except OSError as error:
+            # urllib3 loads the CA file at the first connection.
+            raise HostRefused("CaFileInvalid", f"{method} {url}: the CA file cannot be used: {error}") from error
         if answer.status < 300:
             try:
                 return json.loads(answer.data)
@@ -85,6 +105,39 @@ class HttpHost:
         if answer.status >= 500:
             raise HostUnreachable(reason, f"{method} {url}: {answer.status} {message}")
         raise HostRefused(reason, message)
+
+
+def _pool(endpoint: str, ca_file: Path | None, fingerprint: str) -> urllib3.PoolManager:
+    parts = urlsplit(endpoint)
+    if parts.scheme == "http" and _is_loopback(parts.hostname or ""):
+        return urllib3.PoolManager(maxsize=4)
+    if parts.scheme != "https" or not parts.hostname:
+        raise HostRefused(
+            "NotPrivate",
+            f"`{endpoint}` is no https:// URL, and the token would be readable on the way; "
+            "have the agent listen with --http-address, which speaks TLS",
+        )
+    if fingerprint:
+        digits = fingerprint.replace(":", "").lower()
+        if not re.fullmatch(r"[0-9a-f]{64}", digits):
+            raise HostRefused("FingerprintInvalid", "a fingerprint is the certificate's SHA-256: 64 hexadecimal digits")
+        # The pin says more than any name or authority in the certificate.
+        return urllib3.PoolManager(maxsize=4, cert_reqs="CERT_NONE", assert_fingerprint=digits, assert_hostname=False)
+    authorities = str(ca_file.expanduser()) if ca_file is not None else None
+    return urllib3.PoolManager(maxsize=4, cert_reqs="CERT_REQUIRED", ca_certs=authorities)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _tls_words(error: Exception) -> str:
+    if "ingerprint" in str(error):
+        return f"this is not the certificate that is pinned; was it renewed, or is it another machine? ({error})"
+    return f"the certificate is not trusted: {error}; give the agent's certificate as CA file, or pin its fingerprint"
 
 
 def _state(value: Any) -> ProcessState:

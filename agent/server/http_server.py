@@ -11,6 +11,7 @@ import io
 import socket
 import socketserver
 import ssl
+import sys
 import threading
 import time
 from collections import Counter
@@ -95,7 +96,7 @@ class BoundedServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         # A client that leaves, speaks no TLS or is too slow is not our error.
-        _log.debug("A connection ended badly", client=str(client_address[0]), exc_info=True)
+        _log.debug("A connection ended badly", client=str(client_address[0]), error=repr(sys.exc_info()[1]))
 
 
 class BoundedHandler(BaseHTTPRequestHandler):

@@ -1,0 +1,238 @@
+"""The agent's API for other machines: real TLS connections to the server that every agent runs."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from agent.client.http import HttpHost, token_from
+from agent.client.port import HostRefused, HostUnreachable
+from agent.server import http_server, self_signed
+from agent.server.api_listeners import ApiListeners, ApiSettings
+from agent.server.host_facts import NoAddress, own_address
+from agent.server.http_api import Api
+from agent.server.store import Store
+from agent.server.tls import Certificate, OwnCertificate, TlsFailed, fingerprint
+from tests.support.agents import agent, llama_plan, until
+
+
+def test_a_fleet_without_a_cluster_is_spoken_to_over_tls_from_elsewhere(
+    tmp_path: Path, llama_server: Path, tiny_model: Path
+) -> None:
+    try:
+        own = own_address()
+    except NoAddress as error:
+        pytest.skip(str(error))
+    options = ("--plan-source", "http", "--address", own, "--listen", "127.0.0.1", "--http-address", own)
+    with agent(tmp_path / "store", *options, "--allowed-host-path-roots", str(tiny_model.parent)) as running:
+        local = running.start()
+        facts = local.report().facts
+        assert facts.endpoint.startswith(f"https://{own}:")
+        token, certificate = token_from(running.store / "agent-token"), running.store / "agent-tls.crt"
+        pinned = HttpHost(facts.endpoint, token, fingerprint=facts.tls_fingerprint)
+        known = HttpHost(facts.endpoint, token, ca_file=certificate)
+        pinned.put("prod/tiny", llama_plan(tiny_model))
+        until(known, "prod/tiny", "Ready")
+        assert fingerprint(certificate.read_text()) == facts.tls_fingerprint
+
+        for_metrics = token_from(running.store / "agent-metrics-token")
+        for stranger, reason in (
+            (HttpHost(facts.endpoint, token), "Untrusted"),
+            (HttpHost(facts.endpoint, token, fingerprint="0" * 64), "Untrusted"),
+            (HttpHost(facts.endpoint, lambda: "guess", ca_file=certificate), "Unauthorized"),
+            (HttpHost(facts.endpoint, for_metrics, ca_file=certificate), "Forbidden"),
+        ):
+            with pytest.raises((HostUnreachable, HostRefused)) as refused:
+                stranger.report()
+            assert refused.value.reason == reason, refused.value.message
+        with pytest.raises(HostRefused, match="readable on the way"):
+            HttpHost(facts.endpoint.replace("https", "http"), token)
+
+        (running.store / "agent-token").write_text("another-one\n")
+        with pytest.raises(HostRefused):
+            HttpHost(facts.endpoint, lambda: "old", ca_file=certificate).report()
+        assert pinned.report().processes["prod/tiny"].ready
+
+
+@dataclass
+class Served:
+    """The listeners of an agent that runs nothing, on a second loopback address that counts as another machine's."""
+
+    listeners: ApiListeners
+    store: Store
+    url: str
+
+    def get(self, path: str, token: str = "", **options: Any) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with urllib3.PoolManager(cert_reqs="CERT_NONE", assert_fingerprint=self.listeners.fingerprint) as pool:
+            answer = pool.request("GET", self.url + path, headers=headers, retries=False, **options)
+            return answer.status, answer.data.decode()
+
+    def shown(self) -> str:
+        """Give the fingerprint of the certificate that a new connection is shown."""
+        host, port = self.url.removeprefix("https://").split(":")
+        return fingerprint(ssl.get_server_certificate((host, int(port)), timeout=5))
+
+
+class Nothing:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_: {}
+
+    def text(self) -> bytes:
+        return b"up 1\n"
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
+    monkeypatch.setattr(ApiSettings, "is_remote", property(lambda settings: bool(settings.address)))
+
+    def start(**settings: Any) -> Served:
+        store = Store(tmp_path / f"store-{len(made)}")
+        store.open()
+        api = Api(Nothing(), Nothing(), lambda: Nothing(), store.token, lambda: True, takes_plans=True)  # type: ignore[arg-type]
+        given = ApiSettings(address="127.0.0.2", **settings)
+        listeners = ApiListeners(given, api, store, host="mac-1", address="127.0.0.2")
+        listeners.start()
+        made.append(Served(listeners, store, listeners.endpoint))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.listeners.stop()
+        each.store.close()
+
+
+def test_only_health_is_open_beyond_loopback_and_a_metrics_token_opens_metrics_alone(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    served = serve(token_file=tmp_path / "token")
+    assert served.get("/healthz") == (200, "ok\n")
+    # A token file that is not there yet opens nothing, not even to an empty token.
+    assert [served.get(path)[0] for path in ("/metrics", "/readyz", "/v1/plan", "/nothing")] == [401] * 4
+    assert served.get("/v1/plan", " ")[0] == 401
+    (tmp_path / "token").write_text("first\n")
+    assert served.get("/v1/nothing", "first")[0] == 404 and served.get("/readyz", "first")[0] == 200
+    (tmp_path / "token").write_text("second")
+    assert served.get("/v1/nothing", "first")[0] == 401 and served.get("/v1/nothing", "second")[0] == 404
+    metrics = served.store.metrics_token()
+    assert served.get("/metrics", metrics) == (200, "up 1\n")
+    assert served.get("/v1/plan", metrics)[0] == 403
+    local = urllib3.PoolManager().request("GET", f"http://127.0.0.1:{served.listeners.local_port}/metrics")
+    assert local.status == 200
+
+
+def test_a_new_certificate_counts_for_new_connections_and_a_wrong_one_for_none(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def write(names: list[str]) -> str:
+        for path, content in zip((certificate, key), self_signed.make(names), strict=True):
+            path.write_bytes(content)
+        return fingerprint(certificate.read_text())
+
+    first = write(["mac-1", "127.0.0.2"])
+    served = serve(tls_certificate=certificate, tls_key=key)
+    context = ssl.create_default_context(cafile=str(certificate))
+    host, port = served.url.removeprefix("https://").split(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="mac-1") as open_connection,
+    ):
+        second = write(["mac-1", "127.0.0.2"])
+        assert first != second
+        assert served.shown() == second == served.listeners.fingerprint
+        open_connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: mac-1\r\n\r\n")
+        assert b"200" in open_connection.recv(100), "a connection that was open was to go on"
+    key.write_text("half of a k")
+    assert served.shown() == second == served.listeners.fingerprint
+    assert write(["mac-1", "127.0.0.2"]) == served.shown()
+    with pytest.raises(TlsFailed, match="is no certificate to serve"):
+        Certificate(certificate, certificate)
+
+
+def test_the_agents_own_certificate_is_made_once_and_again_before_it_ends(tmp_path: Path) -> None:
+    own = OwnCertificate(tmp_path, ("mac-1", "192.0.2.7", "2001:db8::7"))
+    assert own.ensure() and not own.ensure()
+    assert oct(own.key.stat().st_mode)[-3:] == "600"
+    now = time.time()
+    assert not own.ensure(now=now + 86400 * 700)
+    before = own.certificate.read_bytes()
+    assert own.ensure(now=now + 86400 * 800) and own.certificate.read_bytes() != before
+    assert OwnCertificate(tmp_path, ("mac-1", "192.0.2.8")).ensure(), "another address takes another certificate"
+    own.certificate.write_text("no certificate")
+    assert own.ensure()
+    clock = [0.0]
+    shown = Certificate(own.certificate, own.key, own=own, clock=lambda: clock[0])
+    own.certificate.unlink()
+    first = shown.fingerprint
+    shown.context()
+    assert shown.fingerprint == first
+    clock[0] = 4000.0
+    shown.context()
+    assert shown.fingerprint != first and own.certificate.exists()
+
+
+def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_S", 1.0)
+    monkeypatch.setattr(http_server, "HANDSHAKE_S", 1.0)
+    served = serve()
+    host, port = served.url.removeprefix("https://").split(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def connect() -> ssl.SSLSocket:
+        return context.wrap_socket(socket.create_connection((host, int(port)), timeout=5))
+
+    # Those who never finish a handshake are let go, and hold up nobody meanwhile.
+    silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(http_server.MAX_PER_CLIENT - 4)]
+    with connect() as slow:
+        assert served.get("/healthz")[0] == 200
+        begin = time.monotonic()
+        slow.sendall(b"GET /healthz HTTP/1.1\r\n")
+        with contextlib.suppress(OSError):
+            # A byte now and then must not buy more time.
+            while time.monotonic() - begin < 10:
+                slow.sendall(b"X")
+                time.sleep(0.1)
+        assert time.monotonic() - begin < 5
+    for each in silent:
+        assert each.recv(10) == b""
+        each.close()
+
+    with connect() as big:
+        big.sendall(b"GET /healthz HTTP/1.1\r\n" + b"X-Filler: %b\r\n" % (b"x" * 8000) * 8)
+        assert big.recv(100).startswith(b"HTTP/1.1 431")
+    with connect() as big:
+        big.sendall(b"PUT /v1/processes/a/b HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")
+        assert b"401" in big.recv(500), "a body that nobody may send is not waited for"
+    with connect() as big:
+        head = f"PUT /v1/processes/a/b HTTP/1.1\r\nAuthorization: bearer {served.store.token()}\r\n"
+        big.sendall(f"{head}Content-Length: 9000000\r\n\r\n".encode())
+        assert b"413" in big.recv(500)
+
+    monkeypatch.setattr(http_server, "REQUEST_S", 20.0)
+    held = [connect() for _ in range(http_server.MAX_PER_CLIENT)]
+    with pytest.raises((ssl.SSLError, OSError)):
+        connect()
+    for each in held:
+        each.close()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            assert served.get("/healthz")[0] == 200
+            break
+        except urllib3.exceptions.HTTPError:
+            time.sleep(0.1)
+    else:
+        raise AssertionError("connections that ended still count")
