@@ -67,7 +67,7 @@ class HostConditions:
         found = self._client.get(kinds.HOSTS, None, host)
         if ready_of(found).get("status") == "False":
             return True  # it said itself that it stops, or the last leader said it
-        self._apply(host, {"conditions": [lost_condition(found, now=self._now())]})
+        self._apply(host, status={"conditions": [lost_condition(found, now=self._now())]})
         self._ours.add(host)
         self._record(
             found,
@@ -82,18 +82,18 @@ class HostConditions:
         if ready_of(found).get("reason") == REASON_LOST:
             return False  # its agent has not spoken yet
         try:
-            self._apply(host, {})
+            self._apply(host)
         except Invalid:
             return False  # nobody else holds the condition yet, and half of one is none
         self._record(found, type="Normal", reason="HostBack", message="The host renews its Lease again.")
         return True
 
-    def _apply(self, host: str, status: Object) -> None:
+    def _apply(self, host: str, **parts: Object) -> None:
         body = {
             "apiVersion": kinds.HOSTS.api_version,
             "kind": kinds.HOSTS.kind,
             "metadata": {"name": host},
-            "status": status,
+            **parts,
         }
         self._client.apply(kinds.HOSTS, None, body, field_manager=FIELD_MANAGER, force=True, subresource="status")
 
