@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,13 +125,23 @@ class Supervised:
 
     def until(self, key: str, phase: str, *, timeout_s: float = 15) -> ProcessReport:
         """Wait for a phase."""
+        return self.when(key, lambda report: report.phase == phase, what=f"to be {phase}", timeout_s=timeout_s)
+
+    def because(self, key: str, reason: str, *, timeout_s: float = 15) -> ProcessReport:
+        """Wait for a reason."""
+        return self.when(key, lambda report: report.reason == reason, what=f"to say {reason}", timeout_s=timeout_s)
+
+    def when(
+        self, key: str, is_so: Callable[[ProcessReport], bool], *, what: str, timeout_s: float = 15
+    ) -> ProcessReport:
+        """Wait until a report is as one likes."""
 
         def look() -> ProcessReport | None:
             report = self.supervisor.report(key)
-            return report if report is not None and report.phase == phase else None
+            return report if report is not None and is_so(report) else None
 
         try:
-            return eventually(look, what=f"{key} to be {phase}", timeout_s=timeout_s)
+            return eventually(look, what=f"{key} {what}", timeout_s=timeout_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; last: {self.supervisor.report(key)}") from None
 

@@ -61,10 +61,9 @@ class Place:
 class SharedDaemons:
     """All shared daemons of one agent. Safe for use by many threads."""
 
-    def __init__(self, around: Surroundings, keeper: DaemonKeeper, *, linger_s: float = LINGER_S) -> None:
+    def __init__(self, around: Surroundings, keeper: DaemonKeeper) -> None:
         self._around = around
         self._keeper = keeper
-        self._linger_s = linger_s
         self._users: dict[str, dict[str, str]] = {}
         """Model by process, by daemon."""
         self._lock = threading.Lock()
@@ -139,7 +138,7 @@ class SharedDaemons:
         """Stop a daemon unless something uses it within a while; called also for one that was adopted."""
 
         def look() -> None:
-            time.sleep(self._linger_s)
+            time.sleep(LINGER_S)
             with self._lock:
                 used = bool(self._users.get(key))
             # A model that comes in this moment finds the daemon gone and has it started again.

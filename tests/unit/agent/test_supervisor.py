@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -103,15 +104,20 @@ def test_endpoints_go_before_anything_else_and_their_word_is_not_waited_for_with
     host: Supervised, busy: Path
 ) -> None:
     busy.unlink()
-    seen: list[str] = []
-    supervisor = host.start(withdrawn=lambda key: bool(seen.append(host.phases(key)[-1])))
+    seen: set[str] = set()
+
+    def withdrawn(key: str) -> bool:
+        seen.add(host.phases(key)[-1])
+        return False
+
+    supervisor = host.start(withdrawn=withdrawn)
     supervisor.put(KEY, plan_of(busy))
     pid = pid_of(host)
     asked = time.monotonic()
     supervisor.remove(KEY)
     assert gone(pid, timeout_s=6)
     assert 2.5 < time.monotonic() - asked < 5
-    assert set(seen) == {"Stopping"}, "clients are sent elsewhere before the engine is asked"
+    assert seen == {"Stopping"}, "clients are sent elsewhere before the engine is asked"
 
 
 def test_a_server_that_cannot_be_asked_is_judged_by_its_connections(host: Supervised) -> None:
@@ -198,10 +204,7 @@ def test_a_process_that_is_not_admitted_waits_and_starts_when_it_is_woken(host: 
     full = Hold(ProcessPhase.PENDING, "InsufficientMemory", "needs 8 GiB and 2 GiB are free")
     quick = host.start(admit=lambda _key, _goal, _paths: None if room else full)
     quick.put(KEY, server_plan())
-    report = host.until(KEY, "Pending")
-    eventually(lambda: host.supervisor.report(KEY).reason == full.reason, what="the refusal")  # type: ignore[union-attr]
-    report = host.supervisor.report(KEY)
-    assert report is not None
+    report = host.because(KEY, full.reason)
     assert (report.message, report.pid) == (full.message, None)
     room.append(True)
     quick.wake(KEY)
@@ -216,7 +219,7 @@ def test_a_killed_process_comes_back_on_its_port_and_an_unchanged_one_is_left_al
     supervisor.put(KEY, server_plan(), 1)
     before = host.until(KEY, "Ready")
     supervisor.put(KEY, server_plan(priority=5), 2)
-    eventually(lambda: host.supervisor.report(KEY).observed_generation == 2, what="the plan")  # type: ignore[union-attr]
+    host.when(KEY, lambda r: r.observed_generation == 2, what="to know the plan")
     assert host.until(KEY, "Ready").pid == before.pid
     assert before.pid is not None
     kill(before.pid)
@@ -275,9 +278,7 @@ def test_a_binary_that_is_missing_or_too_old_is_named_and_a_better_one_is_notice
     assert host.until(KEY, "BackingOff").reason == "RuntimeMissing"
     binary = host.binaries / "llama-server"
     llama_server(binary, 4000, "--help", "--version", "--host", "--port", "--mlock")
-    old = eventually(
-        lambda: (r := supervisor.report(KEY)) and r.reason == "RuntimeTooOld" and r, what="the old binary", timeout_s=5
-    )
+    old = host.because(KEY, "RuntimeTooOld", timeout_s=5)
     assert "4000" in old.message
     assert "--spec-type, --jinja" in old.message
     assert "--mlock" not in old.message.replace("--mlock,", "")
@@ -330,8 +331,7 @@ def test_a_full_disk_stops_nobody_and_loses_nothing_that_runs(small_disk: Path, 
     supervisor = host.start()
     supervisor.put(KEY, silent)
     pid = pid_of(host)
-    (small_disk / "filler").write_bytes(b"")
-    with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
     supervisor.put("prod/later", silent)
