@@ -223,6 +223,8 @@ def _wish(body: bytes) -> Literal["keep", "stop"]:
         wish = json.loads(body)["processes"]
     except (ValueError, KeyError, TypeError):
         wish = None
-    if wish == "keep" or wish == "stop":
-        return wish
+    if wish == "keep":
+        return "keep"
+    if wish == "stop":
+        return "stop"
     raise HttpError(422, "Invalid", 'send {"processes": "keep"} or {"processes": "stop"}')

@@ -75,7 +75,7 @@ class OwnCertificate:
             ends = ssl.cert_time_to_seconds(str(known["notAfter"]))
         except (OSError, ValueError, KeyError):
             return False
-        named = {str(value) for _, value in known.get("subjectAltName", ())}  # type: ignore[misc]
+        named = {str(entry[1]) for entry in known.get("subjectAltName", ())}
         return ends - now > RENEW_BEFORE_S and {_written(name) for name in self.names} == {_written(n) for n in named}
 
 
