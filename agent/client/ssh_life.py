@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from agent.client.ssh_fetch import FileState
 from agent.client.ssh_look import Seen
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 
 PROBE_S = 5.0
 FAILING_PROBE_S = 1.0
@@ -142,3 +143,19 @@ def phase_of(seen: Seen | None, life: Life, wanted: str, *, last_words: str = ""
         if seen.active == "activating":
             return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended and is started again{words}"
     return ProcessPhase.PENDING, "", ""
+
+
+def told(phase: ProcessPhase, reason: str, message: str, generation: int) -> ProcessReport:
+    """Report on a process that does not run."""
+    return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
+
+
+def downloading(
+    state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
+) -> ProcessReport:
+    """Say that a file is on its way; `report` is that of the process that runs meanwhile."""
+    progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
+    if report is None:
+        return told(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
+    words = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": still_serves}
+    return report.model_copy(update={**words, **progress})

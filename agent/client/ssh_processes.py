@@ -6,8 +6,6 @@ host shows. Called by `ssh_host` and by `automation.hosts.ssh_worker`; calls `ss
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,22 +13,21 @@ from datetime import UTC, datetime
 
 from agent.client import ssh_life, ssh_look
 from agent.client.port import HostRefused
+from agent.client.ssh_asking import Asking
+from agent.client.ssh_binaries import Binaries
 from agent.client.ssh_connection import SshConnection
 from agent.client.ssh_errors import CommandRefused, SudoRefused
 from agent.client.ssh_facts import SCRIPT, FactsIncomplete, read_facts
 from agent.client.ssh_fetch import Fetcher, FileState
 from agent.client.ssh_layout import (
-    PORTS_SCRIPT,
     Layout,
     LayoutInvalid,
-    NoPortFree,
     Record,
-    choose_port,
-    read_ports,
 )
 from agent.client.ssh_life import Do, Life
 from agent.client.ssh_look import Seen
 from agent.client.ssh_machine import SshMachine
+from agent.client.ssh_ports import NoPortFree, free_port
 from agent.client.ssh_steps import (
     Place,
     Started,
@@ -44,19 +41,15 @@ from agent.client.ssh_steps import (
 )
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 from agent.server.command_line import FileMissing
-from agent.server.drain import timeout_of, verdict
-from agent.server.engines import SHARED, idle_questions
-from agent.server.health import Question
+from agent.server.drain import UNKNOWN_S, timeout_of
+from agent.server.engines import SHARED
+from agent.server.host_facts import agent_version
 from agent.server.source_policy import SourcePolicy
 from agent.steps.service import NotExpressible, Service
 from agent.steps.step import Outcome, State, Step, run_steps
 
-ASK_TIMEOUT_S = 3.0
-COMPLETION_TIMEOUT_S = 60.0
 RUNTIME_AGAIN_S = 60.0
 """How often a host without a wanted engine is asked for it anew."""
-_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-_LAST_WORDS = 'tail -n 12 -- "$1" 2>/dev/null || tail -n 12 -- "$1.1" 2>/dev/null || exit 0'
 
 
 class NotNow(HostRefused):
@@ -89,14 +82,14 @@ class SshProcesses:
         self._place_of = -1
         self._facts_at = 0.0
         self._fetcher: Fetcher | None = None
-        self._flags: dict[str, frozenset[str]] = {}
+        self._binaries: Binaries | None = None
         self._lives: dict[str, Life] = {}
         self._in_order: dict[str, str] = {}
         """By key the unit's mark, of those whose steps were all found in order."""
         self._started: dict[str, tuple[str, str]] = {}
         self._retrying: set[str] = set()
         """Keys whose failed fetch was begun again after its back-off."""
-        self._question = Question(connection.http)
+        self._asking = Asking(connection)
 
     # What is there
 
@@ -104,7 +97,7 @@ class SshProcesses:
         """Say what the host is."""
         place = self.place()
         address = self._address or place.facts.address
-        return place.facts.of_host(self.host, address, _version())
+        return place.facts.of_host(self.host, address, agent_version())
 
     def place(self, *, anew: bool = False) -> Place:
         """Ask what the host is, once for each connection."""
@@ -121,7 +114,7 @@ class SshProcesses:
             self._place = Place(facts, self._machine.facts, layout, target.sudo)
             self._place_of = self._connection.opened
             self._fetcher = Fetcher(self._connection, layout, self._policy)
-            self._flags.clear()
+            self._binaries = Binaries(self._connection, facts)
             self._in_order.clear()
             self._facts_at = self._clock()
         return self._place
@@ -191,7 +184,7 @@ class SshProcesses:
         except (NotNow, CommandRefused, SudoRefused) as error:
             failed = error if isinstance(error, NotNow) else NotNow(ProcessReason.LAUNCH_FAILED, error.message)
             self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
-            return _told(ProcessPhase.BACKING_OFF, failed.reason, failed.message, generation)
+            return ssh_life.told(ProcessPhase.BACKING_OFF, failed.reason, failed.message, generation)
 
     def remove(self, key: str, seen: dict[str, Seen]) -> ProcessReport | None:
         """Take the next step towards no such process; None when it is gone."""
@@ -201,7 +194,7 @@ class SshProcesses:
             return None
         life, now = self._lives.get(key, Life()), self._clock()
         if now < life.wait_until and life.reason:
-            return _told(ProcessPhase.STOPPING, life.reason, life.message, before.record.generation)
+            return ssh_life.told(ProcessPhase.STOPPING, life.reason, life.message, before.record.generation)
         if not before.record.removing:
             marked = before.record.model_copy(update={"removing": True})
             self._take(written_steps(marked, place))
@@ -209,12 +202,12 @@ class SshProcesses:
             life, done = self._drain(before, place, life)
             self._keep(key, life)
             if not done:
-                return _told(ProcessPhase.STOPPING, "", "", before.record.generation)
+                return ssh_life.told(ProcessPhase.STOPPING, "", "", before.record.generation)
         try:
             self._take(removal_steps(key, place))
         except NotNow as failed:
             self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
-            return _told(ProcessPhase.STOPPING, failed.reason, failed.message, before.record.generation)
+            return ssh_life.told(ProcessPhase.STOPPING, failed.reason, failed.message, before.record.generation)
         self._forget(key)
         return None
 
@@ -224,13 +217,11 @@ class SshProcesses:
         wanted = hash_of(record.plan, place.facts.address)
         life = self._lives.get(key, Life())
         if record.removing:
-            return _told(ProcessPhase.STOPPING, "", "", record.generation)
+            return ssh_life.told(ProcessPhase.STOPPING, "", "", record.generation)
         if seen.runs and seen.launch == wanted:
             life = ssh_life.noticed(life, seen, now=self._clock())
             if life.proved:
-                failure = self._question.health(
-                    place.facts.address, record.port, record.plan.health_path, timeout_s=ASK_TIMEOUT_S
-                )
+                failure = self._asking.health(record, place)
                 if failure is not None:
                     life = replace(life, failures=ssh_life.UNHEALTHY_AFTER, told=failure)
         return self._report(record, seen, life, wanted)
@@ -246,13 +237,13 @@ class SshProcesses:
             self._keep(key, life)
             report = self._report(record, before, life, wanted) if before is not None else None
             # What runs by the plan before goes on until all is there for the new one.
-            return _downloading(fetching, record.generation, report, still_serves=life.ready)
+            return ssh_life.downloading(fetching, record.generation, report, still_serves=life.ready)
         service = self._service(record, place)
         if do is Do.DRAIN and before is not None:
             life, done = self._drain(before, place, life)
             self._keep(key, life)
             if not done:
-                return _told(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
+                return ssh_life.told(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
         elif do is Do.PREPARE:
             record = self._with_free_port(record)
             service = self._service(record, place)
@@ -260,7 +251,7 @@ class SshProcesses:
         self._take([*written_steps(record, place), *unit_steps(service, place), started])
         self._in_order[key] = service.mark
         self._keep(key, Life())
-        return _told(ProcessPhase.STARTING, "", "", record.generation)
+        return ssh_life.told(ProcessPhase.STARTING, "", "", record.generation)
 
     def _watch(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
         self._tend(record, place)
@@ -268,13 +259,10 @@ class SshProcesses:
         life = replace(life, attempts=0, reason="", message="", wait_until=0.0, draining_since=None, quiet=0)
         if now < life.probe_at:
             return life
-        address = place.facts.address
-        failure = self._question.health(address, record.port, plan.health_path, timeout_s=ASK_TIMEOUT_S)
+        failure = self._asking.health(record, place)
         life = ssh_life.checked(life, plan, failure, now=self._clock())
-        if failure is None and not life.ready and plan.completion_path is not None:
-            failure = self._question.completion(
-                address, record.port, plan.completion_path, model=plan.service, timeout_s=COMPLETION_TIMEOUT_S
-            )
+        if failure is None and not life.ready:
+            failure = self._asking.completion(record, place)
             life = ssh_life.proved(life, failure, now=self._clock())
         if life.ready and seen.proved != seen.start:
             path = place.layout.proved(record.key)
@@ -322,70 +310,44 @@ class SshProcesses:
 
     def _drain(self, seen: Seen, place: Place, life: Life) -> tuple[Life, bool]:
         """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
-        plan, busy = seen.record.plan, None
-        for question in idle_questions(plan):
-            status, body = self._question.get(
-                place.facts.address, seen.record.port, question.path, timeout_s=ASK_TIMEOUT_S
-            )
-            busy = True if status == 0 else verdict(question, status, body)
-            if busy is not None:
-                break
-        timeout_s = timeout_of(plan) if busy is not None else min(5.0, timeout_of(plan))
+        busy = self._asking.busy(seen.record, place)
+        timeout_s = timeout_of(seen.record.plan, None if busy is not None else UNKNOWN_S)
         if not life.ready and life.draining_since is None and not seen.proved:
             timeout_s = 0.0  # nobody was ever sent there
         return ssh_life.drained(life, busy, timeout_s, now=self._clock())
 
     def _with_free_port(self, record: Record) -> Record:
         """Give another port to a process whose own was taken while it did not run."""
-        listening = read_ports(self._connection.shell(PORTS_SCRIPT, what="listing the ports"))
-        if record.port not in listening:
-            return record
-        taken = listening | {each.record.port for each in self.look().values()}
-        try:
-            return record.model_copy(update={"port": choose_port(record.key, taken)})
-        except NoPortFree as error:
-            raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
+        others = {each.record.port for key, each in self.look().items() if key != record.key}
+        return record.model_copy(update={"port": self._port(record.key, others, preferred=record.port)})
 
     def _record(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
         before = seen.get(key)
         if before is not None:
             port = before.record.port
         else:
-            listening = read_ports(self._connection.shell(PORTS_SCRIPT, what="listing the ports"))
-            try:
-                port = choose_port(key, listening | {each.record.port for each in seen.values()})
-            except NoPortFree as error:
-                raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
+            port = self._port(key, {each.record.port for each in seen.values()})
         return Record(key=key, plan=plan, generation=generation, port=port)
+
+    def _port(self, key: str, promised: set[int], *, preferred: int | None = None) -> int:
+        try:
+            return free_port(self._connection, key, promised, preferred=preferred)
+        except NoPortFree as error:
+            raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
 
     def _service(self, record: Record, place: Place) -> Service:
         plan = record.plan
         name = plan.argv[0] if plan.argv else ""
-        binary = name if name.startswith("/") else place.facts.binaries.get(name) or self._found(name)
+        assert self._binaries is not None
+        binary = self._binaries.find(name)
         if not binary:
             if self._clock() - self._facts_at > RUNTIME_AGAIN_S:
                 self.place(anew=True)
             raise NotNow(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on the host; install it there")
         try:
-            return service_of(record, place, binary=binary, known_flags=self._known_flags(plan, binary))
+            return service_of(record, place, binary=binary, known_flags=self._binaries.flags(plan, binary))
         except (FileMissing, LayoutInvalid, NotExpressible) as error:
             raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from error
-
-    def _found(self, name: str) -> str:
-        """Look for a binary that is no engine that we know."""
-        script = (
-            'PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/bin"; command -v -- "$1" || exit 0'
-        )
-        found = self._connection.shell(script, what=f"looking for {name}", arguments=[name]).strip()
-        return found if found.startswith("/") else ""
-
-    def _known_flags(self, plan: ProcessPlan, binary: str) -> frozenset[str]:
-        if plan.runtime != "llamacpp":
-            return frozenset()
-        if binary not in self._flags:
-            said = self._connection.run([binary, "--help"], what=f"`{binary} --help`", timeout_s=30.0)
-            self._flags[binary] = frozenset(_FLAG.findall((said.stdout + said.stderr).decode("utf-8", "replace")))
-        return self._flags[binary]
 
     def _check(self, plan: ProcessPlan) -> None:
         if plan.runtime in SHARED or plan.daemon_model is not None:
@@ -404,7 +366,7 @@ class SshProcesses:
     def _report(self, record: Record, seen: Seen | None, life: Life, wanted: str) -> ProcessReport:
         words = ""
         if seen is not None and seen.active in ("failed", "activating"):
-            words = self._last_words(record.key)
+            words = self._asking.last_words(record.key, self.place())
         phase, reason, message = ssh_life.phase_of(seen, life, wanted, last_words=words)
         runs = seen is not None and seen.runs
         return ProcessReport(
@@ -427,13 +389,6 @@ class SshProcesses:
             known = self._started[key] = (seen.start, now)
         return known[1]
 
-    def _last_words(self, key: str) -> str:
-        path = self.place().layout.log(key)
-        try:
-            return self._connection.shell(_LAST_WORDS, what="reading the log", arguments=[path], sudo=True)[-1500:]
-        except HostRefused:
-            return ""
-
     def _keep(self, key: str, life: Life) -> Life:
         self._lives[key] = life
         return life
@@ -443,24 +398,3 @@ class SshProcesses:
         self._in_order.pop(key, None)
         self._started.pop(key, None)
         self._retrying.discard(key)
-
-
-def _told(phase: ProcessPhase, reason: str, message: str, generation: int) -> ProcessReport:
-    return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
-
-
-def _downloading(
-    state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
-) -> ProcessReport:
-    progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
-    if report is None:
-        return _told(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
-    told = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": still_serves}
-    return report.model_copy(update={**told, **progress})
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("herdsman")
-    except importlib.metadata.PackageNotFoundError:
-        return "0.0.0"
