@@ -89,6 +89,9 @@ def run(
     ] = None,
     plan_source: Annotated[PlanSource, typer.Option(help="Where the plan comes from.")] = PlanSource.KUBERNETES,
     system_namespace: Annotated[str, typer.Option(help="Namespace of the host's Lease.")] = "herdsman-system",
+    heartbeat: Annotated[
+        float, typer.Option(min=0.4, max=60, help="Seconds between renewals of the Lease, which lasts 2.4 times that.")
+    ] = 5.0,
     keep_processes: Annotated[
         bool, typer.Option("--keep-processes", help="Leave processes running at the end; the next agent adopts them.")
     ] = False,
@@ -172,6 +175,7 @@ def run(
         plan_source="http" if plan_source is PlanSource.HTTP else "kubernetes",
         namespaces=tuple(namespace or ()),
         system_namespace=system_namespace,
+        heartbeat_s=heartbeat,
         api=ApiSettings(
             port=http_port,
             address=reached_at,

@@ -1,0 +1,219 @@
+"""Three hosts side by side, each in a network namespace with a real agent and real llama-servers, and a real loop.
+
+The cables of two hosts are pulled for half a minute. The service that must stay on its host is out within 15 s and
+back with the host; the one that may move runs on the third host, and the host that returns stops its own copy before
+any endpoint leads to it. Nothing runs twice behind a Service at any moment. Leases last as long as in real life.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.server.host_lease import lease_name
+from automation.settings import SYSTEM_NAMESPACE
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.informer import Informer
+from tests.support.agents import AgentProcess, agent
+from tests.support.loop import LoopProcess, await_condition, condition, eventually, http_folder, model, service
+from tests.support.netns import Network, NetworkHost, network
+from tools.localcluster import LocalCluster
+from tools.tiny_model import write_tiny_model
+
+Object = dict[str, Any]
+OUT_WITHIN_S = 15.0
+CUT_S = 30.0
+LABEL = {"herdsman.dev/host-selector": "fleet=cables"}
+
+
+@pytest.fixture(scope="module")
+def cables() -> Iterator[Network]:
+    with network() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+    """A loop that moves services soon."""
+    running = LoopProcess(
+        loop_kubeconfig,
+        tmp_path_factory.mktemp("lost-hosts"),
+        arguments=("--allowed-remote-hosts=127.0.0.0/8,10.87.0.0/16",),
+        environment={"HERDSMAN_HOST_MOVE_AFTER_S": "2"},
+    )
+    try:
+        yield running.start()
+    finally:
+        if running._process is not None and running.poll() is None:
+            running.stop()
+
+
+Fleet = dict[str, tuple[NetworkHost, AgentProcess]]
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    cables: Network,
+    client: KubeClient,
+    control_plane: LocalCluster,
+    llama_server: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    """Three hosts with an agent each."""
+    store = tmp_path_factory.mktemp("stores")
+    kubeconfig = cables.kubeconfig(control_plane.kubeconfig, store / "kubeconfig")
+    with ExitStack() as stack:
+        made: Fleet = {}
+        for name in ("near", "far", "spare"):
+            host = cables.host(name)
+            running = stack.enter_context(
+                agent(
+                    store / name,
+                    *("--kubeconfig", str(kubeconfig), "--label", "fleet=cables", "--address", host.address),
+                    *("--allowed-remote-hosts", "10.87.0.0/16"),
+                    host=name,
+                    prefix=host.prefix,
+                )
+            )
+            running.start()
+            made[name] = (host, running)
+        yield made
+
+
+class Record:
+    """Every state of the EndpointSlices of a namespace, as a client of the Services would have met them."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self.states: list[tuple[float, str, str, bool]] = []
+        """When, which service, which address, ready."""
+        self._lock = threading.Lock()
+        self._informer = Informer(client, kinds.ENDPOINT_SLICES, namespaces=[namespace], on_change=self._changed)
+        self._informer.start()
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        obj = new or old
+        assert obj is not None
+        for each in obj["endpoints"]:
+            ready = new is not None and each["conditions"]["ready"]
+            service_name = obj["metadata"]["labels"]["kubernetes.io/service-name"]
+            with self._lock:
+                self.states.append((time.monotonic(), service_name, each["addresses"][0], ready))
+
+    def now(self, service_name: str) -> set[str]:
+        """The addresses that are ready."""
+        state: dict[str, bool] = {}
+        for _, name, address, ready in self.states:
+            if name == service_name:
+                state = {**state, address: ready}
+                if ready:
+                    # One slice: an address that takes it over replaces the one before.
+                    state = {address: True}
+        return {address for address, ready in state.items() if ready}
+
+    def was_ready(self, service_name: str, address: str, *, since: float) -> bool:
+        return any(at >= since and (s, a, r) == (service_name, address, True) for at, s, a, r in self.states)
+
+    def stop(self) -> None:
+        self._informer.stop()
+
+
+@pytest.fixture
+def record(client: KubeClient, namespace: str) -> Iterator[Record]:
+    made = Record(client, namespace)
+    yield made
+    made.stop()
+
+
+def running_on(fleet: Fleet, host: str, service_name: str) -> list[psutil.Process]:
+    return [p for p in fleet[host][1].processes() if f"/{service_name}|" in p.environ().get("HERDSMAN_PROCESS", "")]
+
+
+def host_of(client: KubeClient, namespace: str, name: str) -> str:
+    return str(client.get(kinds.HOST_PROCESSES, namespace, name)["spec"]["host"])
+
+
+def ready_reason(client: KubeClient, host: str) -> str:
+    conditions = client.get(kinds.HOSTS, None, host)["status"]["conditions"]
+    return str(next(c["reason"] for c in conditions if c["type"] == "Ready"))
+
+
+def completes(host: NetworkHost, address: str, port: int) -> bool:
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2})
+    url = f"http://{address}:{port}/v1/chat/completions"
+    answer = host.output("curl", "-s", "-m", "20", "-H", "Content-Type: application/json", "-d", body, url)
+    return int(json.loads(answer)["usage"]["completion_tokens"]) >= 1
+
+
+def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice(
+    client: KubeClient,
+    namespace: str,
+    cables: Network,
+    fleet: Fleet,
+    loop: LoopProcess,
+    record: Record,
+    tmp_path: Path,
+) -> None:
+    write_tiny_model(tmp_path / "tiny.gguf")
+    with http_folder(tmp_path) as url:
+        model(client, namespace, source=f"{cables.relay(url)}/tiny.gguf")
+        stays = {**LABEL, "herdsman.dev/preferred-hosts": "near", "herdsman.dev/moves": "false"}
+        moves = {**LABEL, "herdsman.dev/preferred-hosts": "far", "herdsman.dev/excluded-hosts": "near"}
+        service(client, namespace, "stays", annotations=stays, contextSize=256)
+        service(client, namespace, "moves", annotations=moves, contextSize=256)
+        for name in ("stays", "moves"):
+            await_condition(client, namespace, name, "Ready", "True", timeout_s=90)
+        (near, _), (far, far_agent), (spare, _) = fleet["near"], fleet["far"], fleet["spare"]
+        assert (host_of(client, namespace, "stays"), host_of(client, namespace, "moves")) == ("near", "far")
+        assert (record.now("stays"), record.now("moves")) == ({near.address}, {far.address})
+        report = client.get(kinds.HOST_PROCESSES, namespace, "stays")["status"]
+        assert completes(spare, near.address, report["port"]), "hosts reach each other's processes"
+        (stayed,), (left,) = running_on(fleet, "near", "stays"), running_on(fleet, "far", "moves")
+
+        near.cut()
+        far.cut()
+        cut_at = time.monotonic()
+        eventually(lambda: not record.now("stays"), what="the endpoint to be out", timeout_s=OUT_WITHIN_S)
+        eventually(lambda: far.address not in record.now("moves"), what="the other to be out", timeout_s=OUT_WITHIN_S)
+        assert time.monotonic() - cut_at < OUT_WITHIN_S
+        for host in ("near", "far"):
+            eventually(lambda host=host: ready_reason(client, host) == "HostLost", what=f"{host} to be called lost")
+        eventually(lambda: record.now("moves") == {spare.address}, what="the service on the spare host", timeout_s=60)
+        assert host_of(client, namespace, "moves") == "spare"
+        assert condition(client, namespace, "stays", "Ready")["status"] == "False"
+        assert stayed.is_running()
+        assert left.is_running(), "the host that was cut off does not know yet"
+        time.sleep(max(0.0, cut_at + CUT_S - time.monotonic()))
+
+        healed_at = time.monotonic()
+        near.heal()
+        far.heal()
+        eventually(lambda: record.now("stays") == {near.address}, what="the endpoint to be back", timeout_s=60)
+        eventually(lambda: not running_on(fleet, "far", "moves"), what="the copy to be stopped", timeout_s=60)
+        for host in ("near", "far"):
+            eventually(lambda host=host: ready_reason(client, host) == "AgentRunning", what=f"{host} to be back")
+            lease = client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(host))
+            assert not lease["metadata"].get("annotations")
+        assert [p.pid for p in running_on(fleet, "near", "stays")] == [stayed.pid], "the same process, once"
+        assert not record.was_ready("moves", far.address, since=healed_at), "no endpoint led to the returning copy"
+        await_condition(client, namespace, "stays", "Ready", "True", timeout_s=30)
+
+        # An agent that crashes comes back to its own Lease, and nobody calls the host lost.
+        crashed = fleet["spare"][1]
+        (kept,) = running_on(fleet, "spare", "moves")
+        before = time.monotonic()
+        crashed.kill()
+        crashed.start()
+        time.sleep(14)
+        assert [p.pid for p in running_on(fleet, "spare", "moves")] == [kept.pid]
+        assert all(ready for at, name, _, ready in record.states if name == "moves" and at > before)
+        assert "Adopted" in crashed.output
+        assert far_agent.output.count("called lost") >= 1
