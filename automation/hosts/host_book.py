@@ -38,6 +38,13 @@ class Decision:
     """When to ask again, for a replica whose host was lost too short a while ago."""
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    wish: Wish
+    told: str
+    """The reason that was given."""
+
+
 class HostBook:
     """One lock over all decisions: of two replicas that ask at once only one gets the last room. Thread-safe.
 
@@ -59,7 +66,7 @@ class HostBook:
         self._lock = threading.Lock()
         self._hosts: dict[str, HostAccount] = {}
         self._placed: dict[ServiceKey, dict[int, Reservation]] = {}
-        self._waiting: dict[ServiceKey, Wish] = {}
+        self._waiting: dict[ServiceKey, _Waiting] = {}
         self._answers: dict[Requirements, Answers] = {}
         self._groups: dict[tuple[str, str], Counter[str]] = {}
         """On which hosts the members of a group are, and how many of them."""
@@ -103,6 +110,20 @@ class HostBook:
         """Name the services that want a host and have none, or want another, the most important first."""
         with self._lock:
             return tuple(key for key, _ in self._in_order())
+
+    def told_otherwise(self) -> tuple[ServiceKey, ...]:
+        """Name those who wait and whose reason is another now than it was when they were told."""
+        with self._lock:
+            reasons: dict[tuple[Wish, frozenset[str]], str] = {}
+            found = []
+            for key, waiting in self._waiting.items():
+                taken = frozenset(r.host for r in self._placed.get(key, {}).values())
+                asked = (replace(waiting.wish, priority=0, created=""), taken)
+                if asked not in reasons:
+                    reasons[asked] = str(self._explain(key, waiting.wish))
+                if reasons[asked] != waiting.told:
+                    found.append(key)
+            return tuple(found)
 
     # --- what runs ------------------------------------------------------------------------------------------------
 
@@ -151,6 +172,7 @@ class HostBook:
             moved: list[str] = []
             soon: list[float] = []
             refusals: Refusals | None = None
+            told = ""
             for replica in range(wish.replicas):
                 mine = self._placed.get(key, {}).get(replica)
                 if wish.pinned is not None:
@@ -164,6 +186,7 @@ class HostBook:
                         self._settle(key, replica, wish, chosen)
                     else:
                         refusals = refusals or self._explain(key, wish)
+                        told = str(refusals)
                     continue
                 why = self._why_leave(mine, wish)
                 if not why:
@@ -177,10 +200,10 @@ class HostBook:
                     self._settle(key, replica, wish, away)
                 else:
                     self._settle(key, replica, wish, mine.host, unwillingly=True)
-                    other = str(self._explain(key, wish)) if wish.may_move else "the service may not move"
-                    stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {other}")
+                    told = str(self._explain(key, wish)) if wish.may_move else "the service may not move"
+                    stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
             if refusals is not None or (stuck and wish.may_move and wish.pinned is None):
-                self._waiting[key] = wish
+                self._waiting[key] = _Waiting(wish, told)
             else:
                 self._waiting.pop(key, None)
             mine_now = self._placed.get(key, {})
@@ -343,7 +366,8 @@ class HostBook:
         return found
 
     def _in_order(self) -> list[tuple[ServiceKey, Wish]]:
-        return sorted(self._waiting.items(), key=lambda item: (-item[1].priority, item[1].created, item[0]))
+        order = sorted(self._waiting.items(), key=lambda item: (-item[1].wish.priority, item[1].wish.created, item[0]))
+        return [(key, waiting.wish) for key, waiting in order]
 
     def _tell(self, who: Iterable[ServiceKey]) -> None:
         for key in dict.fromkeys(who):

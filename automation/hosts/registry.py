@@ -20,8 +20,8 @@ from program.desired.service import DesiredService
 
 Object = dict[str, Any]
 
-REFRESH_S = 30.0
-"""Services that no host fits tell anew why not, at most this often, when hosts have changed."""
+REFRESH_S = 5.0
+"""When hosts have changed, services that none fits are asked at most this often whether their reason is another."""
 SPREAD_S = 0.02
 """They come one after the other, this far apart."""
 
@@ -96,7 +96,7 @@ class HostRegistry:
         self._refresh.ask()
 
     def _tell_waiting(self) -> None:
-        for number, key in enumerate(self.book.waiting()):
+        for number, key in enumerate(self.book.told_otherwise()):
             self._enqueue_after(key, number * SPREAD_S)
 
     def _enqueue_all(self, keys: Iterable[ServiceKey]) -> None:

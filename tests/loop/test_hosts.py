@@ -48,6 +48,8 @@ def host(
     """An agent on this machine."""
     store = tmp_path_factory.mktemp("store")
     arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8")
+    # Metal's arguments do no harm where there is no such GPU.
+    arguments += ("--label", "herdsman.dev/accelerator=metal")
     with agent(store, *arguments, host=HOST) as running:
         running.start()
         yield

@@ -24,6 +24,19 @@ PENDING_REASONS = frozenset(
 """Reasons of a problem that something outside will solve: the service is Pending, not Failed."""
 
 
+_WAKING = frozenset(
+    {
+        Reason.APPLYING,
+        Reason.MODEL_DOWNLOADING,
+        Reason.REPLICAS_STARTING,
+        Reason.REPLICAS_STOPPING,
+        Reason.SERVING,
+        Reason.STOPPED,
+    }
+)
+"""Reasons that a service which wakes has for a while, when all is well."""
+
+
 class Judgement(Desired):
     """What a pass concludes; `status`, conditions and events all say the same because they read this."""
 
@@ -57,6 +70,8 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
     if not facts.model_ready and facts.ready_replicas == 0:
         return _model_not_ready(cr, "Pending")
     replicas = _suspended(facts) if is_suspended(cr, desired) else _of_replicas(desired, facts)
+    if facts.sleep and problem is None and facts.model_ready:
+        return _sleeping(facts, replicas)
     if problem is not None:
         return _of_problem(problem, replicas.phase, "reconciling")
     if not facts.model_ready:
@@ -114,6 +129,20 @@ def _suspended(facts: ServiceFacts) -> Judgement:
         return Judgement(phase="Suspended", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
     message = "Suspended by spec.suspend; no replica runs"
     return Judgement(phase="Suspended", outcome="idle", reason=Reason.SUSPENDED, message=message)
+
+
+def _sleeping(facts: ServiceFacts, replicas: Judgement) -> Judgement:
+    """A service that sleeps, or wakes, takes requests: it is Ready, as a Knative revision without pods is.
+
+    Why a replica does not come up is told as ever.
+    """
+    if facts.sleep == "asleep":
+        message = "Nobody uses the service: no replica runs, and the next request starts them"
+        return Judgement(phase="Ready", outcome="ready", reason=Reason.ASLEEP, message=message)
+    if replicas.reason in _WAKING:
+        message = f"Requests wait for the replicas to start: {replicas.message}"
+        return Judgement(phase="Ready", outcome="ready", reason=Reason.WAKING, message=message)
+    return replicas
 
 
 def _not_yet_as_wanted(facts: ServiceFacts, replicas: Judgement) -> Judgement | None:
@@ -177,11 +206,12 @@ def _with_surplus(facts: ServiceFacts, counted: str) -> Judgement:
 
 def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) -> Judgement:
     wait = wait_for_host(hosted, desired)
+    others = f"; another replica has no host: {hosted.refusal}" if hosted.host is not None and hosted.refusal else ""
     return Judgement(
         phase=wait.phase,
         outcome="reconciling",
         reason=wait.reason,
-        message=f"{counted}; {wait.message}",
+        message=f"{counted}; {wait.message}{others}",
         scheduling_status=wait.status,
         scheduling_message=wait.message,
     )

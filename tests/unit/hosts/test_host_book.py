@@ -110,6 +110,17 @@ def test_a_host_that_appears_wakes_only_those_whom_it_can_help() -> None:
     assert fleet.told[1:] == ["big", "metal", "small"]
 
 
+def test_who_waits_is_told_again_only_when_the_reason_is_another() -> None:
+    fleet = Fleet("a")
+    fleet.decide("big", 11)
+    fleet.decide("same", 11)
+    assert fleet.book.told_otherwise() == ()
+    fleet.host("a", memory_bytes=9 * GIB)
+    assert fleet.book.told_otherwise() == (key("big"), key("same"))
+    fleet.decide("big", 11)
+    assert fleet.book.told_otherwise() == (key("same"),)
+
+
 def test_a_size_that_is_not_known_counts_as_nothing_until_the_host_says_it() -> None:
     fleet = Fleet("a")
     assert fleet.place("svc", None) == ("a",)

@@ -1,0 +1,185 @@
+"""Services on Hosts that only their objects pretend to be: the loop, its engine and a real API server, no agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.server.host_lease import lease_name
+from automation.settings import SYSTEM_NAMESPACE
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from tests.support.loop import LoopProcess, await_condition, edit, eventually, find, http_folder, model, service, status
+from tools.tiny_model import write_tiny_model
+
+GIB = 1 << 30
+SELECTED = {"herdsman.dev/host-selector": "fleet=placement"}
+
+
+@pytest.fixture(scope="module")
+def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+    """One loop that moves services soon."""
+    running = LoopProcess(
+        loop_kubeconfig,
+        tmp_path_factory.mktemp("placement"),
+        environment={"HERDSMAN_HOST_MOVE_AFTER_S": "2"},
+    )
+    try:
+        yield running.start()
+    finally:
+        if running._process is not None and running.poll() is None:
+            running.stop()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a tiny model, of which the loop reads the header."""
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny_model(folder / "tiny.gguf")
+    with http_folder(folder) as url:
+        yield f"{url}/tiny.gguf"
+
+
+class Hosts:
+    """Hosts that live because a Lease says so for an hour, or for as long as a test wants."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.client = client
+        self.names: list[str] = []
+
+    def add(self, name: str, *, memory: int = 8 * GIB, alive_s: int = 3600, **spec: Any) -> None:
+        host = {
+            "apiVersion": kinds.HOSTS.api_version,
+            "kind": "Host",
+            "metadata": {"name": name, "labels": {"fleet": "placement"}},
+            "spec": spec,
+        }
+        self.client.create(kinds.HOSTS, None, host)
+        self.names.append(name)
+        told = {"os": "linux", "allocatable": {"memory": memory}, "runtimes": {"llama-server": "b1"}}
+        self.client.patch(kinds.HOSTS, None, name, {"status": told}, subresource="status")
+        lease = {
+            "apiVersion": kinds.LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"name": lease_name(name), "labels": {naming.LABEL_HOST: name}},
+            "spec": {
+                "holderIdentity": f"agent-of-{name}",
+                "leaseDurationSeconds": alive_s,
+                "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
+        }
+        self.client.create(kinds.LEASES, SYSTEM_NAMESPACE, lease)
+
+    def edit(self, name: str, **spec: Any) -> None:
+        self.client.patch(kinds.HOSTS, None, name, {"spec": spec})
+
+    def remove(self, name: str) -> None:
+        self.names.remove(name)
+        for kind, namespace, each in (
+            (kinds.HOSTS, None, name),
+            (kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name)),
+        ):
+            try:
+                self.client.delete(kind, namespace, each)
+            except NotFound:
+                continue
+
+
+@pytest.fixture
+def hosts(client: KubeClient) -> Iterator[Hosts]:
+    fleet = Hosts(client)
+    yield fleet
+    for name in list(fleet.names):
+        fleet.remove(name)
+
+
+def placed(client: KubeClient, namespace: str, name: str = "svc", replica: int = 0) -> str:
+    found = find(client, kinds.HOST_PROCESSES, namespace, naming.host_process_name(name, replica))
+    return str(found["spec"]["host"]) if found is not None else ""
+
+
+def on(client: KubeClient, namespace: str, host: str, name: str = "svc", replica: int = 0) -> None:
+    eventually(
+        lambda: placed(client, namespace, name, replica) == host, what=f"replica {replica} of {name} to be on {host}"
+    )
+
+
+def test_a_service_waits_for_room_and_gets_it_and_a_deletion_makes_room(
+    loop: LoopProcess, client: KubeClient, namespace: str, hosts: Hosts, source: str
+) -> None:
+    model(client, namespace, source=source, hardware={"accelerator": "metal"})
+    service(client, namespace, annotations=SELECTED)
+    await_condition(client, namespace, "svc", "Ready", "False", saying="No live host for metal")
+    hosts.add("p-linux")
+    await_condition(client, namespace, "svc", "Ready", "False", saying="0/1 hosts fit: 1 has no metal")
+    told = status(client, namespace)
+    assert (told["schedulingStatus"], told["schedulingMessage"]) == ("NoHostFits", "0/1 hosts fit: 1 has no metal")
+
+    model(client, namespace, "any", source=source)
+    service(client, namespace, "other", annotations=SELECTED, modelRef="any", contextSize=128)
+    on(client, namespace, "p-linux", "other")
+    hosts.add("p-small", memory=1 << 20)
+    edit(client, namespace, "svc", modelRef="any", contextSize=128, nodeSelector={"room": "own"})
+    await_condition(client, namespace, "svc", "Ready", "False", saying="2 lack the labels")
+    label = {"metadata": {"labels": {"room": "own"}}}
+    client.patch(kinds.HOSTS, None, "p-small", label)
+    await_condition(client, namespace, "svc", "Ready", "False", saying="of memory")
+    client.patch(kinds.HOSTS, None, "p-small", {"status": {"allocatable": {"memory": GIB}}}, subresource="status")
+    on(client, namespace, "p-small")
+
+    client.patch(kinds.HOSTS, None, "p-small", {"status": {"allocatable": {"memory": 2 << 20}}}, subresource="status")
+    service(
+        client, namespace, "next", annotations=SELECTED, modelRef="any", contextSize=128, nodeSelector={"room": "own"}
+    )
+    await_condition(client, namespace, "next", "Ready", "False", saying="of memory")
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+    on(client, namespace, "p-small", "next")
+    assert placed(client, namespace, "other") == "p-linux"
+
+
+def test_replicas_have_hosts_of_their_own_and_leave_drained_and_lost_ones(
+    loop: LoopProcess, client: KubeClient, namespace: str, hosts: Hosts, source: str
+) -> None:
+    model(client, namespace, source=source)
+    for name in ("p-a", "p-b"):
+        hosts.add(name)
+    service(client, namespace, annotations=SELECTED, replicas=3, contextSize=128)
+    on(client, namespace, "p-a")
+    on(client, namespace, "p-b", replica=1)
+    await_condition(client, namespace, "svc", "Ready", "False", saying="0/2 hosts fit: 2 run another replica")
+    second = client.get(kinds.HOST_PROCESSES, namespace, naming.host_process_name("svc", 1))
+    assert second["spec"]["replica"] == 1
+    assert second["spec"]["endpointSlice"] == naming.endpoint_slice_name("svc", 1)
+    assert second["spec"]["serviceName"] == "svc"
+    first = client.get(kinds.HOST_PROCESSES, namespace, "svc")
+    assert "replica" not in first["spec"]
+
+    edit(client, namespace, replicas=2)
+    hosts.add("p-c", alive_s=4)
+    hosts.edit("p-a", drain=True)
+    on(client, namespace, "p-c")
+    assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["metadata"]["uid"] == first["metadata"]["uid"]
+    assert placed(client, namespace, replica=1) == "p-b"
+    # Nobody renews the Lease of p-c: it is lost, and after two more seconds left; p-a takes it back only undrained.
+    await_condition(client, namespace, "svc", "Ready", "False", saying="is lost")
+    hosts.edit("p-a", drain=False)
+    on(client, namespace, "p-a")
+    assert placed(client, namespace, replica=1) == "p-b"
+
+    edit(client, namespace, replicas=1)
+    eventually(lambda: not placed(client, namespace, replica=1), what="the second replica to go")
+    assert placed(client, namespace) == "p-a"
+    client.patch(
+        kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"annotations": {"herdsman.dev/moves": "false"}}}
+    )
+    hosts.edit("p-a", taints=[{"key": "repair", "effect": "NoExecute"}])
+    hosts.add("p-d")
+    service(client, namespace, "other", annotations=SELECTED, contextSize=128)
+    on(client, namespace, "p-b", "other")
+    assert placed(client, namespace) == "p-a"
