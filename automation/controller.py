@@ -27,6 +27,7 @@ from automation.plan import LiveObject, make_plan
 from automation.serving.checks import Checks
 from automation.serving.readiness import Proofs, counted
 from automation.serving.rollout import OPEN
+from automation.serving.sleep import Sleep
 from automation.status_writer import StatusWriter
 from automation.story import advice, story
 from automation.telemetry.metrics import Metrics
@@ -85,6 +86,7 @@ class Controller:
         options: RenderOptions,
         recorder: EventRecorder,
         requeue: Callable[[ServiceKey, float], None],
+        sleep: Sleep | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
@@ -95,6 +97,7 @@ class Controller:
         self._options = options
         self._recorder = recorder
         self._requeue = requeue
+        self._sleep = sleep
         self._clock = clock
         self._engine = EngineRuns()
         on_written = metrics.on_service_status if metrics is not None else lambda *_: None
@@ -123,7 +126,7 @@ class Controller:
             observed = observe(self._world, key, owner=cr["metadata"]["uid"])
         options = self._options.model_copy(update={"installed": self._world.installed()})
         with span("want"):
-            wanted = want(self._world, key, cr, model, observed, options=options)
+            wanted = want(self._world, key, cr, model, observed, options=options, sleep=self._sleep)
         for moved in wanted.hosts.moved if wanted.hosts is not None else ():
             self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
         judged = self._judge(key, cr, wanted, observed, now=now)
@@ -199,6 +202,8 @@ class Controller:
         """
         self._statuses.forget(key.namespace, key.name)
         self._checks.forget(key)
+        if self._sleep is not None:
+            self._sleep.forget(key)
         self._world.quotas.release(key)
         self._world.registry.release(key)
         with self._lock:
@@ -273,6 +278,8 @@ class Controller:
             if any(host is not None and not self._world.registry.has_lease(host) for host in hosting.hosts):
                 self._requeue(key, HOSTED_RECHECK_S)
             return
+        if self._sleep is not None:
+            self._sleep.tend(key, self._statuses.latest(cr), desired, observed)
         self._release_ready_pods(desired, observed)
         self._checks.retire(key, cr, desired, observed, proofs, now=now)
 
@@ -347,6 +354,7 @@ class Controller:
             return facts
         more = {
             "rollout": judged.rollout,
+            "sleep": wanted.sleep,
             "memory": _memory(desired, observed),
             "acceleration": self._checks.acceleration(key, cr, desired, observed),
         }

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from agent.proxy.collector import ProxyCollector
 from agent.server.source_policy import SourcePolicy
 from automation.admission.quota_controller import QuotaController
 from automation.controller import Controller
@@ -35,6 +36,8 @@ from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.queue import WorkQueue
 from automation.serving.checks import Checks
+from automation.serving.sleep import Sleep
+from automation.serving.wake_endpoints import own_address
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from automation.telemetry.health import HealthServer
 from automation.telemetry.metrics import Metrics
@@ -199,6 +202,16 @@ class Loop:
         )
         checks = Checks(client, recorder, settings=settings, metrics=self._metrics, requeue=self._queue.add_after)
         stack.callback(checks.close)
+        sleep = Sleep(
+            client,
+            recorder,
+            address=settings.proxy_address or own_address(client.server),
+            requeue=self._queue.add_after,
+        )
+        stack.callback(sleep.close)
+        proxied = ProxyCollector(sleep.proxy)
+        self._metrics.registry.register(proxied)
+        stack.callback(self._metrics.registry.unregister, proxied)
         controller = Controller(
             client=client,
             world=world,
@@ -207,6 +220,7 @@ class Loop:
             options=render_options(settings),
             recorder=recorder,
             requeue=self._queue.add_after,
+            sleep=sleep,
             metrics=self._metrics,
         )
         controllers.append(controller)
@@ -248,6 +262,7 @@ class Loop:
         if not self._wait_synced(world, stop):
             return 1
         QuotaController(client, world).start()
+        sleep.start(settings.namespaces)
         lost_hosts = LostHosts(
             client,
             liveness=world.registry.liveness,

@@ -116,6 +116,9 @@ class Settings(BaseSettings):
     """Services that may move leave a host that was lost for this long."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)
     """Hosts without an agent that are spoken to at the same time."""
+    proxy_address: str = ""
+    """Where the cluster reaches this loop with requests for sleeping services. Empty: the pod's own address, and
+    outside of a pod none, so that no service in pods sleeps."""
     trace_endpoint: str = ""
     """OTLP over HTTP (`http://collector:4318`) for traces of what the loop does. Empty: none are made."""
 

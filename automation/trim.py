@@ -37,6 +37,7 @@ def _is_ours(owner: Object) -> bool:
 _ANNOTATIONS = (
     naming.ANNOTATION_APPLIED_HASH,
     naming.ANNOTATION_ASKED_REPLICAS,
+    naming.ANNOTATION_ASLEEP,
     naming.ANNOTATION_DO_NOT_DISRUPT,
     naming.ANNOTATION_TEMPLATE_HASH,
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from automation.hosts.host_book import Decision
 from automation.observe import Observed, scaled_elsewhere
+from automation.serving.sleep import Sleep, State
 from automation.watch import World
 from components import naming
 from components.extensions import asked_in_vain
@@ -39,6 +40,8 @@ class Wanted:
     rendered: RenderedService | None = None
     hosts: Decision | None = None
     """Where its replicas run; None in pods."""
+    sleep: State = ""
+    """Nobody uses it, and it is rendered without replicas; or it starts again."""
     problem: Problem | None = None
     unhonoured: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
@@ -52,6 +55,7 @@ def want(
     observed: Observed,
     *,
     options: RenderOptions,
+    sleep: Sleep | None = None,
 ) -> Wanted:
     """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
     try:
@@ -64,10 +68,15 @@ def want(
         desired, hosts = world.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
-        rendered = render(desired, options.model_copy(update=own))
+        sleeps: State = sleep.state(key, desired, observed) if sleep is not None else ""
+        rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
         in_vain = (*unhonoured(cr, desired), *asked_in_vain(desired, options))
+        if sleep is not None:
+            in_vain = (*in_vain, *sleep.in_vain(desired))
         retry_after_s = hosts.retry_after_s if hosts is not None else None
-        return Wanted(desired, rendered, hosts=hosts, unhonoured=in_vain, retry_after_s=retry_after_s)
+        return Wanted(
+            desired, rendered, hosts=hosts, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s
+        )
     except SpecInvalid as error:
         return Wanted(problem=_problem_of(error, terminal=True))
     except NotYet as error:

@@ -16,7 +16,7 @@ def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObjec
     """Build the Deployment. While the service runs and somebody else scales it, the replicas are left to them."""
     template = pod_template(desired, options)
     spec: JsonObject = {"selector": {"matchLabels": selector_labels(desired)}, "template": template}
-    if is_stopped(desired):
+    if is_stopped(desired) or options.asleep:
         spec["replicas"] = 0
     elif desired.autoscaling is None and not options.scaled_elsewhere:
         spec["replicas"] = desired.replicas
@@ -27,6 +27,8 @@ def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObjec
     annotations = {naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template)}
     if options.scaled_elsewhere:
         annotations[naming.ANNOTATION_ASKED_REPLICAS] = str(desired.replicas)
+    if options.asleep:
+        annotations[naming.ANNOTATION_ASLEEP] = str(desired.replicas)
     name = naming.deployment_name(desired.key.name)
     metadata = object_metadata(desired, name, workload_labels(desired), annotations)
     manifest: JsonObject = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}

@@ -25,6 +25,8 @@ class RenderOptions(Desired):
     """The namespace has its cache claim: mount it, and leave it as it is. A change could only cost what it holds."""
     scaled_elsewhere: bool = False
     """Somebody set the replicas of this service's Deployment through its scale subresource: leave them alone."""
+    asleep: bool = False
+    """Nobody uses this service: no replica runs until the next request."""
     installed: frozenset[str] = frozenset()
     """API groups of optional extensions that the cluster serves now, as `group/version/Kind`
     (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered."""

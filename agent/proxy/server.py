@@ -96,6 +96,10 @@ class Proxy:
         """Hold requests; the first one wakes the service."""
         self._tell(name, Service.rest)
 
+    def sleep(self, name: str) -> None:
+        """Rest, because nobody came for long enough: counted as a sleep."""
+        self._tell(name, Service.sleep)
+
     def wait(self, name: str) -> None:
         """Hold requests: the engine is on its way."""
         self._tell(name, Service.wait)

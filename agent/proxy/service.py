@@ -118,6 +118,11 @@ class Service:
         else:
             self._asked_at = None
 
+    def sleep(self) -> None:
+        """Rest, because nobody came for long enough."""
+        self.counts.sleeps += 1
+        self.rest()
+
     def wait(self) -> None:
         """Hold requests; the engine is on its way, and nobody needs to be asked for it."""
         self._stop_serving()
@@ -262,6 +267,5 @@ class Service:
         if now - self._last_used < timeout_s - 0.001:
             self._arm_idle_timer()
             return
-        self.counts.sleeps += 1
-        self.rest()
+        self.sleep()
         self._callbacks.idle(self.name)

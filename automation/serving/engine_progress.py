@@ -53,10 +53,13 @@ def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
 
 def samples(text: str, names: tuple[str, ...]) -> dict[str, float]:
     """Add up the samples of each of the named metrics in Prometheus' text, over all their labels."""
+    return {name: value for name, value in all_samples(text).items() if name in names}
+
+
+def all_samples(text: str) -> dict[str, float]:
+    """Add up the samples of each metric in Prometheus' text, over all their labels."""
     sums: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
-        if name not in names:
-            continue
         try:
             number = float(value)
         except ValueError:

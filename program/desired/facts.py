@@ -187,6 +187,8 @@ class ServiceFacts(Desired):
     """The claim that the pods mount for their weights, while it is not bound."""
     preemption: tuple[Problem, ...] = ()
     """Whose place this service took, or who took its place, and by what right."""
+    sleep: Literal["", "asleep", "waking"] = ""
+    """Nobody uses the service and no replica runs, or the first request has come; requests are taken either way."""
     rollout: RolloutFacts = RolloutFacts()
     memory: MemoryFacts | None = None
     autoscaler: AutoscalerFacts | None = None

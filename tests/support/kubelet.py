@@ -18,9 +18,9 @@ def pods_of(client: KubeClient, namespace: str, service: str = "svc") -> list[Js
     return sorted(alive, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
-def say_ready(client: KubeClient, pod: Json, *, run: str = "c1") -> None:
-    """Say that the pod's containers run and are healthy."""
-    _say(client, pod, ready=True, run=run, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
+def say_ready(client: KubeClient, pod: Json, *, run: str = "c1", address: str = "") -> None:
+    """Say that the pod's containers run and are healthy, and at which address the API server finds them."""
+    _say(client, pod, ready=True, run=run, address=address, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
 
 def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, run: str = "c1", message: str = "boom") -> None:
@@ -37,7 +37,17 @@ def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, run: str =
     )
 
 
-def _say(client: KubeClient, pod: Json, *, ready: bool, run: str, state: Json, restarts: int = 0, **more: Any) -> None:
+def _say(
+    client: KubeClient,
+    pod: Json,
+    *,
+    ready: bool,
+    run: str,
+    state: Json,
+    restarts: int = 0,
+    address: str = "",
+    **more: Any,
+) -> None:
     word = "True" if ready else "False"
     containers = [
         {
@@ -54,7 +64,9 @@ def _say(client: KubeClient, pod: Json, *, ready: bool, run: str, state: Json, r
     ]
     conditions = [{"type": kind, "status": word} for kind in ("PodScheduled", "Initialized")]
     conditions += [{"type": kind, "status": word} for kind in ("ContainersReady", "Ready")]
-    status = {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
+    status: Json = {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
+    if address:
+        status |= {"podIP": address, "podIPs": [{"ip": address}]}
     client.patch(
         kinds.PODS,
         pod["metadata"]["namespace"],

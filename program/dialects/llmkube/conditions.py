@@ -53,6 +53,10 @@ class Reason(StrEnum):
     """The closed list of reasons of Ready, Reconciling and Stalled on an InferenceService."""
 
     SERVING = "Serving"
+    ASLEEP = "Asleep"
+    """Nobody uses the service: no replica runs, and the next request starts them."""
+    WAKING = "Waking"
+    """Requests wait while the replicas of a sleeping service start."""
     STOPPED = "Stopped"
     """Zero replicas are wanted; nothing is wrong."""
     SUSPENDED = "Suspended"

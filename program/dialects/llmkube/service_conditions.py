@@ -114,6 +114,8 @@ def _available(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts)
     if facts.ready_replicas > 0:
         serving = f"{facts.ready_replicas} of {facts.desired_replicas} replicas serve requests"
         conditions.set(Type.AVAILABLE, "True", "InferenceReady", serving)
+    elif verdict.reason in (Reason.ASLEEP, Reason.WAKING):
+        conditions.set(Type.AVAILABLE, "True", verdict.reason, verdict.message)
     elif verdict.phase == "Stopped":
         conditions.set(Type.AVAILABLE, "False", "ManuallyScaledToZero", verdict.message)
     elif verdict.phase == "Suspended":

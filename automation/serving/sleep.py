@@ -1,0 +1,402 @@
+"""Puts services in pods to sleep when nobody uses them, takes their requests meanwhile, and wakes them for the first.
+
+Asked by the controller in each pass: `state` decides what is rendered (a sleeping service has no replicas), `tend` does
+what that takes. While a service sleeps, and until a pod of it is ready again, an EndpointSlice of ours leads its
+clients to the proxy here (`agent.proxy`); all other time they reach the pods directly. What a restarted loop must know
+stands in the cluster: the Deployment's mark, and the slice.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import structlog
+
+from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S, Limits
+from agent.proxy.server import Proxy
+from agent.proxy.service import Callbacks, Target
+from automation.events import EventRecorder
+from automation.observe import Observed
+from automation.serving.background import Background
+from automation.serving.engine_progress import METRICS_PATH, METRICS_TIMEOUT_S
+from automation.serving.engine_start import EngineStart, start_of
+from automation.serving.idleness import IdleCheck
+from automation.serving.sleep_rule import (
+    FAILING,
+    FRESH_S,
+    Activity,
+    Quiet,
+    asleep_mark,
+    every_s,
+    may_sleep,
+    obstacle,
+    quiet_after,
+    quiet_for_s,
+    read_activity,
+)
+from automation.serving.wake_endpoints import SELECTOR, SUFFIX, candidate_ports, slice_name, wake_slice
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, NotFound
+from kubeapi.pods import ask_pod
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.runtimes import runtime_for
+from program.runtimes.base import ProgressMetrics
+
+Object = dict[str, Any]
+State = Literal["", "asleep", "waking"]
+
+GRACE_S = 5.0
+"""How long clients are led here beside the pods, until every node knows of the pods."""
+CLOSE_AFTER_S = 60.0
+"""How long the listener of a service that woke stays, for clients that were told of it late."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Life:
+    """What is known of one service that may sleep."""
+
+    key: ServiceKey
+    state: State = ""
+    replicas: int = 1
+    """Of the spec when it was put to sleep: an edit wakes it."""
+    stopped: bool = False
+    """Asleep: the Deployment was seen without replicas, so that any it has later are somebody's wish."""
+    port: int | None = None
+    """Where the proxy listens for it."""
+    leading: bool = False
+    """Our slice is in the cluster, with this port."""
+    refused: bool = False
+    awake_at: float = 0.0
+    quiet: Quiet | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.key.namespace}/{self.key.name}"
+
+
+class Sleep:
+    """All services in pods that may sleep. Thread-safe for passes of different services; `close` ends its threads."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        recorder: EventRecorder,
+        *,
+        address: str,
+        requeue: Callable[[ServiceKey, float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`address` is where the cluster reaches this process; empty: no service in pods sleeps."""
+        self.proxy = Proxy()
+        self._client = client
+        self._recorder = recorder
+        self._address = self._listen = address
+        self._requeue = requeue
+        self._clock = clock
+        self._idle = IdleCheck(client)
+        self._readings: Background[EngineStart, tuple[Activity | None, float]] = Background(
+            "activity", again_s=lambda answer: answer[1], clock=clock
+        )
+        self._lock = threading.Lock()
+        self._lives: dict[str, _Life] = {}
+        self._left: set[tuple[str, str]] = set()
+        """Slices that an earlier loop left behind, of services not looked at yet."""
+        self._started = False
+
+    def start(self, namespaces: tuple[str, ...]) -> None:
+        """Learn which services an earlier loop stood in for."""
+        for namespace in namespaces or (None,):
+            try:
+                found = self._client.list(kinds.ENDPOINT_SLICES, namespace, label_selector=SELECTOR)
+            except ApiError as error:
+                log.warning("Could not list the endpoints of sleeping services", error=str(error))
+                continue
+            names = ((each["metadata"]["namespace"], each["metadata"]["name"]) for each in found["items"])
+            self._left |= {name for name in names if name[1].endswith(SUFFIX)}
+
+    def close(self) -> None:
+        """Answer those who wait and end. Who sleeps goes on sleeping, and the next loop stands in."""
+        self._readings.close()
+        self._idle.close()
+        self.proxy.stop()
+
+    # --- asked by a pass ------------------------------------------------------------------------------------------
+
+    def in_vain(self, desired: DesiredService) -> tuple[Problem, ...]:
+        """Say why a service that asks to sleep does not."""
+        found = obstacle(desired, address=self._address)
+        return (found,) if found is not None else ()
+
+    def state(self, key: ServiceKey, desired: DesiredService, observed: Observed) -> State:
+        """Decide whether a service sleeps now, or wakes; asleep, it is rendered without replicas."""
+        if not may_sleep(desired, address=self._address):
+            return ""
+        life = self._life(key, desired, observed)
+        if life.state == "asleep":
+            running = (observed.deployment or {}).get("spec", {}).get("replicas", 0)
+            life.stopped = life.stopped or (running == 0 and asleep_mark(observed.deployment) is not None)
+            if life.replicas != desired.replicas or (life.stopped and running > 0):
+                # Edited, or scaled by somebody: whoever speaks last is obeyed.
+                self._begin_to_wake(life)
+        return life.state
+
+    def tend(self, key: ServiceKey, cr: Object, desired: DesiredService, observed: Observed) -> None:
+        """Do what the state asks for. Raises ApiError."""
+        name = f"{key.namespace}/{key.name}"
+        if not may_sleep(desired, address=self._address):
+            self._retire(name, key, marked=asleep_mark(observed.deployment) is not None)
+            return
+        life = self._life(key, desired, observed)
+        if life.state:
+            self._stand_in(life, cr, desired)
+        if life.state == "waking":
+            self._meet(life, cr, observed)
+        if not life.state:
+            self._step_aside(life)
+            self._watch(life, cr, desired, observed)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone; its slice goes with it."""
+        with self._lock:
+            life = self._lives.pop(f"{key.namespace}/{key.name}", None)
+        if life is not None and life.port is not None:
+            self.proxy.close(life.name)
+
+    # --- states ---------------------------------------------------------------------------------------------------
+
+    def _life(self, key: ServiceKey, desired: DesiredService, observed: Observed) -> _Life:
+        name = f"{key.namespace}/{key.name}"
+        with self._lock:
+            life = self._lives.get(name)
+            if life is None:
+                life = self._lives[name] = _Life(key, replicas=desired.replicas, awake_at=self._clock())
+                mark = asleep_mark(observed.deployment)
+                left = (key.namespace, slice_name(key.name))
+                if mark is not None:
+                    life.state, life.replicas = "asleep", int(mark) if mark.isdigit() else desired.replicas
+                elif left in self._left:
+                    # The loop before us was waking it.
+                    life.state = "waking"
+                self._left.discard(left)
+            return life
+
+    def _begin_to_wake(self, life: _Life) -> None:
+        with self._lock:
+            if life.state == "asleep":
+                life.state, life.stopped = "waking", False
+
+    def _on_wake(self, name: str) -> None:
+        """Called in the proxy's thread."""
+        life = self._lives.get(name)
+        if life is not None:
+            self._begin_to_wake(life)
+            self._requeue(life.key, 0.0)
+
+    def _stand_in(self, life: _Life, cr: Object, desired: DesiredService) -> None:
+        """Have the service's clients come to us."""
+        limits = _limits(desired)
+        if life.port is None:
+            life.port = self._open(life.name, limits)
+            if life.state == "waking":
+                self.proxy.wait(life.name)
+        else:
+            self.proxy.set_limits(life.name, limits)
+        if not life.leading:
+            body = wake_slice(cr, address=self._address, port=life.port)
+            namespace = life.key.namespace
+            self._client.apply(kinds.ENDPOINT_SLICES, namespace, body, field_manager=naming.FIELD_MANAGER, force=True)
+            life.leading = True
+
+    def _open(self, name: str, limits: Limits) -> int:
+        if not self._started:
+            # A loop without a service that sleeps has no thread for it.
+            self._started = True
+            self.proxy.start()
+        callbacks = Callbacks(wake=self._on_wake)
+        for port in candidate_ports(name):
+            try:
+                return self.proxy.open(name, self._listen, port, limits, callbacks)
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    # The cluster reaches us by an address that is not the machine's own.
+                    self._listen = "::" if ":" in self._address else "0.0.0.0"  # noqa: S104
+        raise RuntimeError(f"no port is free at {self._listen} for sleeping services")
+
+    def _meet(self, life: _Life, cr: Object, observed: Observed) -> None:
+        """Send those who wait to the pods that are ready, or tell them why there is none."""
+        targets = self._targets(observed)
+        if targets:
+            self.proxy.lead(life.name, targets)
+            life.state, life.refused, life.quiet, life.awake_at = "", False, None, self._clock()
+            self._recorder.record(cr, type="Normal", reason="Woken", message="Started again: replicas take requests")
+            log.info("Woke a service", replicas=len(targets))
+            return
+        why = _failure(cr)
+        if why:
+            self.proxy.refuse(life.name, why)
+            life.refused = True
+        elif life.refused:
+            self.proxy.wait(life.name)
+            life.refused = False
+
+    def _targets(self, observed: Observed) -> tuple[Target, ...]:
+        found: list[Target] = []
+        for pod in observed.pods:
+            start = start_of(pod) if pod["ready"] else None
+            if start is None:
+                continue
+            try:
+                live = self._client.get(kinds.PODS, start.namespace, start.pod)
+            except NotFound:
+                continue
+            if address := str((live.get("status") or {}).get("podIP") or ""):
+                found.append((address, start.port))
+        return tuple(found)
+
+    def _step_aside(self, life: _Life) -> None:
+        """Leave the service's clients to its pods, in steps that lose no request."""
+        since = self._clock() - life.awake_at
+        if life.leading and since < GRACE_S:
+            self._requeue(life.key, GRACE_S - since)
+        elif life.leading:
+            self._delete_slice(life.key)
+            life.leading = False
+            self.proxy.leave(life.name)
+        if life.port is not None and not life.leading:
+            if since < CLOSE_AFTER_S or self.proxy.under_way(life.name):
+                self._requeue(life.key, CLOSE_AFTER_S)
+            else:
+                self.proxy.close(life.name)
+                life.port = None
+
+    def _retire(self, name: str, key: ServiceKey, *, marked: bool) -> None:
+        """The service sleeps no more: it was stopped, suspended, or told to run always."""
+        with self._lock:
+            life = self._lives.pop(name, None)
+            left = (key.namespace, slice_name(key.name)) in self._left
+            self._left.discard((key.namespace, slice_name(key.name)))
+        if left or marked or (life is not None and life.leading):
+            self._delete_slice(key)
+        if life is not None and life.port is not None:
+            self.proxy.close(name)
+
+    def _delete_slice(self, key: ServiceKey) -> None:
+        try:
+            self._client.delete(kinds.ENDPOINT_SLICES, key.namespace, slice_name(key.name))
+        except NotFound:
+            return
+
+    # --- is anybody there? ----------------------------------------------------------------------------------------
+
+    def _watch(self, life: _Life, cr: Object, desired: DesiredService, observed: Observed) -> None:
+        """Put the service to sleep once its engines have been quiet for as long as it asks."""
+        assert desired.sleep is not None
+        timeout_s = desired.sleep.idle_timeout_s
+        pace_s = every_s(timeout_s)
+        self._requeue(life.key, pace_s)
+        starts = _all_ready(observed)
+        readings = self._read(life.key, desired, starts, pace_s) if starts else None
+        if readings is None or self.proxy.under_way(life.name):
+            life.quiet = None
+            return
+        life.quiet = quiet_after(life.quiet, readings)
+        if life.quiet is None:
+            return
+        oldest = min(reading.at for reading in readings.values())
+        if self._clock() - life.quiet.since < timeout_s:
+            return
+        if self._clock() - oldest > FRESH_S:
+            for start in starts:
+                self._readings.forget(start)
+            self._read(life.key, desired, starts, pace_s)
+        elif quiet_for_s(life.quiet, readings) >= timeout_s and self._says_idle(life.key, desired, starts):
+            self._put_to_sleep(life, cr, desired)
+
+    def _read(
+        self, key: ServiceKey, desired: DesiredService, starts: tuple[EngineStart, ...], pace_s: float
+    ) -> dict[str, Activity] | None:
+        """Give the last readings of all engines; None when one is not there yet, or cannot be read."""
+        metrics = runtime_for(desired.engine).progress(desired)
+        assert metrics is not None  # or it may not sleep
+        found: dict[str, Activity] = {}
+        for start in starts:
+            ask = partial(self._ask, start, metrics, pace_s)
+            answer = self._readings.latest(start, ask, who=key, changed=partial(self._requeue, key, 0.0))
+            if answer is not None and answer[0] is not None:
+                found[start.run] = answer[0]
+        return found if len(found) == len(starts) else None
+
+    def _ask(
+        self, start: EngineStart, metrics: ProgressMetrics, pace_s: float, _before: object
+    ) -> tuple[Activity | None, float]:
+        try:
+            answer = ask_pod(
+                self._client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
+            )
+        except ApiError:
+            return None, pace_s
+        if answer.status != 200 or not answer.whole:
+            return None, pace_s
+        return read_activity(answer.body.decode("utf-8", "replace"), metrics, at=self._clock()), pace_s
+
+    def _says_idle(self, key: ServiceKey, desired: DesiredService, starts: tuple[EngineStart, ...]) -> bool:
+        """Ask each engine, last of all, whether it works on a request at this moment."""
+        probe = runtime_for(desired.engine).idle_probe(desired)
+        if probe is None:
+            return True
+        said = [self._idle.latest(start, probe, changed=partial(self._requeue, key, 0.0)) for start in starts]
+        return all(word is not None and word.state == "idle" for word in said)
+
+    def _put_to_sleep(self, life: _Life, cr: Object, desired: DesiredService) -> None:
+        assert desired.sleep is not None
+        with self._lock:
+            # Before clients come here, so that the first one finds a service that can be woken.
+            life.state, life.replicas, life.stopped, life.quiet = "asleep", desired.replicas, False, None
+        try:
+            self._stand_in(life, cr, desired)
+            self.proxy.sleep(life.name)
+        except BaseException:
+            with self._lock:
+                life.state = ""
+            raise
+        message = f"No request came for {desired.sleep.idle_timeout_s:g} s; the next one starts the replicas"
+        self._recorder.record(cr, type="Normal", reason="Asleep", message=message)
+        log.info("Put a service to sleep", idle_s=desired.sleep.idle_timeout_s)
+        self._requeue(life.key, 0.0)
+
+
+def _all_ready(observed: Observed) -> tuple[EngineStart, ...]:
+    """Name the starts of all engines; nothing while one of the service's pods is not ready."""
+    pods = [pod for pod in observed.pods if not pod["metadata"]["deleting"]]
+    starts = tuple(start for pod in pods if pod["ready"] and (start := start_of(pod)) is not None)
+    return starts if len(starts) == len(pods) else ()
+
+
+def _failure(cr: Object) -> str:
+    """Say why the replicas do not come, by the status; empty while they may."""
+    conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    if ready.get("reason") not in FAILING:
+        return ""
+    return f"{ready['reason']}: {ready.get('message', '')}"[:300]
+
+
+def _limits(desired: DesiredService) -> Limits:
+    assert desired.sleep is not None
+    wish = desired.sleep
+    return Limits(
+        wake_timeout_s=DEFAULT_WAKE_TIMEOUT_S if wish.wake_timeout_s is None else wish.wake_timeout_s,
+        max_held=DEFAULT_MAX_HELD if wish.max_held_requests is None else wish.max_held_requests,
+    )

@@ -1,0 +1,129 @@
+"""Which services in pods may sleep, when they are idle, and what marks one that sleeps. Pure; `sleep` acts on it.
+
+A service is idle when no counter of its engines has moved between two readings that lie its idle timeout apart, and no
+request is under way. Only what can be read so counts: an engine that cannot be asked is never stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from automation.serving.engine_progress import all_samples
+from components import naming
+from components.deployment import is_stopped
+from program.desired import keys
+from program.desired.facts import Problem
+from program.desired.service import DesiredService
+from program.dialects.llmkube.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.runtimes import runtime_for
+from program.runtimes.base import ProgressMetrics
+
+Object = dict[str, Any]
+
+LEAST_EVERY_S, MOST_EVERY_S = 1.0, 120.0
+READINGS = 4
+"""Readings in one idle timeout."""
+FAILING = MODEL_TRANSFER_REASONS | {
+    Reason.COMPLETION_FAILED,
+    Reason.CRASH_LOOPING,
+    Reason.DRIVER_TOO_OLD,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.NO_NODE_FITS,
+    Reason.OUT_OF_MEMORY,
+    Reason.PODS_REFUSED,
+    Reason.POD_FAILING,
+    Reason.UNBINDABLE_MODEL_CACHE,
+}
+"""Reasons of a status for which no request waits any longer: waiting alone does not help."""
+FRESH_S = 3.0
+"""The reading that decides is at most so old."""
+
+_COUNTERS = ("_total", "_count", "_sum")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the metrics of one replica say; equal when nothing happened in between."""
+
+    busy: bool
+    counted: float
+    """All counters of the engine added up: prompts, tokens, requests, passes through the model."""
+    at: float = field(compare=False, default=0.0)
+    """When it was read, on the loop's monotonic clock."""
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """Since when nothing has happened."""
+
+    since: float
+    counted: tuple[tuple[str, float], ...]
+    """By each engine's start."""
+
+
+def obstacle(desired: DesiredService, *, address: str) -> Problem | None:
+    """Say why a service in pods that asks to sleep cannot; None where it can, or does not ask."""
+    if desired.sleep is None or desired.host_placement is not None:
+        return None
+    why = ""
+    if desired.autoscaling is not None:
+        why = "has no effect with spec.autoscaling, whose minReplicas: 0 has KEDA do it"
+    elif runtime_for(desired.engine).progress(desired) is None:
+        kind = "an API key" if desired.api_key else f"runtime {desired.engine.kind}"
+        why = f"replicas with {kind} cannot be asked whether anybody uses them, so they run always"
+    elif not address:
+        why = "needs an address at which Herdsman takes requests for sleeping services (HERDSMAN_PROXY_ADDRESS)"
+    if not why:
+        return None
+    return Problem(
+        reason="NotHonoured", message=why, field=f"metadata.annotations[{keys.ANNOTATION_IDLE_TIMEOUT}]", terminal=True
+    )
+
+
+def may_sleep(desired: DesiredService, *, address: str) -> bool:
+    """Tell whether a service in pods is one that sleeps and wakes."""
+    asks = desired.sleep is not None and desired.host_placement is None
+    return asks and obstacle(desired, address=address) is None and not is_stopped(desired)
+
+
+def asleep_mark(deployment: Object | None) -> str | None:
+    """Read off a Deployment whether it was put to sleep: the replicas that the service had then."""
+    return deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP) if deployment is not None else None
+
+
+def read_activity(text: str, metrics: ProgressMetrics, *, at: float) -> Activity | None:
+    """Read an engine's metrics; None where they do not say whether it works."""
+    samples = all_samples(text)
+    running = samples.get(metrics.running_requests)
+    if running is None or metrics.generated_tokens not in samples:
+        return None
+    prefix = _prefix(metrics.generated_tokens)
+    counted = sum(value for name, value in samples.items() if name.startswith(prefix) and name.endswith(_COUNTERS))
+    return Activity(running > 0, counted, at)
+
+
+def _prefix(metric: str) -> str:
+    """Give the engine's own prefix (`vllm:`, `tgi_`), which leaves out what its process and its server count."""
+    head, colon, _ = metric.partition(":")
+    return f"{head}:" if colon else f"{metric.partition('_')[0]}_"
+
+
+def every_s(idle_timeout_s: float) -> float:
+    """Give the time between two readings."""
+    return min(MOST_EVERY_S, max(LEAST_EVERY_S, idle_timeout_s / READINGS))
+
+
+def quiet_after(before: Quiet | None, readings: dict[str, Activity] | None) -> Quiet | None:
+    """Follow the quiet of a service: None when it works, or when not all of its replicas could be read."""
+    if not readings or any(reading.busy for reading in readings.values()):
+        return None
+    counted = tuple(sorted((run, reading.counted) for run, reading in readings.items()))
+    if before is not None and before.counted == counted:
+        return before
+    return Quiet(max(reading.at for reading in readings.values()), counted)
+
+
+def quiet_for_s(quiet: Quiet, readings: dict[str, Activity]) -> float:
+    """Give how long nothing has happened for certain: up to the oldest of the last readings."""
+    return min(reading.at for reading in readings.values()) - quiet.since
