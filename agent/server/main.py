@@ -242,6 +242,7 @@ class Agent:
                 plan_source=settings.plan_source,
                 http_port=self.http_port,
                 endpoint=self.endpoint,
+                token_file=str(self.token_file),
             ),
         )
         threading.Thread(target=self._sweep_store, name="store-sweep", daemon=True).start()

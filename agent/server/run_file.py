@@ -26,6 +26,7 @@ class RunFile(Wire):
     """Loopback port of its API; None where it runs none."""
     endpoint: str = ""
     """Its API beyond loopback."""
+    token_file: str = ""
 
 
 def write_run_file(store: Path, run: RunFile) -> None:

@@ -102,11 +102,8 @@ class LocalMachine:
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
         target = Path(path)
         with self._explained("make", path, sudo):
-            missing = [each for each in (target, *target.parents) if not each.exists()]
-            for each in reversed(missing):
-                each.mkdir(mode=0o755, exist_ok=True)
-                if owner is not None:
-                    os.chown(each, *_ids(owner))
+            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            target.mkdir(mode=0o700, exist_ok=True)
             if owner is not None:
                 os.chown(target, *_ids(owner))
             target.chmod(mode)

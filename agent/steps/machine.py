@@ -107,7 +107,10 @@ class Machine(Protocol):
         """Remove a file; that there is none is no failure."""
 
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
-        """Make a directory with those above it; one that exists gets this mode and owner. Nothing in it changes."""
+        """Make a directory, and those above it as the machine makes them; one that exists gets this mode and owner.
+
+        Nothing in it changes.
+        """
 
 
 def checked(machine: Machine, argv: Sequence[str], *, sudo: bool = False, timeout_s: float = COMMAND_TIMEOUT_S) -> str:

@@ -1,0 +1,392 @@
+"""An agent as a service of this machine: what is written down of it, and the steps that bring it and take it away.
+
+Used by `automation.cli.agent_service`; the steps about systemd and launchd are those of `agent.steps`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from pydantic import Field, ValidationError
+
+from agent.contract import Wire
+from agent.server.run_file import RUN_FILE, RunFile
+from agent.server.store import ID_FILE, TOKEN_FILE
+from agent.steps import launchd, services, systemd
+from agent.steps.files import Directory, File, NoFile
+from agent.steps.machine import CommandFailed, Facts, Machine, MachineError, checked, failure
+from agent.steps.service import Service
+from agent.steps.step import Change, Step
+
+PATH = "/usr/local/bin:/opt/homebrew/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+STOP_TIMEOUT_S = 120
+"""An agent that takes its processes along drains them (30 s), ends them (30 s) and says so."""
+ANSWER_S = 60.0
+"""How long a started agent may take until it answers."""
+
+
+class Installation(Wire):
+    """What an upgrade must know of an installed agent. No secrets: only the paths of files that hold them."""
+
+    name: str
+    user: str
+    home: str
+    own_user: bool = False
+    """Under the user's own systemd."""
+    host: str
+    store: str
+    arguments: tuple[str, ...]
+    """After `agent run`."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    has_api: bool = True
+
+    def service(self, program: tuple[str, ...], version: str) -> Service:
+        """Describe the service that runs `program` of this version: another version is another definition."""
+        return Service(
+            name=self.name,
+            description=f"Herdsman agent of host {self.host}",
+            argv=(*program, "agent", "run", *self.arguments),
+            environment={"PATH": PATH, "HOME": self.home, **self.environment, "HERDSMAN_AGENT_VERSION": version},
+            user=None if self.own_user else self.user,
+            keep_children=True,
+            stop_timeout_s=STOP_TIMEOUT_S,
+            log_file=f"/Library/Logs/Herdsman/{self.name}/agent.log",
+        )
+
+
+def record_path(name: str, facts: Facts, *, own_user: bool) -> str:
+    """Where an installation is written down."""
+    if facts.os == "darwin":
+        return f"/Library/Application Support/Herdsman/{name}.json"
+    return f"{facts.home}/.config/herdsman/{name}.json" if own_user else f"/etc/herdsman/{name}.json"
+
+
+def read_installation(machine: Machine, name: str, *, own_user: bool) -> Installation | None:
+    """Read what is written down; None when nothing is. Raises MachineError."""
+    path = record_path(name, machine.facts, own_user=own_user)
+    content = machine.read(path)
+    if content is None:
+        return None
+    try:
+        return Installation.model_validate_json(content)
+    except ValidationError as error:
+        raise MachineError(f"{path} cannot be understood: {error}", hint="install the agent again") from error
+
+
+def install_steps(installed: Installation, facts: Facts, *, program: tuple[str, ...], version: str) -> list[Step]:
+    """List the steps to a running agent; the same steps for the first time, for changed options and for an upgrade."""
+    sudo = not installed.own_user
+    service = installed.service(program, version)
+    record = record_path(installed.name, facts, own_user=installed.own_user)
+    content = json.dumps(installed.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True) + "\n"
+    manager, *bring_up = services.install_steps(service, facts, own_user=installed.own_user)
+    return [
+        manager,
+        Runs(program, version, installed.user),
+        *(Readable(path, installed.user) for path in installed.files),
+        *(
+            Directory(path, mode=None, owner=None if installed.own_user else installed.user, sudo=sudo, what="store")
+            for path in _directories(installed)
+        ),
+        StoreIsOwn(installed.store, installed.user),
+        Directory(record.rpartition("/")[0], mode=None, sudo=sudo),
+        File(record, content.encode(), sudo=sudo, what="options"),
+        *bring_up,
+        *([Answers(installed, service, facts)] if installed.has_api else []),
+    ]
+
+
+def removal_steps(installed: Installation, facts: Facts, *, stop_processes: bool) -> list[Step]:
+    """List the steps to no agent. Models stay; the processes too unless they are to be stopped."""
+    service = installed.service(("/",), "")
+    ask: list[Step] = [ProcessesGoAlong(installed)] if stop_processes else []
+    sweep: list[Step] = [NoProcesses(installed.store)] if stop_processes else []
+    record = record_path(installed.name, facts, own_user=installed.own_user)
+    return [
+        *ask,
+        *services.removal_steps(service.name, service.label, facts, own_user=installed.own_user),
+        *sweep,
+        NoFile(record, sudo=not installed.own_user, what="no options"),
+    ]
+
+
+def _directories(installed: Installation) -> list[str]:
+    """Name the store and, within the user's home, those above it: all of them are the user's."""
+    store = PurePosixPath(installed.store)
+    above = [each for each in store.parents if PurePosixPath(installed.home) in each.parents]
+    return [*(str(each) for each in reversed(above)), str(store)]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The agent's user can run this version of Herdsman."""
+
+    program: tuple[str, ...]
+    version: str
+    user: str
+
+    @property
+    def title(self) -> str:
+        return f"herdsman {self.version} runs as {self.user}"
+
+    def look(self, machine: Machine) -> Change | None:
+        said = machine.run(as_user(machine, self.user, [*self.program, "version"]), sudo=_other(machine, self.user))
+        if said.code != 0:
+            where = " ".join(self.program)
+            raise CommandFailed(
+                f"user `{self.user}` cannot run `{where}`: {said.complaint or f'it ended with {said.code}'}",
+                hint="install Herdsman where that user may read it (pipx install --global, or a virtual environment "
+                "in /opt), or name another --user",
+            )
+        if said.text.strip() != self.version:
+            raise CommandFailed(f"`{' '.join(self.program)}` is version {said.text.strip()}, not {self.version}")
+        return None
+
+    def do(self, machine: Machine) -> None:
+        """Nothing that a step could do."""
+
+
+@dataclass(frozen=True)
+class Readable:
+    """The agent's user can read a file that its options name."""
+
+    path: str
+    user: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.path} readable by {self.user}"
+
+    def look(self, machine: Machine) -> Change | None:
+        argv = as_user(machine, self.user, ["test", "-r", self.path])
+        said = machine.run(argv, sudo=_other(machine, self.user))
+        if said.code == 1:
+            there = machine.stat(self.path, sudo=_other(machine, self.user)) is not None
+            what = f"user `{self.user}` may not read {self.path}" if there else f"there is no {self.path}"
+            hint = f"`chown {self.user} {self.path}`, or a copy of its own" if there else "name one that is there"
+            raise MachineError(what, hint=hint)
+        if said.code != 0:
+            raise failure(argv, said)
+        return None
+
+    def do(self, machine: Machine) -> None:
+        """Nothing that a step could do."""
+
+
+@dataclass(frozen=True)
+class StoreIsOwn:
+    """What lies in the store already is the agent's user's, who could not go on with it otherwise."""
+
+    store: str
+    user: str
+
+    @property
+    def title(self) -> str:
+        return f"store {self.store} is {self.user}'s"
+
+    def look(self, machine: Machine) -> Change | None:
+        for name in (ID_FILE, TOKEN_FILE, RUN_FILE):
+            there = machine.stat(f"{self.store}/{name}", sudo=_other(machine, self.user))
+            if there is not None and there.owner != self.user:
+                raise MachineError(
+                    f"{self.store}/{name} belongs to `{there.owner}`: an agent ran there as another user",
+                    hint=f"stop that agent, then `chown -R {self.user} {self.store}`",
+                )
+        return None
+
+    def do(self, machine: Machine) -> None:
+        """Nothing that a step could do."""
+
+
+def as_user(machine: Machine, user: str, argv: list[str]) -> list[str]:
+    """Give the command that runs `argv` as that user."""
+    if not _other(machine, user):
+        return argv
+    if machine.facts.os == "darwin":
+        return ["sudo", "-n", "-u", user, *argv]
+    return ["runuser", "-u", user, "--", *argv]
+
+
+def _other(machine: Machine, user: str) -> bool:
+    return machine.facts.user != user
+
+
+@dataclass(frozen=True)
+class LocalApi:
+    """The API of the agent that runs on a store, as it is reached on its own machine."""
+
+    store: str
+    sudo: bool = False
+
+    def run(self, machine: Machine) -> RunFile | None:
+        """Find the agent that runs; None where none does."""
+        content = machine.read(f"{self.store}/{RUN_FILE}", sudo=self.sudo)
+        try:
+            found = RunFile.model_validate_json(content) if content is not None else None
+        except ValidationError:
+            return None
+        if found is None or machine.run(["kill", "-0", str(found.pid)], sudo=self.sudo).code != 0:
+            return None
+        return found
+
+    def is_healthy(self, run: RunFile) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{run.http_port}/healthz", timeout=5.0) as answer:
+                return bool(answer.status == 200)
+        except (OSError, ValueError):
+            return False
+
+    def ask(self, machine: Machine, run: RunFile, method: str, path: str, body: Mapping[str, str] | None = None) -> str:
+        """Make a request with the agent's token. Raises MachineError."""
+        token = (machine.read(self.token_file(run), sudo=self.sudo) or b"").decode().strip()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{run.http_port}{path}",
+            method=method,
+            data=json.dumps(body).encode() if body is not None else None,
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10.0) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            raise CommandFailed(f"the agent answered {error.code} to {method} {path}") from error
+        except OSError as error:
+            raise CommandFailed(f"the agent does not answer to {method} {path}: {error}") from error
+
+    def token_file(self, run: RunFile) -> str:
+        return run.token_file or f"{self.store}/{TOKEN_FILE}"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The agent that the manager started answers."""
+
+    installed: Installation
+    service: Service
+    facts: Facts
+
+    @property
+    def title(self) -> str:
+        return f"agent of host {self.installed.host} answers"
+
+    def look(self, machine: Machine) -> Change | None:
+        return None if self._answers(machine) else Change("waits until it does")
+
+    def do(self, machine: Machine) -> None:
+        end = time.monotonic() + ANSWER_S
+        while not self._answers(machine):
+            pid = service_pid(machine, self.service, own_user=self.installed.own_user)
+            if time.monotonic() > end or not pid:
+                what = "has not answered in time" if pid else "does not stay up"
+                words = log_words(machine, self.service, own_user=self.installed.own_user)
+                raise CommandFailed(f"the agent {what}" + (f"; it said: {words}" if words else ""), hint=self._hint())
+            time.sleep(0.3)
+
+    def _answers(self, machine: Machine) -> bool:
+        pid = service_pid(machine, self.service, own_user=self.installed.own_user)
+        api = LocalApi(self.installed.store, sudo=not self.installed.own_user)
+        run = api.run(machine) if pid else None
+        return run is not None and run.pid == pid and api.is_healthy(run)
+
+    def _hint(self) -> str:
+        if self.facts.os == "darwin":
+            return f"{self.service.log_file} says more"
+        return f"`journalctl {'--user-unit' if self.installed.own_user else '-u'} {self.service.name}` says more"
+
+
+@dataclass(frozen=True)
+class ProcessesGoAlong:
+    """An agent that runs will stop its processes when it is stopped: drained, and taken out of their Services first."""
+
+    installed: Installation
+
+    @property
+    def title(self) -> str:
+        return "agent takes its processes along"
+
+    def look(self, machine: Machine) -> Change | None:
+        run = self._api.run(machine)
+        if run is None or run.http_port is None:
+            return None
+        ending = json.loads(self._api.ask(machine, run, "GET", "/v1/ending"))
+        return None if ending.get("processes") == "stop" else Change("asks it to")
+
+    def do(self, machine: Machine) -> None:
+        run = self._api.run(machine)
+        if run is not None:
+            self._api.ask(machine, run, "PUT", "/v1/ending", {"processes": "stop"})
+
+    @property
+    def _api(self) -> LocalApi:
+        return LocalApi(self.installed.store, sudo=not self.installed.own_user)
+
+
+@dataclass(frozen=True)
+class NoProcesses:
+    """No process of the agent runs any more, not even one that it left behind when it died."""
+
+    store: str
+    grace_s: float = field(default=30.0)
+
+    @property
+    def title(self) -> str:
+        return "no process of the agent left"
+
+    def look(self, machine: Machine) -> Change | None:
+        left = left_processes(machine, self.store)
+        return Change(f"stops {', '.join(sorted(left))}") if left else None
+
+    def do(self, machine: Machine) -> None:
+        from agent.server.process import Handle
+
+        for pid, mark in left_processes(machine, self.store).values():
+            Handle(pid, mark).terminate(grace_s=self.grace_s)
+
+
+def left_processes(machine: Machine, store: str) -> dict[str, tuple[int, str]]:
+    """Find the processes of a store's agents that run on this very machine: pid and start mark, by key."""
+    from agent.server.process import marked_processes
+
+    identity = (machine.read(f"{store}/{ID_FILE}", sudo=machine.facts.is_root) or b"").decode().strip()
+    if not identity:
+        return {}
+    return {key: (each.pid, each.mark) for key, found in marked_processes(identity).items() for _, each in found}
+
+
+def service_pid(machine: Machine, service: Service, *, own_user: bool) -> int:
+    """Give the process that the manager keeps; 0 when it keeps none. Raises MachineError."""
+    if machine.facts.os == "darwin":
+        job = launchd.job_state(machine, service.label)
+        return job.pid if job is not None and job.running else 0
+    state = systemd.Systemd(machine.facts, own_user).state(machine, service.name)
+    return state.main_pid if state.active == "active" else 0
+
+
+def log_words(machine: Machine, service: Service, *, own_user: bool) -> str:
+    """Give the last lines that the service wrote, in one."""
+    if machine.facts.os == "darwin":
+        argv = ["tail", "-n", "6", service.log_file]
+        said = machine.run(argv).text
+    else:
+        said = systemd.Systemd(machine.facts, own_user).last_words(machine, service.name)
+    return " | ".join(line.strip() for line in said.splitlines()[-6:])
+
+
+def user_home(machine: Machine, user: str) -> str:
+    """Find a user's home directory. Raises MachineError when there is no such user."""
+    if user == machine.facts.user:
+        return machine.facts.home
+    checked_user = machine.run(["id", "-u", user])
+    if checked_user.code != 0:
+        raise MachineError(f"there is no user `{user}` on this machine", hint="name one that exists, or make it first")
+    if machine.facts.os == "darwin":
+        said = checked(machine, ["dscl", ".", "-read", f"/Users/{user}", "NFSHomeDirectory"])
+        return said.partition(":")[2].strip()
+    return checked(machine, ["getent", "passwd", user]).split(":")[5]

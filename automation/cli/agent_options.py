@@ -1,0 +1,94 @@
+"""The options of `herdsman agent run`, as an installed service gets them: checked, complete, and each in one way.
+
+Used by `automation.cli.agent_service`. Which options there are is read off the command itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+STORE = ".local/share/herdsman/agent"
+"""Under the home of the agent's user, unless --store names another."""
+
+
+class OptionsWrong(Exception):
+    """What was given cannot be an installed agent's options. `hint` says what to give instead."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The arguments after `herdsman agent run`, and what an installation has to know of them."""
+
+    arguments: tuple[str, ...]
+    host: str
+    store: str
+    files: tuple[str, ...]
+    """What the agent's user must be able to read."""
+    has_api: bool
+
+
+def settled(
+    command: Any, given: Sequence[str], *, home: str, environment: Mapping[str, str] = os.environ, of_user: str = ""
+) -> RunOptions:
+    """Check the options as `command`, which is `agent run`, would, and settle what a service cannot find out itself.
+
+    Paths become absolute; store and kubeconfig are named even where they are the usual ones, because a service has
+    neither the caller's directory nor environment. Raises OptionsWrong, and the command's own usage errors.
+    """
+    context = command.make_context("herdsman agent run", list(given))
+    values: dict[str, Any] = dict(context.params)
+    values["keep_processes"] = True
+    values["store"] = values["store"] or Path(home) / STORE
+    if str(values["plan_source"]) == "kubernetes":
+        values["kubeconfig"] = Path(values["kubeconfig"] or _usual_kubeconfig(home, environment, of_user))
+    arguments: list[str] = []
+    files: list[str] = []
+    for parameter in command.params:
+        value = values.get(parameter.name)
+        if value is None or value == parameter.default or value == [] or parameter.name == "help":
+            continue
+        option = next(name for name in parameter.opts if name.startswith("--"))
+        if value is True:
+            arguments.append(option)
+            continue
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, Path):
+                each = each.expanduser().absolute()
+                if parameter.name != "store":
+                    files.append(str(each))
+            arguments.append(f"{option}={each}")
+    store = values["store"].expanduser().absolute()
+    return RunOptions(tuple(arguments), str(values["host"]), str(store), tuple(files), values["http_port"] >= 0)
+
+
+def _usual_kubeconfig(home: str, environment: Mapping[str, str], user: str) -> str:
+    named = [path for path in environment.get("KUBECONFIG", "").split(os.pathsep) if path]
+    if len(named) == 1:
+        return named[0]
+    usual = Path(home) / ".kube" / "config"
+    if usual.exists() and not named:
+        return str(usual)
+    who = f" in the home of `{user}`" if user else ""
+    wrong = "$KUBECONFIG names several files" if named else f"there is no .kube/config{who}"
+    raise OptionsWrong(
+        f"the agent needs a kubeconfig, and {wrong}",
+        hint="name one with --kubeconfig, or have the agent take its plan over HTTP: --plan-source http",
+    )
+
+
+def run_command() -> Any:
+    """Give `agent run` as typer made it."""
+    from automation.cli import agent
+
+    group: Any = typer.main.get_command(agent.app)
+    return group.commands["run"]
