@@ -23,6 +23,7 @@ from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
+from kubeapi.kinds import Kind
 from tests.support.agents import AgentProcess, agent
 from tests.support.loop import LoopProcess, await_condition, condition, eventually, http_folder, model, service
 from tests.support.netns import Network, NetworkHost, network
@@ -32,6 +33,10 @@ from tools.tiny_model import write_tiny_model
 Object = dict[str, Any]
 OUT_WITHIN_S = 15.0
 CUT_S = 30.0
+AGENTS = "agents-of-tests"
+_RBAC = "rbac.authorization.k8s.io/v1"
+_CLUSTER_BINDINGS = Kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", False)
+_BINDINGS = Kind(_RBAC, "RoleBinding", "rolebindings", True)
 LABEL = {"herdsman.dev/host-selector": "fleet=cables"}
 
 
@@ -65,12 +70,23 @@ def fleet(
     cables: Network,
     client: KubeClient,
     control_plane: LocalCluster,
+    loop: LoopProcess,
     llama_server: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    """Three hosts with an agent each."""
+    """Three hosts with an agent each, which may do what docs/install/rbac.yaml allows agents, and no more."""
     store = tmp_path_factory.mktemp("stores")
-    kubeconfig = cables.kubeconfig(control_plane.kubeconfig, store / "kubeconfig")
+    control_plane.write_kubeconfig(store / "agents", user=AGENTS)
+    for kind, namespace, role in ((_CLUSTER_BINDINGS, None, "ClusterRole"), (_BINDINGS, SYSTEM_NAMESPACE, "Role")):
+        binding = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": "agents-of-tests"},
+            "roleRef": {"apiGroup": kind.group, "kind": role, "name": "herdsman-agent"},
+            "subjects": [{"apiGroup": kind.group, "kind": "User", "name": AGENTS}],
+        }
+        client.apply(kind, namespace, binding, field_manager="tests", force=True)
+    kubeconfig = cables.kubeconfig(store / "agents", store / "kubeconfig")
     with ExitStack() as stack:
         made: Fleet = {}
         for name in ("near", "far", "spare"):
@@ -217,3 +233,5 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         assert all(ready for at, name, _, ready in record.states if name == "moves" and at > before)
         assert "Adopted" in crashed.output
         assert far_agent.output.count("called lost") >= 1
+        for _, running in fleet.values():
+            assert "Forbidden" not in running.output
