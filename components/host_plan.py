@@ -9,19 +9,16 @@ from typing import Any
 
 from agent.contract import ProcessPlan
 from components import naming
-from components.host_files import host_files
+from components.host_files import Files, host_files
+from components.host_program import host_program
 from components.object_metadata import object_metadata, workload_labels
 from components.rendered import RenderedObject
 from components.service import service_port
 from kubeapi import kinds
 from program import sizing
 from program.desired.base import JsonObject
-from program.desired.engines import Generic, LlamaCpp
-from program.desired.errors import SpecInvalid
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
-from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small_completion
-from program.runtimes.llamacpp import host_argv
 
 
 def host_process(desired: DesiredService, host: str, replica: int = 0) -> RenderedObject:
@@ -42,28 +39,18 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
 
 def process_plan(desired: DesiredService, host: str, replica: int = 0) -> ProcessPlan:
     """Plan the process of one replica. Raises SpecInvalid as `host_process` does."""
-    engine = desired.engine
-    if isinstance(engine, LlamaCpp):
-        argv = ("llama-server", *_llama_argv(desired))
-        health, completion = "/health", _completion_path(desired, engine)
-    elif isinstance(engine, Generic):
-        if not desired.command:
-            raise SpecInvalid(
-                field="spec.command", why="on a host runtime `generic` needs a command: no image brings one"
-            )
-        argv = (*desired.command, *engine.args)
-        health, completion = "/", None
-    else:
-        raise SpecInvalid(field="spec.runtime", why=f"runtime `{engine.kind}` does not run on hosts")
+    program = host_program(desired)
     return ProcessPlan(
         host=host,
         service=desired.key.name,
-        runtime=engine.kind,
-        argv=argv,
+        runtime=program.runtime,
+        argv=program.argv,
         env={entry["name"]: str(entry.get("value", "")) for entry in desired.pod.env if "valueFrom" not in entry},
-        **host_files(desired),
-        health_path=health,
-        completion_path=completion,
+        **(host_files(desired) if program.reads_files else Files(file=None, files=None)),
+        daemon_model=program.daemon_model,
+        health_path=program.health_path,
+        completion_path=program.completion_path,
+        idle=program.idle,
         service_name=naming.service_name(desired.key.name),
         service_port=service_port(desired),
         priority=PRIORITIES[desired.priority],
@@ -89,21 +76,3 @@ def _hosting(desired: DesiredService) -> dict[str, Any]:
         "wake_timeout_s": sleep.wake_timeout_s if sleep else None,
         "max_held_requests": sleep.max_held_requests if sleep else None,
     }
-
-
-def _completion_path(desired: DesiredService, engine: LlamaCpp) -> str | None:
-    """Choose where the agent asks for proof. Where only the user's own arguments turn chat off, health must do."""
-    chats = not any(mentions(engine.extra_args, flag) for flag in (*EMBEDDING_FLAGS, *RERANK_FLAGS))
-    if not desired.completion_check or (desired.mode == "chat" and not chats):
-        return None
-    return small_completion(desired.mode).path
-
-
-def _llama_argv(desired: DesiredService) -> list[str]:
-    return host_argv(
-        desired,
-        model_path="{model}",
-        port="{port}",
-        accelerator=desired.model.accelerator,
-        host="{host}",
-    )

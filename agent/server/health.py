@@ -35,7 +35,7 @@ class Question:
             return None
         return _told(f"GET {path}", address, port, status, body)
 
-    def completion(self, address: str, port: int, path: str, *, model: str, timeout_s: float) -> str | None:
+    def completion(self, address: str, port: int, path: str, *, model: str = "", timeout_s: float) -> str | None:
         """POST the smallest real request and take any 2xx answer with content as proof that the model computes.
 
         401 and 403 count as serving: the process wants a key that the host does not hold, and health was good.
@@ -80,15 +80,19 @@ class Question:
             connection.close()
 
 
-def smallest_request(path: str, model: str) -> dict[str, Any]:
-    """Build the smallest request for an OpenAI-style path: chat, completion, embedding or ranking."""
+def smallest_request(path: str, model: str = "") -> dict[str, Any]:
+    """Build the smallest request for an OpenAI-style path: chat, completion, embedding or ranking.
+
+    Without a model's name a server of one model takes that one; vLLM refuses any name but its own.
+    """
+    named = {"model": model} if model else {}
     if path.endswith("/chat/completions"):
-        return {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        return {**named, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     if path.endswith("/embeddings"):
-        return {"model": model, "input": "Hi"}
+        return {**named, "input": "Hi"}
     if path.endswith(("/rerank", "/reranking")):
-        return {"model": model, "query": "Hi", "documents": ["Hi"]}
-    return {"model": model, "prompt": "Hi", "max_tokens": 1}
+        return {**named, "query": "Hi", "documents": ["Hi"]}
+    return {**named, "prompt": "Hi", "max_tokens": 1}
 
 
 def _has_content(body: bytes) -> bool:

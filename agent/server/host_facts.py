@@ -9,10 +9,8 @@ import importlib.metadata
 import ipaddress
 import os
 import platform
-import re
 import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +18,11 @@ from pathlib import Path
 import psutil
 
 from agent.contract import HostFacts
+from agent.server.flags import version_of
 
-KNOWN_BINARIES = ("llama-server",)
+KNOWN_BINARIES = ("llama-server", "ollama", "omlx", "vllm")
+_SLOW = ("vllm",)
+"""Binaries that load half a minute of Python to tell their version, which therefore stays empty."""
 USUAL_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin")
 """Looked in although launchd and systemd leave them out of PATH."""
 
@@ -95,7 +96,7 @@ class Binaries:
         for name in KNOWN_BINARIES:
             path = self.find(name)
             if path is not None:
-                found[name] = self._version(path)
+                found[name] = "" if name in _SLOW else self._version(path)
         return found
 
     def _version(self, path: str) -> str:
@@ -106,17 +107,8 @@ class Binaries:
         key = (path, stat.st_mtime_ns, stat.st_size)
         with self._lock:
             if key not in self._versions:
-                self._versions[key] = _ask_version(path)
+                self._versions[key] = version_of(path)
             return self._versions[key]
-
-
-def _ask_version(path: str) -> str:
-    try:
-        asked = subprocess.run([path, "--version"], capture_output=True, timeout=20.0, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    match = re.search(r"version:?\s*(\S+)", (asked.stdout + asked.stderr).decode("utf-8", "replace"))
-    return match.group(1) if match else ""
 
 
 def measure(*, host: str, address: str, binaries: Binaries, labels: Mapping[str, str]) -> HostFacts:

@@ -274,7 +274,7 @@ class Worker:
             self._around.listening(goal.plan),
             self._life.running.port,
             goal.plan.completion_path,
-            model=goal.plan.daemon_model or goal.plan.service,
+            model=goal.plan.daemon_model or "",
             timeout_s=COMPLETION_TIMEOUT_S,
         )
         now, before = self._around.clock(), self._life.phase

@@ -152,6 +152,23 @@ class Sglang(Desired):
     extra_args: tuple[str, ...] = ()
 
 
+class Ollama(Desired):
+    """A model in a host's Ollama, which decides on everything else by itself."""
+
+    kind: Literal["ollama"] = "ollama"
+
+
+class Omlx(Desired):
+    """A model in a host's oMLX; the settings are the daemon's, so services with other ones have another daemon."""
+
+    kind: Literal["omlx"] = "omlx"
+    turbo_quant_bits: int | None = None
+    paged_ssd_cache_dir: str | None = None
+    hot_cache_max_size: str | None = None
+    paged_ssd_cache_max_size: str | None = None
+    extra_args: tuple[str, ...] = ()
+
+
 class Generic(Desired):
     """Any server: the user's command and arguments, verbatim."""
 
@@ -161,4 +178,4 @@ class Generic(Desired):
     """HTTP path whose 2xx means that the server works on no request; empty where there is none."""
 
 
-EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | PersonaPlex | Generic
+EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | PersonaPlex | Ollama | Omlx | Generic

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from program.desired.engines import EngineSettings, Generic, LlamaCpp, LlamaCppRouter, PersonaPlex, Sglang, Tgi, Vllm
+from program.desired.engines import (
+    EngineSettings,
+    Generic,
+    LlamaCpp,
+    LlamaCppRouter,
+    Ollama,
+    Omlx,
+    PersonaPlex,
+    Sglang,
+    Tgi,
+    Vllm,
+)
 from program.runtimes.base import CompletionRequest, IdleProbe, Probes, ProgressMetrics, Runtime
 from program.runtimes.generic import GenericRuntime
 from program.runtimes.llamacpp import LlamaCppRuntime
 from program.runtimes.llamacpp_router import LlamaCppRouterRuntime
+from program.runtimes.ollama import OllamaRuntime
+from program.runtimes.omlx import OmlxRuntime
 from program.runtimes.personaplex import PersonaPlexRuntime
 from program.runtimes.sglang import SglangRuntime
 from program.runtimes.tgi import TgiRuntime
@@ -35,6 +48,10 @@ def runtime_for(settings: EngineSettings) -> Runtime:
             return TgiRuntime()
         case PersonaPlex():
             return PersonaPlexRuntime()
+        case Ollama():
+            return OllamaRuntime()
+        case Omlx():
+            return OmlxRuntime()
         case Generic():
             return GenericRuntime()
         case _:

@@ -45,7 +45,7 @@ class VllmRuntime:
         return "vllm/vllm-openai:v0.25.1"
 
     def argv(
-        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+        self, desired: DesiredService, *, model_path: str, port: int | str, host: str, draft_path: str = ""
     ) -> list[str]:
         settings = desired.engine
         assert isinstance(settings, Vllm), settings

@@ -11,6 +11,8 @@ from program.desired.engines import (
     Generic,
     LlamaCpp,
     LlamaCppRouter,
+    Ollama,
+    Omlx,
     PersonaPlex,
     RopeScaling,
     SecretKey,
@@ -53,6 +55,10 @@ def engine_settings(
             return _tgi(spec)
         case "personaplex":
             return _personaplex(spec.persona_plex_config or PersonaPlexSpec())
+        case "ollama":
+            return Ollama()
+        case "omlx":
+            return _omlx(spec)
         case "generic":
             return Generic(args=tuple(spec.args), idle_path=idle_path)
 
@@ -138,6 +144,16 @@ def _tgi(spec: ServiceSpec) -> Tgi:
         max_total_tokens=config.max_total_tokens,
         dtype=config.dtype,
         hf_token=secret_key(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
+        extra_args=tuple(spec.extra_args),
+    )
+
+
+def _omlx(spec: ServiceSpec) -> Omlx:
+    return Omlx(
+        turbo_quant_bits=spec.turbo_quant_bits,
+        paged_ssd_cache_dir=spec.paged_ssd_cache_dir,
+        hot_cache_max_size=spec.hot_cache_max_size,
+        paged_ssd_cache_max_size=spec.paged_ssd_cache_max_size,
         extra_args=tuple(spec.extra_args),
     )
 

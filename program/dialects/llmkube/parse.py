@@ -33,8 +33,10 @@ from program.dialects.reading import read, without_nulls
 from program.runtimes import runtime_for
 
 DIALECT = "llmkube"
-HOST_RUNTIMES = ("llamacpp", "generic")
+HOST_RUNTIMES = ("llamacpp", "vllm", "ollama", "omlx", "generic")
 """Runtimes that an agent can run as a process."""
+HOST_ONLY_RUNTIMES = ("ollama", "omlx")
+"""Runtimes that no pod has: daemons of a machine's own."""
 
 
 def parse_service(
@@ -59,6 +61,12 @@ def parse_service(
     on_host = hosting.pinned or bool(hosting.selector) or model.accelerator == "metal"
     if on_host:
         _check_host(spec, model, hosting)
+    elif spec.runtime in HOST_ONLY_RUNTIMES:
+        raise SpecInvalid(
+            field="spec.runtime",
+            why=f"{spec.runtime} runs on hosts only: name one by the annotation {ANNOTATION_HOST}, or some by "
+            f"{ANNOTATION_HOST_SELECTOR}, or give Model `{model.name}` the accelerator metal",
+        )
     elif spec.runtime in ("generic", "personaplex") and not spec.image:
         raise SpecInvalid(field="spec.image", why=f"runtime {spec.runtime} has no image of its own; name one")
     gpu = gpu_of(spec.resources, model)
@@ -177,15 +185,26 @@ def _check_host(spec: ServiceSpec, model: DesiredModel, hosting: HostPlacement) 
         )
     if spec.runtime == "generic" and not spec.command:
         raise SpecInvalid(field="spec.command", why="runtime generic needs a command on a host, which has no image")
-    if spec.runtime == "llamacpp" and model.format is ModelFormat.MLX:
+    if spec.runtime in ("llamacpp", "ollama") and model.format is ModelFormat.MLX:
+        engine = "llama-server" if spec.runtime == "llamacpp" else "Ollama"
+        why = f"Model `{model.name}` has format mlx, which {engine} cannot read; use runtime omlx"
+        raise SpecInvalid(field="spec.modelRef", why=why)
+    if spec.runtime == "omlx" and not _is_directory(model):
         raise SpecInvalid(
-            field="spec.modelRef", why=f"Model `{model.name}` has format mlx, which llama-server cannot read"
+            field="spec.modelRef",
+            why=f"oMLX serves a directory of MLX weights: give Model `{model.name}` format mlx and as its source a "
+            "repository or a directory of the host",
         )
     if model.source.kind is SourceKind.CLAIM:
         raise SpecInvalid(
             field="spec.modelRef",
             why=f"Model `{model.name}` is on a PersistentVolumeClaim, which the host of the {cause} cannot mount",
         )
+
+
+def _is_directory(model: DesiredModel) -> bool:
+    kind = model.source.kind
+    return model.format is ModelFormat.MLX and (kind in (SourceKind.FILE, SourceKind.REPOSITORY) or bool(model.files))
 
 
 def _endpoint(spec: ServiceSpec) -> Endpoint:

@@ -37,15 +37,18 @@ _RUNTIMES_OF = {
         _LLAMACPP,
     ),
     "parallel_slots": frozenset({"llamacpp", "vllm"}),
-    "extra_args": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi"}),
+    "extra_args": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi", "omlx"}),
     "bind_address": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi"}),
+    **dict.fromkeys(
+        ("hot_cache_max_size", "paged_ssd_cache_dir", "paged_ssd_cache_max_size", "turbo_quant_bits"),
+        frozenset({"omlx"}),
+    ),
     "args": frozenset({"generic"}),
     "vllm_config": frozenset({"vllm"}),
     "sglang_config": frozenset({"sglang"}),
     "tgi_config": frozenset({"tgi"}),
     "persona_plex_config": frozenset({"personaplex"}),
 }
-_OMLX = ("hot_cache_max_size", "paged_ssd_cache_dir", "paged_ssd_cache_max_size", "turbo_quant_bits")
 _CHAT_ONLY = ("tgi", "personaplex", "llamacpp-router")
 
 
@@ -56,11 +59,10 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         asked = value is not None and value is not False and value not in ([], "")
         if asked and spec.runtime not in runtimes:
             yield _problem(wire_name(field), f"has no effect with runtime {spec.runtime}")
-    for field in _OMLX:
-        if getattr(spec, field):
-            yield _problem(wire_name(field), "is for oMLX, which is none of the runtimes")
     if desired.mode != "chat" and spec.runtime in _CHAT_ONLY:
         yield _problem("spec.mode", f"has no effect with runtime {spec.runtime}")
+    if desired.mode == "rerank" and spec.runtime == "ollama":
+        yield _problem("spec.mode", "Ollama ranks nothing; it answers chats and embeddings")
     if spec.runtime == "llamacpp" and spec.reasoning_budget_message and spec.reasoning_budget is None:
         yield _problem("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
     if spec.runtime == "vllm":

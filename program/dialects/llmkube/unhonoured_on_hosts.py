@@ -9,6 +9,7 @@ from program.desired.facts import Problem
 from program.desired.service import DesiredService
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.llmkube.unhonoured_by_runtime import wire_name
+from program.runtimes.ollama import ollama_name, pulls_by_name
 
 _POD_ONLY = (
     "affinity",
@@ -82,6 +83,7 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     if spec.flash_attention and spec.runtime == "llamacpp" and desired.model.accelerator == "cpu":
         yield _problem("spec.flashAttention", "has no effect without a GPU")
     yield from _of_files(desired)
+    yield from _of_engine(spec, desired)
     for name in _POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield _problem(f"metadata.annotations[{name}]", _WHY)
@@ -95,6 +97,18 @@ def _of_files(desired: DesiredService) -> Iterator[Problem]:
                 f"Model/{model.name} spec.sourceSecretRef",
                 "does not reach a host, which fetches with credentials of its own (`herdsman agent run --credentials`)",
             )
+
+
+def _of_engine(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
+    model = desired.model
+    if spec.runtime == "vllm" and spec.vllm_config and spec.vllm_config.hf_token_secret_ref:
+        why = "does not reach a host; give the agent HF_TOKEN in its own environment"
+        yield _problem("spec.vllmConfig.hfTokenSecretRef", why)
+    if spec.runtime == "ollama" and pulls_by_name(model):
+        why = f"Ollama pulls `{ollama_name(model)}` from its own library, whatever lies at this source"
+        yield _problem(f"Model/{model.name} spec.source", why)
+    if spec.runtime == "ollama" and model.sha256:
+        yield _problem(f"Model/{model.name} spec.sha256", "is not checked: Ollama verifies what it pulls by itself")
 
 
 def _problem(field: str, message: str) -> Problem:

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from agent.contract import IdleQuestion
 from components.host_files import host_files
 from components.host_plan import process_plan
 from components.render import RenderOptions, render
-from program.desired.engines import LlamaCpp, Sglang, SpeculativeDecoding
+from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, Sglang, SpeculativeDecoding, Vllm
 from program.desired.errors import SpecInvalid
-from program.desired.model import ModelFormat, ModelSource, SourceKind
+from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
 from program.desired.service import HostPlacement
+from program.dialects.llmkube.source import parse_source
+from program.runtimes.ollama import ollama_name
 from tests.support.builders import claim_model, http_model, repository_model, service
 
 
@@ -128,3 +131,65 @@ def test_a_stopped_service_has_no_process(fields: dict[str, Any]) -> None:
 def test_other_engines_are_refused() -> None:
     with pytest.raises(SpecInvalid, match="sglang"):
         plan(engine=Sglang())
+
+
+# --- engines other than llama.cpp -------------------------------------------------------------------------------------
+
+
+def test_vllm_listens_where_the_host_says_and_fetches_a_repository_itself() -> None:
+    made = plan(engine=Vllm(max_model_len=4096), model=repository_model("v2"), bind_address="::")
+    assert made.argv[:3] == ("vllm", "serve", "org/repo")
+    assert made.argv[3:7] == ("--port", "{port}", "--host", "{host}")
+    assert made.argv[7:] == ("--revision", "v2", "--max-model-len", "4096")
+    assert (made.runtime, made.file, made.health_path, made.daemon_model) == ("vllm", None, "/health", None)
+    assert made.completion_path == "/v1/chat/completions"
+
+
+def test_a_model_of_ollama_is_pulled_by_ollama() -> None:
+    made = plan(engine=Ollama())
+    assert made.argv == ("ollama", "serve")
+    assert (made.runtime, made.file, made.files) == ("ollama", None, None)
+    assert (made.daemon_model, made.health_path) == (http_model().name, "/api/version")
+
+
+def of(source: str, **fields: Any) -> DesiredModel:
+    return DesiredModel(name="chat.v1", source=parse_source(source), **fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (of("library/llama3.2"), "llama3.2"),
+        (of("hf://library/llama3.2@3b"), "llama3.2:3b"),
+        (of("hf://org/repo-GGUF"), "hf.co/org/repo-GGUF"),
+        (of("org/repo-GGUF", quantization="Q4_K_M"), "hf.co/org/repo-GGUF:Q4_K_M"),
+        (of("hf://org/repo", files=("q4/m.gguf",)), "hf.co/org/repo:m.gguf"),
+        (of("https://huggingface.co/org/repo/resolve/main/m-Q8_0.gguf"), "hf.co/org/repo:m-Q8_0.gguf"),
+        (of("https://example.com/m.gguf"), "chat.v1"),
+    ],
+)
+def test_ollama_is_asked_for_a_model_by_a_name_that_it_knows(model: DesiredModel, name: str) -> None:
+    assert ollama_name(model) == name
+
+
+def test_a_model_of_omlx_is_a_directory_and_the_knobs_are_the_daemons() -> None:
+    knobs = Omlx(turbo_quant_bits=3, paged_ssd_cache_dir="/c", hot_cache_max_size="8GB", paged_ssd_cache_max_size="9GB")
+    made = plan(engine=knobs, model=of("/models/Qwen-4bit", format=ModelFormat.MLX))
+    assert made.argv[:8] == ("omlx", "serve", "--model-dir", "{models}", "--port", "{port}", "--host", "{host}")
+    assert " ".join(made.argv[8:]) == (
+        "--kv-cache-quant 3 --paged-ssd-cache-dir /c --hot-cache-max-size 8GB --paged-ssd-cache-max-size 9GB"
+    )
+    assert (made.daemon_model, made.file.source) == ("Qwen-4bit", "/models/Qwen-4bit")
+    hub = plan(engine=Omlx(), model=of("hf://mlx-community/Qwen-4bit", format=ModelFormat.MLX))
+    assert (hub.daemon_model, hub.file.directory, len(hub.argv)) == ("Qwen-4bit", True, 8)
+
+
+def test_a_command_that_tells_whether_it_is_idle_is_asked() -> None:
+    engine = Generic(args=("--port", "{port}"), idle_path="/idle")
+    assert plan(engine=engine, command=("serve",)).idle == IdleQuestion(path="/idle", kind="status")
+    assert plan(engine=Generic(), command=("serve",)).idle is None
+
+
+def test_what_is_not_asked_for_is_not_written() -> None:
+    (process,) = render(service(host_placement=HostPlacement(host="box")), RenderOptions()).objects
+    assert not {"idle", "daemonModel", "metricsPath", "drainTimeoutS"} & set(process.manifest["spec"])

@@ -372,7 +372,7 @@ def test_a_generic_process_is_the_users_command() -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"engine": Vllm()}, "spec.runtime"),
+        ({"engine": Sglang()}, "spec.runtime"),
         ({"engine": Generic()}, "spec.command"),
         ({"model": claim_model()}, "spec.modelRef"),
     ],

@@ -390,14 +390,39 @@ def test_names_that_only_need_care_are_taken(name: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "of", "field"),
     [
-        ({"runtime": "vllm"}, model(), "spec.runtime"),
+        ({"runtime": "tgi"}, model(), "spec.runtime"),
+        ({"runtime": "sglang"}, model(), "spec.runtime"),
         ({"runtime": "generic"}, model(), "spec.command"),
+        ({"runtime": "omlx"}, model(), "spec.modelRef"),
+        ({"runtime": "omlx"}, model(format=ModelFormat.MLX), "spec.modelRef"),
+        ({"runtime": "ollama"}, model(format=ModelFormat.MLX), "spec.modelRef"),
         ({}, model(format=ModelFormat.MLX), "spec.modelRef"),
         ({}, model(source="pvc://weights/x.gguf"), "spec.modelRef"),
     ],
 )
 def test_what_no_host_can_run_is_told(spec: Json, of: DesiredModel, field: str) -> None:
     assert refused(service(annotations={"herdsman.dev/host": "box"}, **spec), of).field == field
+
+
+@pytest.mark.parametrize(
+    ("runtime", "of"),
+    [
+        ("vllm", model(source="hf://org/repo")),
+        ("ollama", model()),
+        ("omlx", model(source="/Users/me/models/Qwen-4bit", format=ModelFormat.MLX)),
+        ("omlx", model(source="hf://org/repo", format=ModelFormat.MLX)),
+    ],
+)
+def test_what_runs_on_hosts_is_taken_there(runtime: str, of: DesiredModel) -> None:
+    assert parse(service(annotations={"herdsman.dev/host": "box"}, runtime=runtime), of).engine.kind == runtime
+
+
+@pytest.mark.parametrize("runtime", ["ollama", "omlx"])
+def test_a_daemon_of_a_host_is_refused_in_pods_with_what_to_do(runtime: str) -> None:
+    error = refused(service(runtime=runtime))
+    assert error.field == "spec.runtime"
+    for way in ("herdsman.dev/host", "herdsman.dev/host-selector", "accelerator metal"):
+        assert way in str(error)
 
 
 def test_an_error_about_the_environment_does_not_show_its_value() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from program.desired.model import DesiredModel, ModelGpu
+from program.desired.model import DesiredModel, ModelFormat, ModelGpu
 from program.dialects.llmkube.parse import parse_service, unhonoured
 from program.dialects.llmkube.source import parse_source
 
@@ -277,6 +277,30 @@ def test_what_the_model_asks_for(values: Json, spec: Json, expected: list[str]) 
 )
 def test_on_a_host(spec: Json, expected: list[str]) -> None:
     assert fields(model(memory_fraction=0.5), HOST, **spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "spec", "expected"),
+    [
+        ("hf://org/repo", {"runtime": "vllm", "vllmConfig": {"maxModelLen": 4096}}, []),
+        (
+            "hf://org/repo",
+            {"runtime": "vllm", "vllmConfig": {"hfTokenSecretRef": {"name": "hub", "key": "token"}}},
+            ["spec.vllmConfig.hfTokenSecretRef"],
+        ),
+        ("hf://org/repo", {"runtime": "ollama"}, []),
+        ("hf://org/repo", {"runtime": "ollama", "contextSize": 4096}, ["spec.contextSize"]),
+        ("hf://org/repo", {"runtime": "ollama", "mode": "rerank"}, ["spec.mode"]),
+        ("https://example.com/m.gguf", {"runtime": "ollama"}, ["Model/base spec.source"]),
+    ],
+)
+def test_other_engines_on_a_host(source: str, spec: Json, expected: list[str]) -> None:
+    assert fields(model(source), HOST, **spec) == expected
+
+
+def test_the_knobs_of_omlx_are_for_omlx() -> None:
+    knobs: Json = {"turboQuantBits": 3, "pagedSSDCacheDir": "/d", "extraArgs": ["--x"], "runtime": "omlx"}
+    assert fields(model("/models/Qwen-4bit", format=ModelFormat.MLX), HOST, **knobs) == []
 
 
 def test_a_host_fetches_with_credentials_of_its_own() -> None:

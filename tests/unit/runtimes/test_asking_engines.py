@@ -11,6 +11,8 @@ from program.desired.engines import (
     Generic,
     LlamaCpp,
     LlamaCppRouter,
+    Ollama,
+    Omlx,
     PersonaPlex,
     SecretKey,
     Sglang,
@@ -22,7 +24,7 @@ from program.runtimes import CompletionRequest, IdleProbe, runtime_for
 from tests.support.builders import service
 
 KEY = SecretKey(name="keys", key="api-key")
-EVERY = (LlamaCpp(), LlamaCppRouter(), Vllm(), Sglang(), Tgi(), PersonaPlex(), Generic())
+EVERY = (LlamaCpp(), LlamaCppRouter(), Vllm(), Sglang(), Tgi(), PersonaPlex(), Ollama(), Omlx(), Generic())
 
 
 def completion(engine: EngineSettings, **fields: Any) -> CompletionRequest | None:
@@ -65,6 +67,17 @@ def test_arguments_and_the_path_tell_the_mode_too(engine: EngineSettings, fields
     request = completion(engine, **fields)
     assert request is not None
     assert request.path == path
+
+
+@pytest.mark.parametrize("engine", [Ollama(), Omlx()])
+def test_a_shared_daemon_is_told_which_model(engine: EngineSettings) -> None:
+    asked = completion(engine)
+    assert asked is not None
+    assert asked.body["model"]
+
+
+def test_ollama_ranks_nothing() -> None:
+    assert completion(Ollama(), mode="rerank") is None
 
 
 @pytest.mark.parametrize("engine", [LlamaCppRouter(), PersonaPlex(), Generic()])

@@ -1,0 +1,106 @@
+"""Ollama: one daemon on a host, into which each service has its model loaded. Called through `runtime_for`.
+
+Runs on hosts only. Ollama keeps models in a store of its own and knows them by names of its own.
+"""
+
+# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from program.desired.base import JsonObject
+from program.desired.model import DesiredModel, SourceKind
+from program.desired.service import DesiredService
+from program.runtimes.base import (
+    CompletionRequest,
+    IdleProbe,
+    Probes,
+    ProgressMetrics,
+    http_probes,
+    served_mode,
+    small_completion,
+)
+
+HEALTH_PATH = "/api/version"
+"""Ollama has no /health."""
+LIBRARY = "library"
+"""The organisation that stands for Ollama's own library, as it does in Ollama's registry."""
+_HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+
+
+class OllamaRuntime:
+    """`ollama serve` on a host."""
+
+    name = "ollama"
+    container_name = "ollama"
+    default_port = 11434
+    command: tuple[str, ...] = ("ollama", "serve")
+    needs_model_init = False
+    takes_port = False
+    serves_metrics = False
+    default_hpa_metric = ""
+    service_links = True
+    api_key_env = ""
+
+    def default_image(self, desired: DesiredService) -> str | None:
+        return None
+
+    def argv(
+        self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
+    ) -> list[str]:
+        return []
+
+    def env(self, desired: DesiredService) -> list[JsonObject]:
+        return []
+
+    def probes(self, port: int) -> Probes:
+        return http_probes(HEALTH_PATH, port)
+
+    def completion(self, desired: DesiredService) -> CompletionRequest | None:
+        mode = served_mode(desired)
+        if mode == "rerank":
+            return None  # Ollama ranks nothing
+        request = small_completion(mode)
+        return request.model_copy(update={"body": {"model": ollama_name(desired.model), **request.body}})
+
+    def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
+        return None
+
+    def progress(self, desired: DesiredService) -> ProgressMetrics | None:
+        return None
+
+
+def ollama_name(model: DesiredModel) -> str:
+    """Name the model as Ollama knows it, so that it can be pulled.
+
+    `library/NAME` and `hf://library/NAME@TAG` are Ollama's own; another repository is Hugging Face's, its tag the
+    Model's quantization; one file of a repository is named by that file. Everything else goes by the Model's own name,
+    as it does with LLMKube.
+    """
+    source = model.source
+    if source.kind is SourceKind.REPOSITORY:
+        organisation, _, name = source.repository.partition("/")
+        if organisation == LIBRARY:
+            return f"{name}:{source.revision}" if source.revision else name
+        file = model.files[0].rpartition("/")[2] if len(model.files) == 1 else ""
+        return f"hf.co/{source.repository}" + (f":{tag}" if (tag := file or model.quantization) else "")
+    return _hub_file(source.download_address) or model.name
+
+
+def pulls_by_name(model: DesiredModel) -> bool:
+    """Tell whether Ollama is asked for the Model's bare name, whatever its source says."""
+    return model.source.kind is not SourceKind.REPOSITORY and not _hub_file(model.source.download_address)
+
+
+def _hub_file(url: str) -> str:
+    """Name a file of Hugging Face; empty for any other address."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return ""
+    path = unquote(parts.path).strip("/").split("/")
+    if host not in _HUB_HOSTS or len(path) < 5 or path[2] not in ("resolve", "blob"):
+        return ""
+    return f"hf.co/{path[0]}/{path[1]}:{path[-1]}"
