@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import downloads, gpu_queue, host_start, scale, scenarios
+from benchmarks import agent, downloads, gpu_queue, host_start, hosts_lost, scale, scenarios
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -40,10 +40,12 @@ LIMITS = {
 def main() -> int:
     """Measure, print, and return 1 when a limit is missed."""
     others = {
+        "agent": agent.main,
         "downloads": downloads.main,
         "gpu-queue": gpu_queue.main,
         "scale": scale.main,
         "hosts-start": host_start.main,
+        "hosts-lost": hosts_lost.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):
         return other(sys.argv[2:])

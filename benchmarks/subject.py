@@ -96,6 +96,13 @@ class Subject:
                 self._process.wait()
         return self._usage
 
+    @property
+    def pid(self) -> int:
+        """Its main process."""
+        self._check_alive()
+        assert self._process is not None
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """CPU seconds so far of the process and of its children, ended ones included."""
         self._check_alive()

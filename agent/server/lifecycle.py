@@ -18,6 +18,8 @@ class Policy:
     """How patient the supervisor is."""
 
     probe_interval_s: float = 5.0
+    stable_probe_interval_s: float = 10.0
+    """Between health checks of a process that was ready for `stable_s`; its exit is seen at once in any case."""
     starting_probe_interval_s: float = 0.2
     failing_probe_interval_s: float = 1.0
     """After a failed health check the next one comes sooner."""
@@ -322,6 +324,7 @@ def proved(life: Life, *, failure: str | None, now: float, policy: Policy) -> Li
 def _ready(life: Life, *, now: float, policy: Policy) -> Life:
     steady = life.phase is ProcessPhase.READY and life.ready_since is not None
     since = life.ready_since if steady and life.ready_since is not None else now
+    stable = now - since >= policy.stable_s
     return replace(
         life,
         phase=ProcessPhase.READY,
@@ -329,8 +332,8 @@ def _ready(life: Life, *, now: float, policy: Policy) -> Life:
         message="",
         probe_failures=0,
         ready_since=since,
-        crashes=0 if now - since >= policy.stable_s else life.crashes,
-        wait_until=now + policy.probe_interval_s,
+        crashes=0 if stable else life.crashes,
+        wait_until=now + (policy.stable_probe_interval_s if stable else policy.probe_interval_s),
     )
 
 

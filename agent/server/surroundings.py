@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
+from agent.server.exits import ExitWatch
 from agent.server.flags import Vocabulary
 from agent.server.holds import Holds
 from agent.server.lifecycle import Goal, Hold, Policy
@@ -35,6 +36,7 @@ class Surroundings:
     find_binary: Callable[[str], str | None]
     on_report: Callable[[str, Goal, ProcessReport], None]
     """Called in the worker's thread at every change of a report; must not block."""
+    exits: ExitWatch = field(default_factory=ExitWatch)
     holds: Holds = field(default_factory=Holds)
     """Who must not run now, and why."""
     admit: Callable[[str, Goal, Mapping[str, str]], Hold | None] = lambda _key, _goal, _paths: None

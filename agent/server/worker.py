@@ -24,7 +24,7 @@ from agent.server.surroundings import Surroundings
 from agent.server.unit import Unit
 
 EXIT_POLL_S = 1.0
-"""How long the exit of a process that serves may go unseen."""
+"""How long the exit of a process that serves may go unseen, where the kernel does not tell of it."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
 LASTING_BACKOFF_S = 30.0
@@ -193,7 +193,7 @@ class Worker:
 
     def _wait(self, until: float | None) -> None:
         timeout = None if until is None else max(0.0, until - self._around.clock())
-        if self._life.running is not None:
+        if self._life.running is not None and not self._around.exits.follows(self.key, self._unit, self._wake.set):
             timeout = EXIT_POLL_S if timeout is None else min(timeout, EXIT_POLL_S)
         self._wake.wait(timeout)
         self._wake.clear()

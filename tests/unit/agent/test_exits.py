@@ -1,0 +1,79 @@
+"""The end of a process is told at once, of exactly the process that was meant, and costs nothing while it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from agent.server.exits import ExitWatch
+from agent.server.process import Handle, start_mark
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen(["sleep", "60"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def handle(child: subprocess.Popen[bytes]) -> Handle:
+    return Handle(child.pid, start_mark(child.pid) or "")
+
+
+def test_the_end_is_told_once_and_before_anybody_reaped_it(child: subprocess.Popen[bytes]) -> None:
+    watch, ended = ExitWatch(), threading.Event()
+    calls = []
+
+    def told() -> None:
+        calls.append(time.monotonic())
+        ended.set()
+
+    for _ in range(3):
+        assert watch.follows("ns/a", handle(child), told)
+    assert not ended.wait(0.1)
+    killed = time.monotonic()
+    child.kill()
+    assert ended.wait(5)
+    assert calls[0] - killed < 0.5
+    time.sleep(0.1)
+    assert len(calls) == 1
+    # A zombie is nobody to follow: the worker looks and buries it.
+    assert not watch.follows("ns/a", handle(child), told)
+
+
+def test_another_process_of_the_same_pid_is_not_meant(child: subprocess.Popen[bytes]) -> None:
+    watch = ExitWatch()
+    assert not watch.follows("ns/a", Handle(child.pid, "another"), lambda: None)
+    assert not watch.follows("ns/a", None, lambda: None)
+
+
+def test_a_key_moves_on_to_its_next_process_and_leaves_no_descriptor_behind(child: subprocess.Popen[bytes]) -> None:
+    watch, first, second = ExitWatch(), threading.Event(), threading.Event()
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        assert watch.follows("ns/a", handle(child), first.set)
+        assert watch.follows("ns/a", handle(other), second.set)
+        child.kill()
+        assert not first.wait(0.2)
+        other.kill()
+        assert second.wait(5)
+    finally:
+        other.kill()
+        other.wait()
+    assert (len(os.listdir("/proc/self/fd")) if before else 0) == before
+    watch.forget("ns/a")
+
+
+def test_what_is_forgotten_is_not_told(child: subprocess.Popen[bytes]) -> None:
+    watch, ended = ExitWatch(), threading.Event()
+    assert watch.follows("ns/a", handle(child), ended.set)
+    watch.forget("ns/a")
+    child.kill()
+    assert not ended.wait(0.2)
