@@ -15,9 +15,9 @@ from typing import Literal
 
 import structlog
 
-from agent.contract import FilePlan, HostFacts, ProcessReport
+from agent.contract import Accelerator, FilePlan, HostFacts, ProcessReport
 from agent.proxy.collector import ProxyCollector
-from agent.server import host_facts
+from agent.server import accelerators, host_facts
 from agent.server.api_listeners import ApiListeners, ApiSettings
 from agent.server.download import download
 from agent.server.errors import FileError
@@ -100,6 +100,7 @@ class Agent:
         self._watch: PlanWatch | None = None
         self._lease: HostLease | None = None
         self._host: HostObject | None = None
+        self._accelerators: tuple[Accelerator, ...] | None = None
         self.wishes = HostWishes()
         """What the Host object says; kept current."""
         self._http: ApiListeners | None = None
@@ -257,13 +258,18 @@ class Agent:
         )
         return measured.model_copy(
             update={
-                "accelerators": self.memory.accelerators,
+                "accelerators": accelerators.merged(self.memory.accelerators, self._detected()),
                 "memory_budget_bytes": self.memory.budget.bytes,
                 "memory_pressure": self.memory.pressure,
                 "endpoint": self.endpoint,
                 "tls_fingerprint": self._http.fingerprint if self._http else "",
             }
         )
+
+    def _detected(self) -> tuple[Accelerator, ...]:
+        if self._accelerators is None:
+            self._accelerators = accelerators.detect()
+        return self._accelerators
 
     def request_stop(self) -> None:
         """Make `wait` return; safe in a signal handler."""

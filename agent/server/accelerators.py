@@ -1,0 +1,127 @@
+"""What computes on this host beside its processors, in the words of the vendors' own tools.
+
+Called once by `agent.server.main`. What llama-server itself says of its devices (`agent.server.memory.devices`) goes
+first, because it is what llama-server can use; this adds what other engines can, and what is there before llama-server
+is installed. A tool that is missing, fails or hangs says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from agent.contract import Accelerator
+
+MIB = 1 << 20
+ASK_TIMEOUT_S = 20.0
+"""The first use of a GPU's driver may take seconds."""
+_DIRECTORIES = ("/opt/rocm/bin", "/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin")
+"""Looked in although launchd and systemd leave some of them out of PATH."""
+
+
+def detect() -> tuple[Accelerator, ...]:
+    """Ask what is here; takes up to some seconds."""
+    if platform.system() == "Darwin":
+        return _metal() if platform.machine() == "arm64" else ()
+    found = (*_nvidia(), *_rocm())
+    # Vulkan drives the same devices; it counts where nothing better does.
+    return found or _vulkan()
+
+
+def merged(told: Iterable[Accelerator], detected: Iterable[Accelerator]) -> tuple[Accelerator, ...]:
+    """Add to what an engine told of its devices the kinds that it does not know."""
+    first = tuple(told)
+    known = {each.type for each in first}
+    return (*first, *(each for each in detected if each.type not in known))
+
+
+def _metal() -> tuple[Accelerator, ...]:
+    name = _ask("sysctl", "-n", "machdep.cpu.brand_string").strip()
+    # 0, and no such key before macOS 14: the system's own limit, which only Metal can tell.
+    limit = _ask("sysctl", "-n", "iogpu.wired_limit_mb").strip()
+    memory = int(limit) * MIB if limit.isdecimal() and int(limit) > 0 else None
+    return (Accelerator(type="metal", name=name or "Apple GPU", memory_bytes=memory),)
+
+
+def _nvidia() -> tuple[Accelerator, ...]:
+    text = _ask("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    return tuple(Accelerator(type="cuda", **group) for group in _grouped(parse_nvidia(text)))
+
+
+def parse_nvidia(text: str) -> list[tuple[str, int | None]]:
+    """Read name and bytes of each GPU from nvidia-smi's CSV. Unified memory is told as `[N/A]`."""
+    found = []
+    for line in text.splitlines():
+        name, comma, amount = line.rpartition(",")
+        if comma and name.strip() and "fail" not in line.lower():
+            amount = amount.strip()
+            found.append((name.strip(), int(amount) * MIB if amount.isdecimal() else None))
+    return found
+
+
+def _rocm() -> tuple[Accelerator, ...]:
+    text = _ask("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    return tuple(Accelerator(type="rocm", **group) for group in _grouped(parse_rocm(text)))
+
+
+def parse_rocm(text: str) -> list[tuple[str, int | None]]:
+    """Read name and bytes of each GPU from rocm-smi's JSON: an object of cards, with warnings before it at times."""
+    start = text.find("{")
+    try:
+        cards = json.loads(text[start:]) if start >= 0 else {}
+    except ValueError:
+        return []
+    found = []
+    for key in sorted(cards):
+        card = cards[key]
+        if not key.startswith("card") or not isinstance(card, dict):
+            continue
+        fields = {str(name).lower(): str(value) for name, value in card.items()}
+        name = fields.get("card series") or fields.get("card model") or "AMD GPU"
+        amount = fields.get("vram total memory (b)", "")
+        found.append((name, int(amount) if amount.isdecimal() else None))
+    return found
+
+
+def _vulkan() -> tuple[Accelerator, ...]:
+    text = _ask("vulkaninfo", "--summary")
+    return tuple(Accelerator(type="vulkan", **group) for group in _grouped(parse_vulkan(text)))
+
+
+def parse_vulkan(text: str) -> list[tuple[str, int | None]]:
+    """Read the name of each GPU from vulkaninfo's summary; the software renderer is none."""
+    found: list[tuple[str, int | None]] = []
+    for part in re.split(r"^GPU\d+:", text, flags=re.MULTILINE)[1:]:
+        kind = re.search(r"deviceType\s*=\s*(\S+)", part)
+        name = re.search(r"deviceName\s*=\s*(.+)", part)
+        if kind and name and kind[1] in ("PHYSICAL_DEVICE_TYPE_DISCRETE_GPU", "PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU"):
+            found.append((name[1].strip(), None))
+    return found
+
+
+def _grouped(devices: list[tuple[str, int | None]]) -> list[dict[str, Any]]:
+    """Add devices of one name together."""
+    groups = []
+    for name, count in Counter(name for name, _ in devices).items():
+        amounts = [amount for each, amount in devices if each == name]
+        known = [amount for amount in amounts if amount is not None]
+        groups.append({"name": name, "count": count, "memory_bytes": sum(known) if len(known) == count else None})
+    return groups
+
+
+def _ask(program: str, *arguments: str) -> str:
+    path = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_DIRECTORIES]))
+    if path is None:
+        return ""
+    try:
+        asked = subprocess.run([path, *arguments], capture_output=True, timeout=ASK_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.decode("utf-8", "replace") if asked.returncode == 0 else ""
