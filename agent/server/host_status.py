@@ -64,7 +64,8 @@ def host_status(
         _condition(before.get(kind) or {}, kind, *told, generation=wishes.generation, now=now)
         for kind, *told in (_ready(running), _pressure(facts), _schedulable(wishes))
     ]
-    return _without_none(status)
+    told: Json = _without_none(status)
+    return told
 
 
 def _process(key: str, report: ProcessReport, usage: ProcessUsage | None) -> Json:
