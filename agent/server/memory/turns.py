@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.lifecycle import Hold
 from agent.server.memory.need import Need
 from agent.server.memory.residency import Decision, Member, Rules, decide
@@ -20,7 +20,6 @@ SOURCE = "turns"
 """In whose name processes are held."""
 WANTED_S = 300.0
 """A request that nobody spoke of for so long has given up, where the plan does not say how long one waits."""
-_NOT_YET = frozenset({ProcessPhase.DOWNLOADING, ProcessPhase.BACKING_OFF})
 _GONE = frozenset({ProcessPhase.FAILED, ProcessPhase.STOPPED})
 
 
@@ -67,6 +66,8 @@ class Turns:
     _demand: dict[str, _Demand] = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
     """Who gets no admission, and the message for it."""
+    _fetched: dict[str, tuple[FilePlan | None, dict[str, FilePlan] | None]] = field(default_factory=dict)
+    """The files of those that were ready to start once: fetching them again takes no time."""
     _demand_lock: threading.Lock = field(default_factory=threading.Lock)
     _look_lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -152,7 +153,16 @@ class Turns:
         with self._demand_lock:
             demand = self._demand.get(key, _Demand())
             wanted_since, used_at = demand.wanted_since, demand.used_at
-        ready = key == asking or (standing.phase not in _NOT_YET and not standing.held_by_others)
+        files = plan.file, plan.files
+        if key == asking or standing.inside_since is not None:
+            self._fetched[key] = files
+        elif self._fetched.get(key) != files:
+            self._fetched.pop(key, None)
+        ready = key == asking or (
+            not standing.held_by_others
+            and standing.phase is not ProcessPhase.BACKING_OFF
+            and (standing.phase is not ProcessPhase.DOWNLOADING or key in self._fetched)
+        )
         return Member(
             key=key,
             residency=plan.residency,
@@ -171,6 +181,8 @@ class Turns:
     def _forget(self, standings: Mapping[str, Standing], now: float) -> None:
         """Strike off demand that was met, that gave up, or whose process is gone."""
         with self._demand_lock:
+            for key in [key for key in self._fetched if key not in standings]:
+                del self._fetched[key]
             for key, demand in list(self._demand.items()):
                 standing = standings.get(key)
                 if standing is None:

@@ -1,0 +1,172 @@
+"""A host's memory with a real agent and real llama-servers: admission, pressure, groups that take turns.
+
+Covered: two that do not fit together, unknown sizes, an agent that takes over what runs; injected pressure evicts the
+right one, which comes back; a request swaps models, and the preferred one returns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from agent.client.http import HttpHost
+from agent.contract import ProcessPlan, ProcessReport
+from tests.support.agents import AgentProcess, agent, command_plan, llama_plan, until
+from tests.support.controlplane import eventually
+
+MIB = 1 << 20
+CONTEXT = ("-c", "65536", "-np", "1")
+"""Some 40 MiB of cache for the tiny model, all of it touched."""
+
+
+def host(tmp_path: Path, tiny_model: Path, *arguments: str) -> AbstractContextManager[AgentProcess]:
+    return agent(
+        tmp_path / "store",
+        *("--plan-source", "http", "--address", "127.0.0.1", "--allowed-host-path-roots", str(tiny_model.parent)),
+        *arguments,
+    )
+
+
+def plan(model: Path, **changes: object) -> ProcessPlan:
+    return llama_plan(model, extra=CONTEXT, **changes)
+
+
+def reason(client: HttpHost, key: str, wanted: str, *, timeout_s: float = 20) -> ProcessReport:
+    """Wait until a process says this reason."""
+    seen: list[ProcessReport] = []
+
+    def look() -> ProcessReport | None:
+        seen[:] = [client.get(key).report]
+        return seen[0] if seen[0].reason == wanted else None
+
+    try:
+        return eventually(look, what=f"{key} to say {wanted}", timeout_s=timeout_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the last report: {seen}") from None
+
+
+def metric(made: AgentProcess, name: str) -> float:
+    with urllib.request.urlopen(f"{made.url}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(name)).rpartition(" ")[2])
+
+
+def test_what_does_not_fit_waits_its_turn_and_what_is_unknown_is_not_started(
+    tmp_path: Path, llama_server: Path, tiny_model: Path
+) -> None:
+    with host(tmp_path, tiny_model, "--memory-budget", "130Mi") as made:
+        client = made.start()
+        client.put("prod/first", plan(tiny_model))
+        first = until(client, "prod/first", "Ready")
+        assert first.memory_bytes is not None
+        assert 30 * MIB < first.memory_bytes < 130 * MIB
+        client.put("prod/second", plan(tiny_model))
+        client.put("prod/urgent", plan(tiny_model, priority=1_000_000))
+        client.put("prod/huge", llama_plan(tiny_model, extra=("-c", "1000000")))
+        client.put("prod/unknown", command_plan(sys.executable, "-m", "http.server", memory_bytes=None))
+        for key in ("prod/second", "prod/urgent"):
+            refused = reason(client, key, "InsufficientMemory")
+            assert refused.phase == "Pending"
+            assert "of 130 MiB (memoryBudget)" in refused.message
+            assert "prod/first has" in refused.message
+        assert "may never have more" in reason(client, "prod/huge", "InsufficientMemory").message
+        assert "memory-check: off" in reason(client, "prod/unknown", "MemoryUnknown").message
+        # The next agent counts what it takes over.
+        made.kill()
+        client = made.start()
+        after = client.get("prod/first").report
+        assert (after.phase, after.pid, after.memory_bytes) == ("Ready", first.pid, first.memory_bytes)
+        reason(client, "prod/second", "InsufficientMemory")
+        assert client.report().facts.memory_budget_bytes == 130 * MIB
+        assert metric(made, 'herdsman_agent_memory_budget_bytes{memory="ram"}') == 130 * MIB
+        # Room goes to the most important of those that wait, at once.
+        for key in ("prod/urgent", "prod/second"):
+            reason(client, key, "InsufficientMemory")
+        freed = time.monotonic()
+        client.delete("prod/first")
+        until(client, "prod/urgent", "Ready")
+        assert time.monotonic() - freed < 6
+        assert client.get("prod/second").report.reason == "InsufficientMemory"
+        command = (sys.executable, "-m", "http.server", "--bind", "{host}", "{port}")
+        unchecked = command_plan(*command, memory_bytes=None, memory_check="off")
+        client.put("prod/unknown", unchecked)
+        until(client, "prod/unknown", "Ready")
+
+
+def test_under_pressure_the_least_important_gives_way_and_comes_back(
+    tmp_path: Path, llama_server: Path, tiny_model: Path
+) -> None:
+    meminfo = tmp_path / "meminfo"
+
+    def memory(total_mib: int, available_mib: int) -> None:
+        draft = tmp_path / "meminfo.new"
+        draft.write_text(f"MemTotal: {total_mib * 1024} kB\nMemAvailable: {available_mib * 1024} kB\n")
+        draft.replace(meminfo)
+
+    memory(100, 60)
+    options = ("--meminfo", str(meminfo), "--memory-interval", "0.2", "--evict", "--memory-budget", "100Mi")
+    with host(tmp_path, tiny_model, *options) as made:
+        client = made.start()
+        client.put("prod/low", llama_plan(tiny_model, priority=100))
+        client.put("prod/lowest", llama_plan(tiny_model, priority=1, eviction_protection=True))
+        client.put("prod/high", llama_plan(tiny_model, priority=100_000))
+        before = {key: until(client, key, "Ready") for key in ("prod/low", "prod/lowest", "prod/high")}
+        memory(100, 15)
+        eventually(lambda: client.report().facts.memory_pressure == "Warning", what="a warning")
+        assert client.get("prod/low").report.phase == "Ready"
+        memory(100, 5)
+        evicted = reason(client, "prod/low", "Evicted")
+        assert "5 MiB of 100 MiB (5 %) were available" in evicted.message
+        # What one brought suffices.
+        memory(100, 30)
+        eventually(lambda: client.report().facts.memory_pressure == "Normal", what="the pressure to be over")
+        assert client.get("prod/low").report.phase == "Pending"
+        for key in ("prod/lowest", "prod/high"):
+            assert client.get(key).report.pid == before[key].pid
+        assert metric(made, "herdsman_agent_evictions_total") == 1
+        memory(100, 80)
+        assert until(client, "prod/low", "Ready").pid != before["prod/low"].pid
+        assert metric(made, "herdsman_agent_evictions_total") == 1
+
+
+def test_models_of_a_group_take_turns_as_they_are_asked_for(
+    tmp_path: Path, llama_server: Path, tiny_model: Path
+) -> None:
+    with host(tmp_path, tiny_model, "--memory-budget", "130Mi") as made:
+        client = made.start()
+        turns = {"group": "one", "min_dwell_s": 0.5}
+        client.put("prod/home", plan(tiny_model, residency="preferred", **turns))
+        home = until(client, "prod/home", "Ready")
+        client.put("prod/guest", plan(tiny_model, residency="onDemand", idle_timeout_s=2, **turns))
+        waiting = reason(client, "prod/guest", "SwappedOut")
+        assert waiting.phase == "Asleep"
+        assert waiting.port is not None
+        answers: list[object] = []
+
+        def ask(port: int) -> None:
+            body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}).encode()
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answers.append(json.load(answer)["usage"])
+
+        asked = [threading.Thread(target=ask, args=(waiting.port,)) for _ in range(3)]
+        for each in asked:
+            each.start()
+        out = reason(client, "prod/home", "SwappedOut")
+        assert "prod/guest" in out.message
+        for each in asked:
+            each.join(60)
+        assert len(answers) == 3
+        assert client.get("prod/home").report.pid is None
+        # Nobody asks any more: the guest sleeps, and the preferred one is back by itself.
+        back = until(client, "prod/home", "Ready")
+        assert back.pid != home.pid
+        assert client.get("prod/guest").report.phase == "Asleep"
+        # There and back, and no more.
+        assert metric(made, "herdsman_agent_swaps_total") <= 2
