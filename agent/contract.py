@@ -258,6 +258,14 @@ class HostFacts(Wire):
     """SHA-256 of the API's certificate (DER), hex: clients may pin it."""
 
 
+class LogPiece(Wire):
+    """A part of a process's log, and where the next one begins."""
+
+    text: str
+    offset: int
+    """Bytes from the file's start to behind `text`: ask for what follows from here."""
+
+
 class HostReport(Wire):
     """All that a host runs."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -272,6 +272,22 @@ class KubeClient:
     def text(self, path: str, *, query: Mapping[str, str | None] | None = None, timeout_s: float = 30.0) -> str:
         """Read something that is no JSON: `/readyz`, the log of a pod."""
         return self._request("GET", path, query, None, JSON, timeout_s).decode("utf-8", "replace")
+
+    def stream(self, path: str, *, query: Mapping[str, str | None] | None = None, silence_s: float) -> Iterator[bytes]:
+        """Read an answer that has no end, piece by piece as it comes: the log of a pod that is followed.
+
+        Ends when the server ends it. Raises ApiError, and Unreachable when nothing came for `silence_s`.
+        """
+        response = self._send("GET", path, query, None, JSON, silence_s, stream=True)
+        try:
+            if response.status >= 400:
+                raise _error(response)
+            while piece := response.read1(65536):
+                yield piece
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"the stream of {path} broke off: {error}") from error
+        finally:
+            response.close()
 
     def exchange(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from kubeapi.client import KubeClient
@@ -18,6 +19,8 @@ from kubeapi.kinds import PODS
 MAX_ANSWER_BYTES = 2 << 20
 """Enough for one embedding of any model, and for the metrics of any engine."""
 EVICTION_TIMEOUT_S = 10.0
+FOLLOW_SILENCE_S = 4 * 3600.0
+"""How long an engine may say nothing before one who follows its log asks again."""
 
 # No percent sign: an encoded dot segment must not become one on the way.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@/-]*(\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?\Z")
@@ -57,6 +60,27 @@ def log_head(client: KubeClient, namespace: str, pod: str, container: str, *, li
     """Read the beginning of a container's log. Raises ApiError."""
     query = {"container": container, "limitBytes": str(limit_bytes)}
     return client.text(PODS.path(namespace, pod, "log"), query=query, timeout_s=10.0)
+
+
+def read_log(
+    client: KubeClient,
+    namespace: str,
+    pod: str,
+    container: str,
+    *,
+    tail: int | None = None,
+    previous: bool = False,
+    follow: bool = False,
+) -> Iterator[bytes]:
+    """Read a container's log piece by piece; with `follow` on and on. Raises ApiError."""
+    query = {
+        "container": container,
+        "tailLines": None if tail is None else str(tail),
+        "previous": "true" if previous else None,
+        "follow": "true" if follow else None,
+    }
+    silence_s = FOLLOW_SILENCE_S if follow else 60.0
+    return client.stream(PODS.path(namespace, pod, "log"), query=query, silence_s=silence_s)
 
 
 def evict(client: KubeClient, namespace: str, pod: str, *, uid: str) -> None:

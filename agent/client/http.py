@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
 from agent.client.port import HostRefused, HostUnreachable, ProcessNotFound, ProcessState
-from agent.contract import HostPlan, HostReport, ProcessPlan, ProcessReport
+from agent.contract import HostPlan, HostReport, LogPiece, ProcessPlan, ProcessReport
 
 TIMEOUT_S = 30.0
 
@@ -70,6 +70,12 @@ class HttpHost:
             self._request("DELETE", f"/v1/processes/{key}")
         except ProcessNotFound:
             return
+
+    def log(self, key: str, *, tail: int | None = None, offset: int | None = None, previous: bool = False) -> LogPiece:
+        """Read a part of a process's log: the last `tail` lines, or what follows `offset`. Raises ProcessNotFound."""
+        asked = {"tail": tail, "offset": offset, "previous": "true" if previous else None}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return LogPiece.model_validate(self._request("GET", f"/v1/processes/{key}/logs?{query}"))
 
     def _request(self, method: str, path: str, body: Any = None) -> Any:
         url = self._endpoint + path

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 
 import structlog
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ MAX_BODY_BYTES = 1024 * 1024
 
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _PROCESS = re.compile(rf"/v1/processes/(?P<namespace>{_NAME})/(?P<name>{_NAME})")
+_LOG = re.compile(rf"{_PROCESS.pattern}/logs")
 
 _log = structlog.get_logger(__name__)
 
@@ -82,6 +84,24 @@ class Api:
         generation = before.generation if before is not None else 0
         self.supervisor.put(key, plan, generation if before is not None and before.plan == plan else generation + 1)
         return (201 if before is None else 200), self._state(key)
+
+    def log(self, key: str, query: str) -> dict[str, Any]:
+        """Give a part of a process's log: `tail` lines, or what follows `offset`, of `previous=true` the copy before.
+
+        Raises HttpError.
+        """
+        asked = dict(parse_qsl(query))
+        numbers = {name: asked[name] for name in ("tail", "offset") if name in asked}
+        if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers.values()):
+            raise HttpError(422, "Invalid", "tail and offset are numbers, from 0")
+        wanted = {name: int(number) for name, number in numbers.items()}
+        try:
+            piece = self.supervisor.log(key, **wanted, previous=asked.get("previous") == "true")
+        except OSError as error:
+            raise HttpError(500, "LogUnreadable", f"the log of `{key}`: {error.strerror or error}") from error
+        if piece is None:
+            raise HttpError(404, "NotFound", f"no log of a process `{key}` on this host")
+        return piece.model_dump(mode="json", by_alias=True)
 
     def _state(self, key: str) -> dict[str, Any]:
         goal = self.supervisor.goals().get(key)
@@ -172,6 +192,9 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
             match = _PROCESS.fullmatch(path)
             if match:
                 return api.process(method, f"{match['namespace']}/{match['name']}", body)
+            match = _LOG.fullmatch(path)
+            if match and method == "GET":
+                return 200, api.log(f"{match['namespace']}/{match['name']}", self.path.partition("?")[2])
             if path == "/v1/report" and method == "GET":
                 report = HostReport(facts=api.facts(), processes=api.supervisor.reports())
                 return 200, report.model_dump(mode="json", by_alias=True)

@@ -11,8 +11,9 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from agent.contract import LogPiece
 
 MAX_BYTES = 16 * 1024 * 1024
 KEPT = 3
@@ -66,15 +67,6 @@ def prune(directory: Path, *, kept: Iterable[Path], older_than_s: float = FORGOT
                 remove(log)
 
 
-@dataclass(frozen=True)
-class LogPiece:
-    """A part of a log, and where the next one begins."""
-
-    text: str
-    offset: int
-    """Bytes from the file's start to behind `text`: ask for what follows from here."""
-
-
 def read(
     log: Path, *, tail: int | None = None, offset: int | None = None, max_bytes: int = PIECE_BYTES
 ) -> LogPiece | None:
@@ -91,13 +83,13 @@ def read(
     except FileNotFoundError:
         return None
     if offset is not None:
-        return LogPiece(data.decode("utf-8", "replace"), start + len(data))
+        return LogPiece(text=data.decode("utf-8", "replace"), offset=start + len(data))
     if start > 0:
         # The first line may be torn.
         data = data.partition(b"\n")[2]
     lines = data.splitlines(keepends=True)
     kept = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
-    return LogPiece(b"".join(kept).decode("utf-8", "replace"), size)
+    return LogPiece(text=b"".join(kept).decode("utf-8", "replace"), offset=size)
 
 
 def last_lines(log: Path, *, since_byte: int = 0, lines: int = 8, max_bytes: int = 2000) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from agent.contract import ProcessPlan, ProcessReport
+from agent.contract import LogPiece, ProcessPlan, ProcessReport
 from agent.server import lifecycle, process, process_log
 from agent.server.daemons.plans import is_daemon_key
 from agent.server.daemons.shared import SharedDaemons
@@ -21,7 +21,6 @@ from agent.server.holds import Holds
 from agent.server.launching import Launcher
 from agent.server.lifecycle import Goal, Hold, Life
 from agent.server.process import Handle
-from agent.server.process_log import LogPiece
 from agent.server.records import Found, found_processes
 from agent.server.surroundings import Surroundings
 from agent.server.unit import Unit

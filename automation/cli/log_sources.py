@@ -1,0 +1,144 @@
+"""Where the log of a process on a host is read: from the agent's directory on this machine, or from its API.
+
+Called by `automation.cli.logs`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent.client.http import HttpHost, token_from
+from agent.client.port import HostError, HostRefused, HostUnreachable, ProcessNotFound
+from agent.contract import LogPiece
+from agent.server import process_log
+from agent.server.daemons.plans import PREFIX
+from agent.server.store import ProcessRecord, Store
+
+Object = dict[str, Any]
+TOKEN_FILE_VARIABLE = "HERDSMAN_AGENT_TOKEN_FILE"  # noqa: S105 - the name of a variable
+
+
+class NoLog(Exception):
+    """There is no log to show. `hint` says what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class LogSource(Protocol):
+    """Gives parts of one log. Raises NoLog."""
+
+    def read(self, *, tail: int | None = None, offset: int | None = None, previous: bool = False) -> LogPiece: ...
+
+
+@dataclass(frozen=True)
+class FileLog:
+    """A log in the directory of an agent on this machine."""
+
+    path: Path
+
+    def read(self, *, tail: int | None = None, offset: int | None = None, previous: bool = False) -> LogPiece:
+        path = process_log.copy_of(self.path, 1) if previous else self.path
+        try:
+            piece = process_log.read(path, tail=tail, offset=offset)
+        except OSError as error:
+            raise NoLog(f"{path}: {error.strerror or error}", "logs belong to the agent's user; use sudo") from error
+        if piece is None:
+            raise NoLog(f"there is no {path}", "it has not been rotated yet" if previous else "")
+        return piece
+
+
+@dataclass(frozen=True)
+class AgentLog:
+    """A log behind the API of an agent."""
+
+    host: HttpHost
+    key: str
+
+    def read(self, *, tail: int | None = None, offset: int | None = None, previous: bool = False) -> LogPiece:
+        try:
+            return self.host.log(self.key, tail=tail, offset=offset, previous=previous)
+        except ProcessNotFound as error:
+            raise NoLog(error.message, "it has not been rotated yet" if previous else "") from error
+        except HostUnreachable as error:
+            raise NoLog(error.message, "is the agent there? `herdsman host doctor` looks") from error
+        except HostError as error:
+            hint = f"name the agent's token by --token-file or {TOKEN_FILE_VARIABLE}"
+            raise NoLog(error.message, hint if error.reason in ("Unauthorized", "TokenMissing") else "") from error
+
+
+def local_log(store: Path, *, service: str, namespace: str | None, replica: int) -> FileLog | None:
+    """Find the log of a service in the directory of this machine's agent; None where that runs no such service.
+
+    Raises NoLog when the directory is there and may not be read, or when the name is in several namespaces.
+    """
+    try:
+        records = Store(store).load() if store.is_dir() else {}
+    except OSError as error:
+        raise NoLog(f"{store}: {error.strerror or error}", "it belongs to the agent's user; use sudo") from error
+    found = [
+        key
+        for key, record in records.items()
+        if record.plan.service == service
+        and (record.plan.replica or 0) == replica
+        and not key.startswith(PREFIX)
+        and (namespace is None or key.partition("/")[0] == namespace)
+    ]
+    if len(found) > 1:
+        namespaces = ", ".join(sorted(key.partition("/")[0] for key in found))
+        raise NoLog(f"`{service}` is in several namespaces: {namespaces}", "name one with -n")
+    return FileLog(Store(store).log_file(_written_by(found[0], records))) if found else None
+
+
+def _written_by(key: str, records: Mapping[str, ProcessRecord]) -> str:
+    """Name the process whose output it is: that of a model in a shared daemon is the daemon's."""
+    plan = records[key].plan
+    if plan.daemon_model is None:
+        return key
+    return next((each for each in sorted(records) if each.startswith(f"{PREFIX}{plan.runtime}")), key)
+
+
+def agent_log(
+    endpoint: str, key: str, *, token_file: Path | None, fingerprint: str = "", ca_file: Path | None = None
+) -> AgentLog:
+    """Read a log from an agent's API. Raises NoLog."""
+    named = token_file or (Path(given) if (given := os.environ.get(TOKEN_FILE_VARIABLE)) else None)
+    if named is None:
+        hint = f"name the file with the agent's token by --token-file or {TOKEN_FILE_VARIABLE}"
+        raise NoLog(f"the agent at {endpoint} wants its token", hint)
+    try:
+        return AgentLog(HttpHost(endpoint, token_from(named), fingerprint=fingerprint, ca_file=ca_file), key)
+    except HostRefused as error:
+        raise NoLog(error.message) from error
+
+
+def log_on_host(process: Object, host: Object | None, *, token_file: Path | None) -> AgentLog:
+    """Read the log of a HostProcess from where its Host says that its agent listens. Raises NoLog with what to do."""
+    name = process["spec"]["host"]
+    metadata = process["metadata"]
+    here = f"run `herdsman logs {process['spec']['service']} -n {metadata['namespace']}` on `{name}` itself"
+    if host is None:
+        raise NoLog(f"the service runs on host `{name}`, of which there is no Host object", here)
+    if (host.get("spec") or {}).get("transport") == "ssh":
+        path = f"logs/{metadata['namespace']}_{metadata['name']}.log"
+        raise NoLog(
+            f"host `{name}` is reached over SSH and has no agent to ask",
+            f"its log is {path} in the directory of Herdsman on `{name}`: `ssh {name} tail -f …/{path}`",
+        )
+    status = host.get("status") or {}
+    if not status.get("endpoint"):
+        raise NoLog(
+            f"the agent of host `{name}` has no API that this machine reaches",
+            f"start it with --http-address, or {here}",
+        )
+    return agent_log(
+        str(status["endpoint"]),
+        f"{metadata['namespace']}/{metadata['name']}",
+        token_file=token_file,
+        fingerprint=str(status.get("tlsFingerprint") or ""),
+    )

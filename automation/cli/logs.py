@@ -1,0 +1,141 @@
+"""`herdsman logs NAME`: what the engine of a service says, wherever it runs: in a pod or on a host."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.agent import _default_store
+from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
+from automation.cli.output import complain
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
+from kubeapi.pods import read_log
+
+Object = dict[str, Any]
+POLL_S = 1.0
+
+
+def logs(
+    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.", show_default=False)] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Of the container before, or on a host the part that was rotated away.")
+    ] = False,
+    replica: Annotated[int, typer.Option(min=0, help="Which replica, from 0.")] = 0,
+    container: Annotated[
+        str | None, typer.Option(help="In a pod: another container than the engine's.", show_default=False)
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Directory of an agent on this machine.", show_default=False)
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="URL of an agent's API, for a fleet without a cluster.", show_default=False)
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the agent's token (HERDSMAN_AGENT_TOKEN_FILE).", show_default=False)
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="With --endpoint: certificate of the agent or its CA.", show_default=False)
+    ] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+) -> None:
+    """Show the log of a service's engine."""
+    try:
+        if endpoint is not None:
+            key = f"{namespace or 'default'}/{naming.host_process_name(name, replica)}"
+            source: LogSource | None = agent_log(endpoint, key, token_file=token_file, ca_file=ca_file)
+        else:
+            own = (store or _default_store()).expanduser()
+            source = local_log(own, service=name, namespace=namespace, replica=replica)
+        if source is None and store is not None:
+            raise NoLog(f"the agent of {store} runs no service `{name}`")
+        if source is None:
+            client = KubeClient.default(kubeconfig)
+            where = _where(client, namespace, name, replica, token_file)
+            if isinstance(where, dict):
+                _print(_of_pod(client, where, container, tail=tail, previous=previous, follow=follow))
+                return
+            source = where
+        _print(_pieces(source, tail=tail, previous=previous, follow=follow))
+    except NoLog as error:
+        complain(str(error), hint=error.hint)
+        raise typer.Exit(1) from None
+    except Forbidden as error:
+        complain(str(error), hint="reading logs needs `get` of pods/log, or of hostprocesses and hosts")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        complain(str(error), hint=f"`herdsman describe {name}` says how it is" if isinstance(error, ApiError) else "")
+        raise typer.Exit(1) from None
+
+
+def _where(
+    client: KubeClient, namespace: str | None, name: str, replica: int, token_file: Path | None
+) -> LogSource | Object:
+    """Find the process on a host, or the pod, of one replica. Raises NoLog, KubeError."""
+    processes = [
+        each
+        for each in _listed(client, kinds.HOST_PROCESSES, namespace)
+        if each["spec"]["service"] == name and (each["spec"].get("replica") or 0) == replica
+    ]
+    pods = client.list(kinds.PODS, namespace, label_selector=f"{naming.LABEL_SERVICE}={name}")["items"]
+    found = processes or sorted(pods, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    namespaces = sorted({each["metadata"]["namespace"] for each in found})
+    if len(namespaces) > 1:
+        raise NoLog(f"`{name}` is in several namespaces: {', '.join(namespaces)}", "name one with -n")
+    if processes:
+        host = next(iter(_listed(client, kinds.HOSTS, None, name=processes[0]["spec"]["host"])), None)
+        return log_on_host(processes[0], host, token_file=token_file)
+    if replica >= len(found):
+        runs = f"has {len(found)} replicas, counted from 0" if found else "runs nowhere"
+        raise NoLog(f"`{name}` {runs}", f"`herdsman describe {name}` says why")
+    return dict(found[replica])
+
+
+def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name: str | None = None) -> list[Object]:
+    try:
+        selector = f"metadata.name={name}" if name is not None else None
+        return list(client.list(kind, namespace, field_selector=selector)["items"])
+    except NotFound:
+        return []  # a cluster without hosts
+
+
+def _of_pod(
+    client: KubeClient, pod: Object, container: str | None, *, tail: int | None, previous: bool, follow: bool
+) -> Iterator[str]:
+    chosen = container or str(pod["spec"]["containers"][0]["name"])
+    metadata = pod["metadata"]
+    pieces = read_log(
+        client, metadata["namespace"], metadata["name"], chosen, tail=tail, previous=previous, follow=follow
+    )
+    # A piece may end in the middle of a character.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return (decoder.decode(piece) for piece in pieces)
+
+
+def _pieces(source: LogSource, *, tail: int | None, previous: bool, follow: bool) -> Iterator[str]:
+    """Read a log to its end, and with `follow` on from there."""
+    piece = source.read(tail=tail, previous=previous)
+    yield piece.text
+    while follow and not previous:
+        time.sleep(POLL_S)
+        piece = source.read(offset=piece.offset)
+        yield piece.text
+
+
+def _print(pieces: Iterator[str]) -> None:
+    for text in pieces:
+        sys.stdout.write(text)
+        sys.stdout.flush()
