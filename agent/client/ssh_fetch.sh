@@ -52,7 +52,7 @@ private() {
 hop=0 url=$source
 while :; do
   answer=$(curl --silent --show-error --globoff --proto '=http,https' --connect-timeout 20 --max-time 60 --range 0-0 \
-    --output /dev/null --max-filesize 1048576 --write-out '%{http_code} %{remote_ip} %{redirect_url}' "$url" 2>"$job/words")
+    --output /dev/null --dump-header "$job/headers" --max-filesize 1048576 --write-out '%{http_code} %{remote_ip} %{redirect_url}' "$url" 2>"$job/words")
   status=$?
   # shellcheck disable=SC2086
   set -- $answer
@@ -82,10 +82,10 @@ while :; do
 done
 
 # A part goes on only with the file that it was begun with.
-: >"$job/headers"
-curl --silent --globoff --head --proto '=http,https' --connect-timeout 20 --max-time 60 --dump-header "$job/headers" --output /dev/null "$url" 2>/dev/null
 field() { tr -d '\r' <"$job/headers" | awk -v name="$1" 'tolower($1) == name ":" { $1 = ""; print substr($0, 2) }' | tail -n 1; }
-version=$(field etag) total=$(field content-length)
+version=$(field etag) total=$(field content-range)
+total=${total##*/}
+[ "$code" != 200 ] || total=$(field content-length)
 [ -n "$version" ] || version=$(field last-modified)
 [ "$(cat "$job/version" 2>/dev/null)" = "$version" ] && [ -n "$version" ] || rm -f "$part"
 printf '%s\n' "$version" >"$job/version"

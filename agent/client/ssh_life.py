@@ -29,6 +29,8 @@ QUIET_ANSWERS = 2
 class Life:
     """What is remembered of a process between two looks; lost without harm."""
 
+    wanted: str = ""
+    """Launch hash of the plan that this speaks of."""
     start: str = ""
     """The start that this speaks of (`Seen.start`)."""
     since: float = 0.0
@@ -80,12 +82,19 @@ def next_do(seen: Seen | None, life: Life, plan: ProcessPlan, wanted: str, *, no
     return Do.WATCH
 
 
+def adjusted(life: Life, wanted: str) -> Life:
+    """Give a changed plan a fresh start: past failures are forgotten, not what runs."""
+    if life.wanted == wanted:
+        return life
+    return replace(life, wanted=wanted, attempts=0, wait_until=0.0, reason="", message="", draining_since=None, quiet=0)
+
+
 def noticed(life: Life, seen: Seen, *, now: float) -> Life:
     """Take in which start runs; one that had proved itself counts as ready until a check says otherwise."""
     if life.start == seen.start:
         return life
     proved = seen.proved == seen.start
-    return Life(start=seen.start, since=now, proved=proved, ready=proved)
+    return Life(wanted=life.wanted, start=seen.start, since=now, proved=proved, ready=proved)
 
 
 def checked(life: Life, plan: ProcessPlan, failure: str | None, *, now: float) -> Life:
@@ -131,17 +140,16 @@ def phase_of(seen: Seen | None, life: Life, wanted: str, *, last_words: str = ""
         if life.failures >= UNHEALTHY_AFTER:
             return ProcessPhase.UNHEALTHY, ProcessReason.NOT_RESPONDING, life.told
         return ProcessPhase.READY, "", ""
-    given_up = seen is not None and seen.active == "failed" and seen.installed == wanted
-    if life.reason and not given_up:
-        return ProcessPhase.BACKING_OFF, life.reason, life.message
-    if seen is not None and seen.runs:
-        return ProcessPhase.STOPPING, ProcessReason.REPLACING, ""
-    if seen is not None and seen.installed == wanted:
+    if seen is not None and not seen.runs and seen.installed == wanted:
         words = f"; its last lines:\n{last_words}" if last_words else ""
         if seen.active == "failed":
             return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"it ended too often ({seen.result}){words}"
         if seen.active == "activating":
             return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended and is started again{words}"
+    if life.reason:
+        return ProcessPhase.BACKING_OFF, life.reason, life.message
+    if seen is not None and seen.runs:
+        return ProcessPhase.STOPPING, ProcessReason.REPLACING, ""
     return ProcessPhase.PENDING, "", ""
 
 

@@ -43,6 +43,7 @@ from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, 
 from agent.server.command_line import FileMissing
 from agent.server.drain import UNKNOWN_S, timeout_of
 from agent.server.engines import SHARED
+from agent.server.flags import unknown
 from agent.server.host_facts import agent_version
 from agent.server.source_policy import SourcePolicy
 from agent.steps.service import NotExpressible, Service
@@ -141,17 +142,10 @@ class SshProcesses:
         before = seen.get(key)
         if before is not None:
             record = record.model_copy(update={"generation": before.record.generation})
-        return run_steps(self._all_steps(record, place, before), self._machine, dry_run=True)
-
-    def _all_steps(self, record: Record, place: Place, seen: Seen | None) -> list[Step]:
-        service = self._service(record, place)
-        assert self._fetcher is not None
-        return [
-            *written_steps(record, place),
-            *file_steps(record.plan, self._fetcher),
-            *unit_steps(service, place),
-            Started(service, place, seen),
-        ]
+        service, fetcher = self._service(record, place), self._fetcher
+        assert fetcher is not None
+        steps = [*written_steps(record, place), *file_steps(plan, fetcher), *unit_steps(service, place)]
+        return run_steps([*steps, Started(service, place, before)], self._machine, dry_run=True)
 
     # What is done
 
@@ -170,6 +164,7 @@ class SshProcesses:
         try:
             place, before = self.place(), seen.get(key)
             wanted = hash_of(plan, place.facts.address)
+            life = ssh_life.adjusted(life, wanted)
             self._check(plan)
             record = self.write(key, plan, generation, seen)
             if before is not None and before.runs:
@@ -195,15 +190,14 @@ class SshProcesses:
         life, now = self._lives.get(key, Life()), self._clock()
         if now < life.wait_until and life.reason:
             return ssh_life.told(ProcessPhase.STOPPING, life.reason, life.message, before.record.generation)
-        if not before.record.removing:
-            marked = before.record.model_copy(update={"removing": True})
-            self._take(written_steps(marked, place))
-        if before.runs:
-            life, done = self._drain(before, place, life)
-            self._keep(key, life)
-            if not done:
-                return ssh_life.told(ProcessPhase.STOPPING, "", "", before.record.generation)
         try:
+            if not before.record.removing:
+                self._take(written_steps(before.record.model_copy(update={"removing": True}), place))
+            if before.runs:
+                life, done = self._drain(before, place, life)
+                self._keep(key, life)
+                if not done:
+                    return ssh_life.told(ProcessPhase.STOPPING, "", "", before.record.generation)
             self._take(removal_steps(key, place))
         except NotNow as failed:
             self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
@@ -212,18 +206,17 @@ class SshProcesses:
         return None
 
     def observe(self, key: str, seen: Seen) -> ProcessReport:
-        """Say how a process is, without a step towards anything."""
+        """Say how a process is: it is asked, and no step is taken towards anything."""
         record, place = seen.record, self.place()
         wanted = hash_of(record.plan, place.facts.address)
-        life = self._lives.get(key, Life())
         if record.removing:
             return ssh_life.told(ProcessPhase.STOPPING, "", "", record.generation)
+        life = self._lives.get(key, Life())
         if seen.runs and seen.launch == wanted:
-            life = ssh_life.noticed(life, seen, now=self._clock())
-            if life.proved:
-                failure = self._asking.health(record, place)
-                if failure is not None:
-                    life = replace(life, failures=ssh_life.UNHEALTHY_AFTER, told=failure)
+            life = self._keep(key, self._ask(record, place, seen, ssh_life.noticed(life, seen, now=self._clock())))
+            if life.failures:
+                # Nobody looks often enough here to wait for more failures in a row.
+                life = replace(life, failures=ssh_life.UNHEALTHY_AFTER)
         return self._report(record, seen, life, wanted)
 
     # Parts
@@ -250,23 +243,25 @@ class SshProcesses:
         started = Started(service, place, before if do is not Do.RESTART else None)
         self._take([*written_steps(record, place), *unit_steps(service, place), started])
         self._in_order[key] = service.mark
-        self._keep(key, Life())
+        self._keep(key, Life(wanted=wanted))
         return ssh_life.told(ProcessPhase.STARTING, "", "", record.generation)
 
     def _watch(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
         self._tend(record, place)
-        plan, now = record.plan, self._clock()
         life = replace(life, attempts=0, reason="", message="", wait_until=0.0, draining_since=None, quiet=0)
-        if now < life.probe_at:
+        return self._ask(record, place, seen, life)
+
+    def _ask(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
+        """Ask a process whether it serves, where that is due, and write down that it has proved itself."""
+        if self._clock() < life.probe_at:
             return life
         failure = self._asking.health(record, place)
-        life = ssh_life.checked(life, plan, failure, now=self._clock())
+        life = ssh_life.checked(life, record.plan, failure, now=self._clock())
         if failure is None and not life.ready:
             failure = self._asking.completion(record, place)
             life = ssh_life.proved(life, failure, now=self._clock())
         if life.ready and seen.proved != seen.start:
-            path = place.layout.proved(record.key)
-            self._machine.write(path, f"{seen.start}\n".encode(), mode=0o600)
+            self._machine.write(place.layout.proved(record.key), f"{seen.start}\n".encode(), mode=0o600)
         return life
 
     def _tend(self, record: Record, place: Place) -> None:
@@ -344,10 +339,16 @@ class SshProcesses:
             if self._clock() - self._facts_at > RUNTIME_AGAIN_S:
                 self.place(anew=True)
             raise NotNow(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on the host; install it there")
+        known = self._binaries.flags(plan, binary)
         try:
-            return service_of(record, place, binary=binary, known_flags=self._binaries.flags(plan, binary))
+            service = service_of(record, place, binary=binary, known_flags=known)
         except (FileMissing, LayoutInvalid, NotExpressible) as error:
             raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from error
+        strange = unknown(service.argv[1:], known)
+        if strange:
+            version = place.facts.versions.get(name) or "of unknown version"
+            raise NotNow(ProcessReason.RUNTIME_TOO_OLD, f"{binary} ({version}) does not know {', '.join(strange)}")
+        return service
 
     def _check(self, plan: ProcessPlan) -> None:
         if plan.runtime in SHARED or plan.daemon_model is not None:

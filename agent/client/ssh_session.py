@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import socket
 import threading
@@ -21,6 +22,9 @@ import paramiko
 from agent.client.ssh_errors import AuthenticationFailed, HostKeyRefused, SshUnreachable
 from agent.client.ssh_keys import fingerprint
 from agent.client.ssh_target import Patience, SshServer, SshTarget
+
+# What goes wrong is told by errors; a process that does not listen yet is none.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 _CHUNK = 65536
 _NAP_S = (0.002, 0.1)

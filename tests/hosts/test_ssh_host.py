@@ -1,0 +1,402 @@
+"""A host without an agent: real sshd, a real llama-server under a service manager that behaves as documented.
+
+Covered: a process's whole life, twice the same, previews that touch nothing; every way in which a connection
+is refused, each told apart; a bastion; what breaks on the way: killed processes, cut connections, a download that goes
+on, sudo.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.client.port import HostError, ProcessNotFound, ProcessState
+from agent.client.ssh_connection import SshConnection
+from agent.client.ssh_errors import AuthenticationFailed, CommandRefused, HostKeyRefused, SshUnreachable, SudoRefused
+from agent.client.ssh_host import SshHost
+from agent.client.ssh_keys import own_keys
+from agent.client.ssh_machine import SshMachine
+from agent.client.ssh_processes import SshProcesses
+from agent.client.ssh_target import SshServer, SshTarget
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.server.source_policy import SourcePolicy
+from agent.steps.machine import NotPermitted
+from agent.steps.step import State
+from tests.support.agents import HOST, gone, kill, llama_plan
+from tests.support.controlplane import eventually
+from tests.support.model_server import File, FileServer
+from tests.support.netns import network
+from tests.support.sshd import Sshd, make_key, sshd
+
+KEY = "prod/tiny"
+
+
+@pytest.fixture
+def server(tmp_path: Path, llama_server: Path) -> Iterator[Sshd]:
+    with sshd(tmp_path / "host", binaries=[llama_server]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A server for questions of the connection alone."""
+    with sshd(tmp_path_factory.mktemp("ssh") / "host") as made:
+        yield made
+
+
+@pytest.fixture
+def host(server: Sshd) -> Iterator[SshHost]:
+    made = SshHost(server.target(), host=HOST)
+    yield made
+    made.close()
+
+
+def ready(host: SshHost, key: str = KEY, *, but: int | None = None, timeout_s: float = 60) -> ProcessState:
+    """Wait until a process serves; `but` is the pid that it must not have any more."""
+    seen: list[Any] = []
+
+    def look() -> ProcessState | None:
+        try:
+            state = host.get(key)
+        except HostError as error:
+            seen[:] = [error]
+            return None
+        seen[:] = [state.report]
+        assert state.report.phase is not ProcessPhase.FAILED, state.report
+        report = state.report
+        return state if report.ready and report.phase is ProcessPhase.READY and report.pid != but else None
+
+    try:
+        return eventually(look, what=f"{key} to serve", timeout_s=timeout_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the last: {seen}") from None
+
+
+def answers(state: ProcessState) -> bool:
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
+    url = f"http://{state.report.address}:{state.report.port}/v1/chat/completions"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return bool(json.load(answer)["choices"])
+
+
+def everything(directory: Path) -> list[str]:
+    return sorted(str(each) for part in ("home", "systemd") for each in (directory / part).rglob("*"))
+
+
+def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_model: Path) -> None:
+    plan = llama_plan(tiny_model, env={"SOME": "words with $ and %"})
+    before = everything(server.directory)
+    steps = host.changes(KEY, plan)
+    assert {step.state for step in steps} == {State.OK, State.WOULD_CHANGE}
+    assert "model file" in steps[5].title and steps[5].state is State.OK, "a file of the host's own is used in place"
+    assert everything(server.directory) == before, "a preview touches nothing"
+    assert server.changing_calls == []
+
+    host.put(KEY, plan)
+    first = ready(host)
+    assert answers(first)
+    assert psutil.Process(first.report.pid).environ()["SOME"] == "words with $ and %"
+
+    # The same again: nothing is touched, and nobody is asked for another completion.
+    calls = server.changing_calls
+    assert {step.state for step in host.changes(KEY, plan)} == {State.OK}
+    assert host.put(KEY, plan).generation == first.generation
+    time.sleep(1.0)
+    assert ready(host).report.pid == first.report.pid
+    assert server.changing_calls == calls
+
+    # Somebody else, later, sees the same without a step towards anything.
+    other = SshHost(server.target(), host=HOST)
+    told = other.report()
+    other.close()
+    assert told.processes[KEY].ready and told.processes[KEY].pid == first.report.pid
+    assert told.facts.runtimes["llama-server"]
+    assert told.facts.memory_bytes == psutil.virtual_memory().total
+
+    # Killed: the service manager starts it again, on its port.
+    assert first.report.pid is not None
+    kill(first.report.pid)
+    again = ready(host, but=first.report.pid)
+    assert again.report.port == first.report.port and again.report.restarts == 1
+
+    # Another plan: replaced once, on the same port.
+    longer = llama_plan(tiny_model, extra=("--alias", "renamed"))
+    would = [step for step in host.changes(KEY, longer) if step.state is State.WOULD_CHANGE]
+    assert any("--alias renamed" in step.diff for step in would)
+    host.put(KEY, longer)
+    changed = ready(host, but=again.report.pid)
+    assert changed.plan == longer and changed.report.port == first.report.port
+    assert sum(call.startswith("restart") or " restart " in call for call in server.calls) == 2
+
+    host.delete(KEY)
+    host.delete(KEY)
+    eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=30)
+    assert changed.report.pid is not None and gone(changed.report.pid, timeout_s=1)
+    left = [each for each in everything(server.directory) if "prod.tiny" in each]
+    assert left == []
+    assert host.plan().processes == {}
+
+
+def _is_gone(host: SshHost, key: str = KEY) -> bool:
+    try:
+        host.get(key)
+    except ProcessNotFound:
+        return True
+    return False
+
+
+def test_a_request_under_way_ends_before_its_process_is_replaced(host: SshHost, server: Sshd, tiny_model: Path) -> None:
+    host.put(KEY, llama_plan(tiny_model))
+    first = ready(host)
+    url = f"http://{first.report.address}:{first.report.port}/v1/completions"
+    body = json.dumps({"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"})) as stream:
+        assert stream.readline()
+        host.put(KEY, llama_plan(tiny_model, extra=("--alias", "new"), drain_timeout_s=30.0))
+        said = stream.read()
+    assert b"[DONE]" in said, "it was not cut off"
+    assert ready(host, but=first.report.pid).report.pid != first.report.pid
+
+
+def test_a_process_that_cannot_start_says_why(host: SshHost, server: Sshd, tiny_model: Path) -> None:
+    broken = server.directory / "home" / "broken.gguf"
+    broken.write_bytes(b"GGUF and then nothing")
+
+    def told(plan: ProcessPlan, reason: str, words: str) -> None:
+        host.put(KEY, plan)
+
+        def look() -> bool | None:
+            report = host.get(KEY).report
+            return (report.reason == reason and words in report.message and not report.ready) or None
+
+        eventually(look, what=f"{reason} with {words}", timeout_s=40)
+
+    told(llama_plan(tiny_model, extra=("--no-such-flag",)), ProcessReason.RUNTIME_TOO_OLD, "--no-such-flag")
+    nothing = ("no-such-engine", "--port", "{port}")
+    told(llama_plan(tiny_model, argv=nothing), ProcessReason.RUNTIME_MISSING, "no-such-engine")
+    told(llama_plan("/nowhere.gguf"), "SourceNotFound", "/nowhere.gguf")
+    told(llama_plan("ftp://x/y"), "FilePlanInvalid", "ftp://x/y")
+    told(llama_plan(broken), ProcessReason.EXITED, "its last lines")
+    host.put(KEY, llama_plan(tiny_model))
+    assert answers(ready(host))
+
+
+def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_server: Path, tiny_model: Path) -> None:
+    content = tiny_model.read_bytes()
+    with network() as net, FileServer(address=net.gateway) as files:
+        there = net.host("d")
+        url = files.serve(
+            "/tiny.gguf", File(content, bytes_per_s=len(content) / 4, cut_after=len(content) // 3, cuts=1)
+        )
+        right = FilePlan(source=url, cache_key="k1", file_name="tiny.gguf", sha256=hashlib.sha256(content).hexdigest())
+        with sshd(tmp_path / "host", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server:
+            refused = SshHost(server.target(), host=HOST, policy=SourcePolicy())
+            refused.put(KEY, llama_plan(url, file=right))
+            told = eventually(lambda: refused.get(KEY).report.reason or None, what="a refusal", timeout_s=20)
+            assert told == "SourceRefused", "a private address that nobody allowed"
+            refused.close()
+
+            host = SshHost(server.target(), host=HOST)
+            host.put(KEY, llama_plan(url, file=right))
+            report = eventually(
+                lambda: ((r := host.get(KEY).report).downloaded_bytes and r) or None, what="progress", timeout_s=30
+            )
+            assert report.phase is ProcessPhase.DOWNLOADING and report.total_bytes == len(content)
+            server.stop()
+            with pytest.raises(SshUnreachable):
+                eventually(lambda: host.get(KEY) and None, what="the cut to be noticed", timeout_s=20)
+            server.start()
+            assert ready(host).report.address == there.address
+            assert (server.store / "models/k1/tiny.gguf").read_bytes() == content
+            assert files.sent("/tiny.gguf") < 2 * len(content), "it went on where it was cut"
+
+            wrong = right.model_copy(update={"cache_key": "k2", "sha256": "0" * 64})
+            host.put("prod/other", llama_plan(url, file=wrong))
+            told = eventually(lambda: host.get("prod/other").report.reason or None, what="a sum", timeout_s=40)
+            assert told == "ChecksumMismatch"
+            assert not (server.store / "models/k2/tiny.gguf").exists()
+            host.close()
+
+
+# --- connecting ---------------------------------------------------------------------------------------------------
+
+
+def test_a_host_key_is_never_learnt(plain_server: Sshd, tmp_path: Path) -> None:
+    same_type, other_type = make_key(tmp_path / "a"), make_key(tmp_path / "b", kind="ecdsa")
+    shown = own_keys([plain_server.host_key]).keys[0].fingerprint
+    for known, reason in ((same_type, "HostKeyChanged"), (other_type, "HostKeyUnknown")):
+        server = dataclasses.replace(plain_server.target().server, known_hosts=own_keys([known]))
+        with pytest.raises(HostKeyRefused) as caught:
+            SshConnection(plain_server.target(server=server)).run(["true"])
+        assert caught.value.reason == reason
+        assert shown in caught.value.message and caught.value.fingerprint == shown
+    revoked = own_keys([f"@revoked * {plain_server.host_key}", same_type])
+    server = dataclasses.replace(plain_server.target().server, known_hosts=revoked)
+    with pytest.raises(HostKeyRefused, match="revoked"):
+        SshConnection(plain_server.target(server=server)).run(["true"])
+    # One of several is enough, whatever type the server would have offered first.
+    both = own_keys([other_type, same_type, f"old-name,10.0.0.1 {plain_server.host_key} by hand"])
+    server = dataclasses.replace(plain_server.target().server, known_hosts=both)
+    assert SshConnection(plain_server.target(server=server)).run(["true"]).code == 0
+
+
+def test_only_the_given_key_opens_the_door(plain_server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    # What is in this user's own folder would open it, or lead elsewhere.
+    (home / ".ssh" / "id_ed25519").write_bytes(plain_server.user_key.read_bytes())
+    (home / ".ssh" / "config").write_text("Host *\n  User nobody\n  Port 1\n")
+    monkeypatch.setenv("HOME", str(home))
+    make_key(tmp_path / "stranger")
+    with pytest.raises(AuthenticationFailed, match="authorized_keys") as caught:
+        SshConnection(plain_server.target(identity_file=str(tmp_path / "stranger"))).run(["true"])
+    assert caught.value.reason == "AuthenticationFailed"
+    text = plain_server.user_key.read_text()
+    from_memory = plain_server.target(identity_file="", identity=text)
+    assert text not in repr(from_memory)
+    assert SshConnection(from_memory).run(["true"]).code == 0
+
+
+def test_a_key_that_cannot_be_used_is_named(plain_server: Sshd, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+    rubbish, open_to_all = tmp_path / "rubbish", tmp_path / "open"
+    for each, mode in ((rubbish, 0o600), (open_to_all, 0o644)):
+        each.write_text("no key")
+        each.chmod(mode)
+    for path, words in (
+        (locked, "passphrase"),
+        (tmp_path / "none", "cannot read"),
+        (rubbish, "no private key"),
+        (open_to_all, "chmod 600"),
+    ):
+        with pytest.raises(AuthenticationFailed, match=words) as caught:
+            SshConnection(plain_server.target(identity_file=str(path))).run(["true"])
+        assert caught.value.reason == "IdentityUnusable"
+        assert str(path) in caught.value.message
+
+
+def test_who_does_not_answer_is_unreachable_in_time(plain_server: Sshd) -> None:
+    nobody = dataclasses.replace(plain_server.target().server, port=1)
+    with pytest.raises(SshUnreachable, match=r"127\.0\.0\.1:1"):
+        SshConnection(plain_server.target(server=nobody)).run(["true"])
+    connection = SshConnection(plain_server.target())
+    assert connection.run(["true"]).code == 0
+    plain_server.freeze()
+    try:
+        began = time.monotonic()
+        with pytest.raises((SshUnreachable, CommandRefused)):
+            connection.run(["true"], timeout_s=2.0)
+        with pytest.raises(SshUnreachable):
+            SshConnection(plain_server.target()).run(["true"])
+        assert time.monotonic() - began < 15
+    finally:
+        plain_server.thaw()
+    assert eventually(lambda: _runs(connection) or None, what="the connection to be made again", timeout_s=20)
+
+
+def _runs(connection: SshConnection) -> bool:
+    try:
+        return connection.run(["true"]).code == 0
+    except HostError:
+        return False
+
+
+def test_one_connection_serves_many_commands_and_is_made_again(plain_server: Sshd) -> None:
+    connection = SshConnection(plain_server.target())
+    said = connection.run(["sh", "-c", "cat; echo err >&2; exit 7"], stdin=b"x" * 300_000)
+    assert (said.code, len(said.stdout), said.stderr) == (7, 300_000, b"err\n")
+    assert connection.run(["printf", "%s", "it's $HOME; `true`"]).stdout == b"it's $HOME; `true`"
+    with pytest.raises(CommandRefused) as caught:
+        connection.shell("echo last words >&2; exit 3", what="a script")
+    assert "a script" in caught.value.message and "ended with 3: last words" in caught.value.message
+    with pytest.raises(CommandRefused, match=r"had not ended after 0\.5 s"):
+        connection.run(["sh", "-c", "sleep 5", "sh", "--password=hush"], timeout_s=0.5)
+    assert connection.opened == 1
+    plain_server.cut_connections()
+    eventually(lambda: _runs(connection) or None, what="another connection", timeout_s=10)
+    assert connection.opened == 2
+    connection.close()
+
+
+def test_sudo_is_asked_only_where_it_may_and_its_no_is_told(plain_server: Sshd) -> None:
+    connection = SshConnection(plain_server.target(sudo=True))
+    plain_server.sudo('echo "sudo: a password is required" >&2; exit 1')
+    with pytest.raises(SudoRefused, match="NOPASSWD"):
+        connection.run(["id"], sudo=True)
+    plain_server.sudo('[ "$1 $2" = "-n --" ] || exit 9; shift 2; exec "$@"')
+    assert connection.run(["id", "-u"], sudo=True).code == 0
+    assert connection.run(["false"], sudo=True).code == 1, "a command's own no is not sudo's"
+    machine = SshMachine(SshConnection(plain_server.target()))
+    if not machine.facts.is_root:
+        with pytest.raises(NotPermitted, match="takes root"):
+            machine.write("/etc/herdsman-test", b"", mode=0o600, sudo=True)
+
+
+def test_a_machine_over_ssh_has_files(plain_server: Sshd) -> None:
+    machine = SshMachine(SshConnection(plain_server.target()))
+    path = str(plain_server.directory / "home" / "it's a file")
+    assert machine.read(path) is None and machine.stat(path) is None
+    content = bytes(range(256)) * 100
+    machine.write(path, content, mode=0o640)
+    there = machine.stat(path)
+    assert there is not None and (there.kind, there.mode, there.size) == ("file", 0o640, len(content))
+    assert machine.read(path) == content
+    machine.make_directory(path + "s/below", mode=0o700)
+    made = machine.stat(path + "s/below")
+    assert made is not None and (made.kind, made.mode) == ("directory", 0o700)
+    machine.remove(path)
+    machine.remove(path)
+    assert machine.stat(path) is None
+    assert machine.run(["no-such-command"]).code == 127
+    assert [p.name for p in (plain_server.directory / "home").iterdir() if "herdsman-new" in p.name] == []
+
+
+def test_a_bastion_is_checked_like_a_host(tmp_path: Path) -> None:
+    with network() as net:
+        outer, inner = net.host("e"), net.host("f")
+        with (
+            sshd(tmp_path / "bastion", address=outer.address, prefix=outer.prefix) as bastion,
+            sshd(tmp_path / "host", address=inner.address, prefix=inner.prefix) as server,
+        ):
+            # One key for both, as users have it.
+            (bastion.directory / "authorized_keys").write_text((server.directory / "authorized_keys").read_text())
+            through = bastion.target().server
+            connection = SshConnection(server.target(bastion=through))
+            assert connection.run(["true"]).code == 0
+            assert f"from {outer.address}" in server.log, "it came by way of the bastion"
+            stranger = dataclasses.replace(through, known_hosts=own_keys([make_key(tmp_path / "k")]))
+            with pytest.raises(HostKeyRefused, match=outer.address.replace(".", r"\.")):
+                SshConnection(server.target(bastion=stranger)).run(["true"])
+            beyond: SshTarget = server.target(
+                bastion=through, server=SshServer(inner.address, "root", server.target().server.known_hosts, 9)
+            )
+            with pytest.raises(SshUnreachable):
+                SshConnection(beyond).run(["true"])
+            connection.close()
+
+
+def test_the_owner_of_a_record_is_not_asked_twice(server: Sshd, tiny_model: Path) -> None:
+    """A step that was cut between the unit and its start is finished by the next run, whoever makes it."""
+    plan: ProcessPlan = llama_plan(tiny_model)
+    connection = SshConnection(server.target())
+    processes = SshProcesses(connection, host=HOST)
+    processes.write(KEY, plan, 1, processes.look())
+    assert processes.look()[KEY].record.plan == plan and not processes.look()[KEY].runs
+    port = processes.look()[KEY].record.port
+    connection.close()
+    later = SshHost(server.target(), host=HOST)
+    later.put(KEY, plan)
+    assert ready(later).report.port == port
+    later.close()
