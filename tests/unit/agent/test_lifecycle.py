@@ -80,9 +80,19 @@ def test_a_process_is_ready_after_health_and_one_completion() -> None:
 def test_a_completion_is_asked_for_once_per_start() -> None:
     wanted = goal()
     life = ready(wanted)
-    for second in range(5, 100, 5):
+    for second in (5, 10, *range(20, 100, 10)):
         assert next_step(life, wanted, now=float(second)).do is Do.PROBE
         life = lifecycle.probed(life, wanted.plan, failure=None, now=float(second), policy=POLICY)
+
+
+def test_a_steady_process_is_asked_less_often() -> None:
+    wanted = goal()
+    life = lifecycle.probed(ready(wanted), wanted.plan, failure=None, now=59.0, policy=POLICY)
+    assert next_step(life, wanted, now=59.0) == Step(Do.WAIT, 59.0 + POLICY.probe_interval_s)
+    life = lifecycle.probed(life, wanted.plan, failure=None, now=64.0, policy=POLICY)
+    assert next_step(life, wanted, now=64.0) == Step(Do.WAIT, 64.0 + POLICY.stable_probe_interval_s)
+    life = lifecycle.probed(life, wanted.plan, failure="no answer", now=74.0, policy=POLICY)
+    assert next_step(life, wanted, now=74.0) == Step(Do.WAIT, 74.0 + POLICY.failing_probe_interval_s)
 
 
 def test_a_failed_completion_is_tried_again_until_the_start_takes_too_long() -> None:
