@@ -15,7 +15,7 @@ from typing import Literal
 
 import structlog
 
-from agent.contract import Accelerator, FilePlan, HostFacts, ProcessReport
+from agent.contract import Accelerator, FilePlan, HostFacts, ProcessPhase, ProcessReport
 from agent.proxy.collector import ProxyCollector
 from agent.server import accelerators, host_facts
 from agent.server.api_listeners import ApiListeners, ApiSettings
@@ -177,6 +177,7 @@ class Agent:
             on_report=self._on_report,
             admit=self.memory.admit,
             reserved=self.memory.reserved,
+            withdrawn=self._withdrawn,
         )
         supervisor = self._supervisor = Supervisor(around)
         self.memory.attach(supervisor)
@@ -325,6 +326,12 @@ class Agent:
     def _touch_host(self) -> None:
         if self._host is not None:
             self._host.touch()
+
+    def _withdrawn(self, key: str) -> bool | None:
+        if self._watch is None or (self._front is not None and self._front.stands_in(key, ProcessPhase.STOPPING)):
+            # What goes to sleep keeps its endpoint: the proxy answers there.
+            return None
+        return self._watch.publisher.withdrawn(key)
 
     def _may_speak(self) -> bool:
         return self._lease is None or self._lease.is_trusted

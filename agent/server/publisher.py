@@ -104,6 +104,17 @@ class Publisher:
         with self._condition:
             self._registered.setdefault(key, Registered(key.partition("/")[0], service_name, endpoint_slice))
 
+    def withdrawn(self, key: str) -> bool | None:
+        """Tell whether the cluster sends nobody to a process any more; None where that is not this agent's to say."""
+        if not self._may_speak():
+            return None
+        applied = self._applied.get(key)
+        if applied is not None:
+            return not applied[0].ready
+        if key in self._registered:
+            return False
+        return True if self._look(key) is None else None
+
     def start_over(self) -> None:
         """Say everything again: others have spoken of this host's endpoints since it was heard last."""
         with self._condition:

@@ -148,11 +148,12 @@ def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
     publisher.touch(f"{namespace}/svc")
-    eventually(lambda: heartbeat(api, namespace), what="the endpoints")
+    eventually(lambda: publisher.withdrawn(f"{namespace}/svc") is False, what="the endpoints")
     publisher.withdraw()
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     assert found is not None
     assert found["endpoints"][0]["conditions"]["ready"] is False, "withdrawn when the call returns"
+    assert publisher.withdrawn(f"{namespace}/svc") is True
     desk.publication = None
     api.delete(HOST_PROCESSES.path(namespace, "svc"))
     publisher.touch(f"{namespace}/svc")
