@@ -57,6 +57,8 @@ class Installation(Wire):
             user=None if self.own_user else self.user,
             keep_children=True,
             stop_timeout_s=STOP_TIMEOUT_S,
+            # That it answers says more than that it stays up.
+            settle_s=0.0 if self.has_api else 2.0,
             log_file=f"/Library/Logs/Herdsman/{self.name}/agent.log",
         )
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,7 @@ class FakedMachine(LocalMachine):
         for directory in (self.units, root / "Library/LaunchDaemons"):
             directory.mkdir(parents=True)
         (self.state / "units").write_text(str(self.units))
+        (self.state / "root").write_text(str(root))
 
     @cached_property
     def facts(self) -> Facts:
@@ -42,9 +44,11 @@ class FakedMachine(LocalMachine):
 
     def run(self, argv: Any, **options: Any) -> Any:
         words = [self._there(word) if word.startswith(OUTSIDE) else word for word in argv]
-        own = self.commands / words[0]
-        if words[0] in ("systemctl", "launchctl", "journalctl", "loginctl"):
-            words[0] = str(own)
+        if words[0] == self.manager:
+            # Not by its first line: finding a Python by PATH can take longer than all that it does.
+            words[:1] = [sys.executable, "-S", "-E", str(self.commands / self.manager)]
+        elif words[0] in ("systemctl", "launchctl", "journalctl", "loginctl"):
+            words[0] = str(self.commands / words[0])
         return super().run(words, **options)
 
     def read(self, path: str, **options: Any) -> bytes | None:
