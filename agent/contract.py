@@ -252,6 +252,8 @@ class HostFacts(Wire):
     memory_budget_bytes: int | None = None
     """What all processes together may take; None while nobody has worked it out."""
     memory_pressure: MemoryPressure = MemoryPressure.NORMAL
+    memory_note: str = ""
+    """Who says what the budget is, and what is done, or not, about pressure; for people."""
     endpoint: str = ""
     """URL of the agent's API, where it listens beyond loopback."""
     tls_fingerprint: str = ""

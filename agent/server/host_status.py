@@ -89,10 +89,10 @@ def _ready(running: bool) -> tuple[str, str, str, str]:
 
 
 def _pressure(facts: HostFacts) -> tuple[str, str, str, str]:
-    level = facts.memory_pressure
+    level, note = facts.memory_pressure, f" {facts.memory_note}" if facts.memory_note else ""
     if level is MemoryPressure.NORMAL:
-        return ("MemoryPressure", "False", "Normal", "There is enough memory.")
-    return ("MemoryPressure", "True", str(level), f"Memory is short: {str(level).lower()}.")
+        return ("MemoryPressure", "False", "Normal", f"There is enough memory.{note}")
+    return ("MemoryPressure", "True", str(level), f"Memory is short: {str(level).lower()}.{note}")
 
 
 def _schedulable(wishes: Wishes) -> tuple[str, str, str, str]:

@@ -262,6 +262,7 @@ class Agent:
                 "accelerators": accelerators.merged(self.memory.accelerators, self._detected()),
                 "memory_budget_bytes": self.memory.budget.bytes,
                 "memory_pressure": self.memory.pressure,
+                "memory_note": self.memory.note(),
                 "endpoint": self.endpoint,
                 "tls_fingerprint": self._http.fingerprint if self._http else "",
             }

@@ -32,6 +32,17 @@ class Skip(StrEnum):
     ALL_PROTECTED = "all_protected"
 
 
+SKIPPED = {
+    Skip.DISABLED: "nothing is evicted, because spec.memoryPressure.eviction does not allow it",
+    Skip.NONE: "nothing is evicted, because no process runs",
+    Skip.STOPPING: "the last one that was evicted still stops",
+    Skip.BELOW_GUARD: "nothing is evicted, because most of what is in use is not the processes'",
+    Skip.FLOOR: "nothing is evicted, because only one process runs",
+    Skip.ALL_PROTECTED: "nothing is evicted, because every process is protected",
+}
+"""The same for people."""
+
+
 @dataclass(frozen=True)
 class Runner:
     """A process that runs."""

@@ -20,7 +20,7 @@ from agent.server.lifecycle import Goal, Hold
 from agent.server.memory.admission import Asking, Bound
 from agent.server.memory.budget import Budget, MemoryWishes, host_budget, process_budget
 from agent.server.memory.estimates import Estimator, Headers, Unknown
-from agent.server.memory.eviction import Patience, Runner
+from agent.server.memory.eviction import SKIPPED, Patience, Runner
 from agent.server.memory.ledger import Ledger
 from agent.server.memory.machine import Machine
 from agent.server.memory.need import Need, total
@@ -135,6 +135,13 @@ class HostMemory:
         now = f", {amount(memory.available_bytes)} ({percent(memory.share)}) available" if memory else ""
         taken = total(entry.taken for entry in entries.values())
         return f"Budget {self.budget}; {len(entries)} processes have {taken}; pressure {self.pressure.value}{now}"
+
+    def note(self) -> str:
+        """Say what changes seldom: who says what the budget is, and what is done about pressure."""
+        skip, absent = self.watchdog.skip, sorted(self.watchdog.absent)
+        about = f"; {SKIPPED[skip]}" if skip is not None else ""
+        gone = f"; evicted and not yet back: {', '.join(absent)}" if absent else ""
+        return f"The budget is {self.budget}{about}{gone}."
 
     def wish(self, wishes: MemoryWishes) -> None:
         """Take in what the Host object says."""

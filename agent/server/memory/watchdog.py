@@ -31,7 +31,7 @@ class Watchdog:
     """Stops a process and keeps it from starting; second, why."""
     let_back: Callable[[str], None]
     on_level: Callable[[MemoryPressure], None] = lambda _level: None
-    """Called at each change of the level, Normal included."""
+    """Called at each change of the level, Normal included, and of what is done about it."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     patience: Patience = field(default_factory=Patience)
     enabled: bool = False
@@ -52,6 +52,11 @@ class Watchdog:
     @property
     def level(self) -> MemoryPressure:
         return self.state.level
+
+    @property
+    def skip(self) -> Skip | None:
+        """Why nothing is evicted now although pressure is critical."""
+        return self._said
 
     def look(self, memory: Memory, *, now: float) -> None:
         """Take in how the memory is now, and do the one thing that follows from it."""
@@ -94,7 +99,8 @@ class Watchdog:
             self.skipped[verdict.skip] = self.skipped.get(verdict.skip, 0) + 1
             if verdict.skip is not self._said:
                 _log.warning("Evicted nothing under critical memory pressure", reason=verdict.skip.value)
-            self._said = verdict.skip
+                self._said = verdict.skip
+                self.on_level(self.level)
             return
         if verdict.evict is None:
             return
@@ -112,6 +118,7 @@ class Watchdog:
         )
         _log.warning("Evicted a process", process=victim.key, footprint=amount(victim.footprint_bytes), times=times)
         self.evict(victim.key, message)
+        self.on_level(self.level)
 
     def _let_one_back(self, memory: Memory, now: float) -> None:
         normal_since = self.state.since if self.level is MemoryPressure.NORMAL else None
@@ -129,6 +136,7 @@ class Watchdog:
             self._last_return = now
             _log.info("Let an evicted process back", process=due.key)
             self.let_back(due.key)
+            self.on_level(self.level)
 
     def configure(self, *, warning: float, critical: float, enabled: bool) -> None:
         """Take in what people wish."""

@@ -131,7 +131,7 @@ def test_starts_at_once_never_take_the_same_room() -> None:
     assert len(admitted) == 3
 
 
-@settings(max_examples=60, stateful_step_count=40)
+@settings(max_examples=60, stateful_step_count=40, deadline=None)
 class Accounts(RuleBasedStateMachine):
     """Starts, ends and adoptions in any order: the budget holds, and who waits gets in once there is room."""
 
@@ -167,6 +167,7 @@ class Accounts(RuleBasedStateMachine):
 TestAccounts = Accounts.TestCase
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 16), st.integers(0, 3)), min_size=1, max_size=8))
 def test_one_of_those_that_wait_is_always_let_in_when_all_room_is_free(waiting: list[tuple[float, int]]) -> None:
     everyone = [asking(f"p{n}", gib, priority=p, since=n) for n, (gib, p) in enumerate(waiting)]

@@ -184,7 +184,7 @@ def test_a_service_that_is_gone_is_not_waited_for() -> None:
 sizes = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.5, 20), min_size=1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40, deadline=None)
 @given(
     sizes,
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import MemoryPressure
@@ -49,6 +49,7 @@ def test_the_kernel_s_opinion_counts_where_it_is_worse() -> None:
     assert after(Pressure(), at(0.05, NORMAL), RULES, now=0).level is CRITICAL
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=40))
 def test_a_level_is_never_better_than_the_memory_and_plenty_of_it_always_ends_in_normal(shares: list[float]) -> None:
     state, now = Pressure(), 0.0

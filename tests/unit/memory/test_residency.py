@@ -181,7 +181,7 @@ members = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(members, min_size=1, max_size=4), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), max_size=25)
 )
