@@ -355,8 +355,6 @@ class SshProcesses:
             raise NotNow(
                 ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
             )
-        if plan.idle_timeout_s is not None:
-            raise NotNow(ProcessReason.PLAN_INVALID, "an idle timeout takes an agent on the host; this one is over SSH")
 
     def _take(self, steps: Sequence[Step]) -> None:
         for outcome in run_steps(steps, self._machine):

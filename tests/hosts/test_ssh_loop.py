@@ -1,0 +1,231 @@
+"""The loop speaks for hosts over SSH: real API server, real sshd in a network namespace, real llama-server.
+
+Covered: Service and EndpointSlice, statuses of HostProcess and Host, the Lease, several hosts of which one
+hangs and one has another key, a host that is cut off and comes back, a fence, removal. The parts of the loop that place
+and judge are left out: HostProcesses are made as they make them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import ANNOTATION_FENCED
+from agent.server.source_policy import SourcePolicy
+from automation.hosts import ssh_worker
+from automation.hosts.ssh_hosts import SshHosts
+from kubeapi.client import KubeClient
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, LEASES, SECRETS, SERVICES
+from tests.hosts.test_agent_kubernetes import host_process, install_crds, status
+from tests.support.agents import gone, llama_plan
+from tests.support.controlplane import Api, eventually
+from tests.support.netns import Network, network
+from tests.support.sshd import QUICK, Sshd, make_key, sshd
+from tools.localcluster import LocalCluster
+
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def ssh_api(api: Api) -> Api:
+    install_crds(api)
+    return api
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    with network() as made:
+        yield made
+
+
+@pytest.fixture
+def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
+    made = KubeClient.default(str(control_plane.kubeconfig))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def speaker(
+    client: KubeClient, ssh_api: Api, namespace: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SshHosts]:
+    """What the loop starts; two lanes of two, and its leases in the test's own namespace."""
+    real = ssh_worker.target_of
+    monkeypatch.setattr(ssh_worker, "target_of", lambda host, identity: replace(real(host, identity), patience=QUICK))
+    made = SshHosts(
+        client,
+        policy=SourcePolicy(allowed_host_path_roots=(str(tiny_model.parent),)),
+        parallel=2,
+        namespaces=(namespace,),
+        system_namespace=namespace,
+    )
+    yield made
+    made.stop()
+
+
+def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Object:
+    way = {
+        "user": server.user,
+        "port": server.port,
+        "knownHosts": [server.host_key],
+        "identityFile": str(server.user_key),
+        "store": str(server.store),
+        **ssh,
+    }
+    body = {
+        "apiVersion": HOSTS.api_version,
+        "kind": HOSTS.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "transport": "ssh",
+            "address": server.address,
+            "memoryFraction": 0.5,
+            "ssh": {name: value for name, value in way.items() if value is not None},
+        },
+    }
+    return api.apply(HOSTS.path(None, name), body)
+
+
+def condition(api: Api, name: str) -> Object:
+    found = ((api.get(HOSTS.path(None, name)) or {}).get("status") or {}).get("conditions") or ()
+    return next((dict(each) for each in found if each["type"] == "Ready"), {})
+
+
+def slice_of(api: Api, namespace: str, name: str = "tiny") -> Object:
+    return dict(api.get(ENDPOINT_SLICES.path(namespace, name)) or {})
+
+
+def is_ready(found: Object) -> bool:
+    return bool(found) and found["endpoints"][0]["conditions"]["ready"]
+
+
+def test_the_loop_serves_from_a_host_without_an_agent(
+    ssh_api: Api, client: KubeClient, namespace: str, net: Network, speaker: SshHosts, tmp_path: Path,
+    llama_server: Path, tiny_model: Path,
+) -> None:  # fmt: skip
+    api, names = ssh_api, [f"{part}-{namespace}" for part in ("serving", "hanging", "foreign")]
+    serving, hanging, foreign = names
+    with ExitStack() as stack:
+        servers = []
+        for name in names:
+            there = net.host(name.partition("-")[0][:4])
+            servers.append(
+                stack.enter_context(
+                    sshd(tmp_path / name, address=there.address, prefix=there.prefix, binaries=[llama_server])
+                )
+            )
+            stack.callback(api.request, "DELETE", HOSTS.path(None, name))
+        live, hung, other = servers
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "key", "namespace": namespace},
+            "type": "kubernetes.io/ssh-auth",
+            "data": {"ssh-privatekey": base64.b64encode(live.user_key.read_bytes()).decode()},
+        }
+        api.apply(SECRETS.path(namespace, "key"), secret)
+        hung.freeze()
+        ssh_host(api, hanging, hung)
+        ssh_host(api, foreign, other, knownHosts=[make_key(tmp_path / "another")])
+        ssh_host(api, serving, live, identityFile=None, identitySecret={"name": "key"})
+        host_process(api, namespace, serving, llama_plan(tiny_model))
+        speaker.start()
+
+        # Served, although one host says nothing and another shows a key that nobody knows.
+        eventually(lambda: status(api, namespace).get("ready") or None, what="the process to serve", timeout_s=90)
+        found = eventually(lambda: ((s := slice_of(api, namespace)) and is_ready(s) and s) or None, what="an endpoint")
+        address, port = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
+        assert address == live.address
+        body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
+        url = f"http://{address}:{port}/v1/chat/completions"
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"})) as answer:
+            assert json.load(answer)["choices"]
+        assert api.get(SERVICES.path(namespace, "tiny"))
+        told = eventually(
+            lambda: ((c := condition(api, serving)) and c["status"] == "True" and c) or None, what="Ready", timeout_s=10
+        )
+        assert told["reason"] == "Reachable"
+        said = (api.get(HOSTS.path(None, serving)) or {})["status"]
+        assert said["os"] == "linux" and said["runtimes"]["llama-server"]
+        assert said["allocatable"]["memory"] == said["capacity"]["memory"] // 2
+        eventually(
+            lambda: (
+                [p["phase"] for p in (api.get(HOSTS.path(None, serving)) or {})["status"].get("processes") or ()]
+                == ["Ready"]
+                or None
+            ),
+            what="the process in the Host's status",
+        )
+        assert eventually(lambda: condition(api, foreign).get("reason"), what="a verdict") == "HostKeyChanged"
+        assert (
+            eventually(lambda: condition(api, hanging).get("reason"), what="a verdict", timeout_s=60) == "Unreachable"
+        )
+        lease_path = LEASES.path(namespace, f"herdsman-host-{serving}")
+        renewed = (api.get(lease_path) or {})["spec"]["renewTime"]
+        eventually(lambda: (api.get(lease_path) or {})["spec"]["renewTime"] != renewed or None, what="a renewal")
+        assert api.get(LEASES.path(namespace, f"herdsman-host-{hanging}")) is None, "who does not answer does not live"
+
+        # The one that hung comes back by itself.
+        hung.thaw()
+        eventually(
+            lambda: condition(api, hanging).get("status") == "True" or None, what="the host to be back", timeout_s=90
+        )
+
+        # Called lost while the loop was silent: what is not in the plan any more is stopped before anything is said.
+        pid = status(api, namespace)["pid"]
+        lease = api.get(lease_path) or {}
+        lease["metadata"].setdefault("annotations", {})[ANNOTATION_FENCED] = "true"
+        api.request("DELETE", HOST_PROCESSES.path(namespace, "tiny"))
+        client.replace(LEASES, namespace, {k: lease[k] for k in ("apiVersion", "kind", "metadata", "spec")})
+        assert gone(pid, timeout_s=40)
+        eventually(
+            lambda: ANNOTATION_FENCED not in ((api.get(lease_path) or {})["metadata"].get("annotations") or {}) or None,
+            what="the fence to be taken away",
+            timeout_s=30,
+        )
+        eventually(lambda: not slice_of(api, namespace) or None, what="the endpoint to be gone", timeout_s=30)
+        assert condition(api, serving)["status"] == "True"
+
+
+def test_a_host_that_was_cut_off_goes_on_and_one_that_is_removed_is_left_clean(
+    ssh_api: Api, namespace: str, net: Network, speaker: SshHosts, tmp_path: Path, llama_server: Path, tiny_model: Path
+) -> None:
+    api, name = ssh_api, f"cut-{namespace}"
+    there = net.host("cut")
+    with (
+        sshd(tmp_path / "h", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server,
+        ExitStack() as stack,
+    ):
+        stack.callback(api.request, "DELETE", HOSTS.path(None, name))
+        ssh_host(api, name, server)
+        host_process(api, namespace, name, llama_plan(tiny_model))
+        speaker.start()
+        eventually(lambda: is_ready(slice_of(api, namespace)) or None, what="an endpoint", timeout_s=90)
+        pid = status(api, namespace)["pid"]
+        there.cut()
+        eventually(
+            lambda: condition(api, name).get("reason") == "Unreachable" or None, what="the cut to be told", timeout_s=60
+        )
+        there.heal()
+        eventually(lambda: condition(api, name).get("status") == "True" or None, what="the host again", timeout_s=60)
+        time.sleep(1.0)
+        assert status(api, namespace)["pid"] == pid, "nothing was restarted"
+        api.request("DELETE", HOSTS.path(None, name))
+        assert gone(pid, timeout_s=40)
+        eventually(
+            lambda: (
+                (api.get(LEASES.path(namespace, f"herdsman-host-{name}")) or {})["spec"].get("holderIdentity", "") == ""
+                or None
+            ),
+            what="the Lease to be given back",
+        )
+        assert not is_ready(slice_of(api, namespace))
