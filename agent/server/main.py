@@ -17,7 +17,7 @@ import structlog
 
 from agent.contract import Accelerator, FilePlan, HostFacts, ProcessPhase, ProcessReport
 from agent.proxy.collector import ProxyCollector
-from agent.server import accelerators, host_facts
+from agent.server import accelerators, heap, host_facts
 from agent.server.api_listeners import ApiListeners, ApiSettings
 from agent.server.download import download
 from agent.server.errors import FileError
@@ -135,6 +135,7 @@ class Agent:
         not answer is no reason to leave the processes alone: the agent goes on with the plan that it knows.
         """
         settings = self.settings
+        heap.share_one_heap()
         agent_id = self._store.open()
         self._store.token()
         try:
@@ -260,7 +261,7 @@ class Agent:
         return measured.model_copy(
             update={
                 "accelerators": accelerators.merged(self.memory.accelerators, self._detected()),
-                "memory_budget_bytes": self.memory.budget.bytes,
+                "memory_budget_bytes": self.memory.budget.total_bytes,
                 "memory_pressure": self.memory.pressure,
                 "memory_note": self.memory.note(),
                 "endpoint": self.endpoint,

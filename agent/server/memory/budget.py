@@ -82,6 +82,11 @@ class Budget:
     gpu_bytes: int | None = None
     """The same of discrete GPUs; None: there are none, and everything counts in `bytes`."""
 
+    @property
+    def total_bytes(self) -> int:
+        """Both together: the most that could be placed here, whichever memory it takes."""
+        return self.bytes + (self.gpu_bytes or 0)
+
     def __str__(self) -> str:
         gpus = f", and {amount(self.gpu_bytes)} on GPUs" if self.gpu_bytes is not None else ""
         return f"{amount(self.bytes)} ({self.source}){gpus}"

@@ -109,6 +109,10 @@ class Turns:
                 if key == asking or standing.inside_since is not None or standing.phase not in _GONE
             }
             self._forget(standings, now)
+            for key in self.held():
+                if key not in standings:
+                    # Its plan left the group; another word is no more needed.
+                    self.release(key)
             groups: dict[str, list[str]] = {}
             for key, standing in standings.items():
                 groups.setdefault(standing.plan.group or "", []).append(key)

@@ -1,0 +1,153 @@
+"""How a group's decisions become holds and refusals, and what is made of demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.server.lifecycle import Hold
+from agent.server.memory.need import Need
+from agent.server.memory.turns import WANTED_S, Standing, Turns
+
+PENDING, READY, ASLEEP = ProcessPhase.PENDING, ProcessPhase.READY, ProcessPhase.ASLEEP
+
+
+def plan(residency: str = "preferred", **fields: Any) -> ProcessPlan:
+    values = {"host": "h", "service": "s", "service_name": "s", "argv": ("llama-server",), "group": "g"}
+    file = FilePlan(source="/m.gguf", cache_key="k", file_name="m.gguf")
+    return ProcessPlan(**{**values, "residency": residency, "file": file, **fields})
+
+
+@dataclass
+class Host:
+    """A host of 16 bytes whose processes do as they are told when `settle` is called."""
+
+    standings: dict[str, Standing] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+    woken: list[str] = field(default_factory=list)
+    now: float = 1000.0
+    stirred: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(
+            standings=lambda: self.standings,
+            room=self.room,
+            hold=self.hold,
+            release=lambda key: self.release(key),
+            held=lambda: dict(self.holds),
+            wake=self.woken.append,
+            clock=lambda: self.now,
+            changed=self.stir,
+        )
+
+    def room(self, keys: Iterable[str]) -> Need:
+        return Need(16)
+
+    def hold(self, key: str, hold: Hold) -> None:
+        self.holds[key] = hold
+
+    def release(self, key: str) -> None:
+        del self.holds[key]
+
+    def stir(self) -> None:
+        self.stirred += 1
+
+    def add(self, key: str, made: ProcessPlan, *, need: int = 10, phase: ProcessPhase = PENDING, **more: Any) -> None:
+        self.standings[key] = Standing(made, phase, Need(need), **{"inside_since": None, **more})
+
+    def change(self, key: str, **changes: Any) -> None:
+        self.standings[key] = replace(self.standings[key], **changes)
+
+
+@pytest.fixture
+def host() -> Host:
+    made = Host()
+    made.add("home", plan(), phase=READY, inside_since=0.0)
+    return made
+
+
+def test_who_is_asked_for_pushes_the_preferred_out_and_both_say_why(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=60.0))
+    refusal = host.turns.refusal("guest", host.standings["guest"].plan)
+    assert refusal is not None
+    assert (refusal.phase, refusal.reason) == (ASLEEP, ProcessReason.SWAPPED_OUT)
+    assert "until it is asked for" in refusal.message
+    assert not host.holds
+    host.turns.wanted("guest")
+    assert host.stirred == 1
+    host.turns.look()
+    assert host.woken == ["guest"]
+    assert host.holds["home"].phase is PENDING
+    assert host.holds["home"].message == "Waits for its turn: the memory of group `g` is with guest"
+    assert host.turns.refusal("guest", host.standings["guest"].plan) is None
+    assert host.turns.swaps == 1
+
+
+def test_the_preferred_comes_back_though_its_file_is_looked_at_again_first(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0))
+    host.turns.wanted("guest")
+    host.turns.look()
+    host.change("home", phase=PENDING, inside_since=None)
+    host.change("guest", phase=READY, inside_since=host.now)
+    again = host.turns.look()
+    assert again is not None
+    host.now += 61
+    host.turns.look()
+    assert set(host.holds) == {"guest"}
+    host.change("home", phase=ProcessPhase.DOWNLOADING)
+    host.turns.look()
+    assert set(host.holds) == {"guest"}
+
+
+def test_a_first_download_pushes_nobody_out(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0), phase=ProcessPhase.DOWNLOADING)
+    host.turns.wanted("guest")
+    host.turns.look()
+    assert not host.holds
+    # Only when it is ready to start is it its turn.
+    assert host.turns.refusal("guest", host.standings["guest"].plan) is None
+    assert set(host.holds) == {"home"}
+
+
+def test_demand_that_gave_up_is_forgotten(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0), held_by_others=True)
+    host.turns.wanted("guest")
+    host.now += WANTED_S + 1
+    host.turns.look()
+    host.change("guest", held_by_others=False)
+    host.turns.look()
+    assert not host.holds
+    host.add("brief", plan("onDemand", idle_timeout_s=5.0, wake_timeout_s=10.0), held_by_others=True)
+    host.turns.wanted("brief")
+    host.now += 11
+    host.turns.look()
+    host.change("brief", held_by_others=False)
+    host.turns.look()
+    assert not host.holds
+
+
+def test_groups_keep_to_themselves_and_processes_of_none_are_left_alone(host: Host) -> None:
+    host.add("other", plan(group="h"), phase=READY, inside_since=0.0)
+    host.turns.look()
+    assert not host.holds
+    assert host.turns.refusal("single", plan(residency=None)) is None  # type: ignore[arg-type]
+
+
+def test_a_failed_one_claims_nothing(host: Host) -> None:
+    host.add("pinned", plan("pinned"), phase=ProcessPhase.FAILED)
+    host.turns.look()
+    assert not host.holds
+
+
+def test_a_group_that_a_process_left_lets_it_go(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0))
+    host.turns.wanted("guest")
+    host.turns.look()
+    assert set(host.holds) == {"home"}
+    del host.standings["home"]
+    host.turns.look()
+    assert not host.holds
