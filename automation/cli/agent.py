@@ -1,6 +1,6 @@
 """`herdsman agent run`: the agent that keeps a host's processes, in the foreground.
 
-The other commands of the group are in `agent_service` (install and the like) and `agent_store`.
+The other commands of the group are in `agent_service` (install and the like), `agent_doctor` and `agent_store`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from automation.cli import agent_service, agent_store
+from automation.cli import agent_doctor, agent_service, agent_store
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(agent_store.app, name="store", help="The models on this host's disk.")
 agent_service.register(app)
+agent_doctor.register(app)
 
 
 class PlanSource(StrEnum):

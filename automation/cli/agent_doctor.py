@@ -1,0 +1,391 @@
+"""`herdsman agent doctor`: look at everything that an agent needs on this machine and say what is wrong and what helps.
+
+With options of `agent run` it looks at what such an agent would need; without any at what the installed one does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agent.server.host_facts import Binaries, NoAddress, own_address
+from agent.server.memory.budget import MemoryWishes, host_budget
+from agent.server.memory.machine import Machine
+from agent.server.ports import COUNT, FIRST, is_free
+from agent.steps.machine import MachineError
+from automation.cli.agent_installation import read_installation
+from automation.cli.agent_options import STORE, run_command
+from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
+from automation.cli.doctor import Finding
+from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+from program.desired.errors import SpecInvalid
+from program.desired.quantities import bytes_of
+
+GIB = 1024**3
+LITTLE_SPACE_BYTES = 20 * GIB
+CLOCK_WARNING_S = 5.0
+CLOCK_FAILED_S = 60.0
+"""Tokens and certificates that were just made are refused by a clock that is so far behind."""
+CERTIFICATE_WARNING_DAYS = 30
+LLAMA_SERVER_HINT = "`brew install llama.cpp`, or `herdsman tools install llama-server`"
+LAN_HINT = (
+    "macOS keeps this program off the local network: a LaunchAgent has no way in, so run the agent as a LaunchDaemon "
+    "(`sudo herdsman agent install …`), or allow the terminal under Privacy & Security, Local Network"
+)
+
+# The rows of the agent's roles in docs/install/rbac.yaml.
+PERMISSIONS = (
+    ("herdsman.dev", "hostprocesses", "watch", None),
+    ("herdsman.dev", "hostprocesses/status", "patch", None),
+    ("herdsman.dev", "hosts", "watch", None),
+    ("herdsman.dev", "hosts", "create", None),
+    ("herdsman.dev", "hosts/status", "patch", None),
+    ("", "services", "patch", None),
+    ("", "services", "delete", None),
+    ("discovery.k8s.io", "endpointslices", "patch", None),
+    ("discovery.k8s.io", "endpointslices", "delete", None),
+    ("coordination.k8s.io", "leases", "update", "system"),
+)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The options that an agent runs with, as far as the checks ask."""
+
+    store: Path
+    kubeconfig: str | None
+    is_kubernetes: bool
+    system_namespace: str
+    namespaces: tuple[str, ...]
+    http_address: str
+    http_port: int
+    certificate: Path | None
+    address: str | None
+    memory_bytes: int | None
+    memory_fraction: float | None
+
+
+def doctor(
+    context: typer.Context,
+    name: Name = DEFAULT_NAME,
+    own_user: OwnUser = False,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Check this machine for an agent; exit code 1 when something that it needs is wrong.
+
+    Takes every option of `herdsman agent run`; without any it looks at the installed agent's.
+    """
+    looked, running = _looked(context.args, name, own_user)
+    binaries = Binaries(_locate)
+    findings = [
+        *_engines(binaries),
+        *_memory(looked, binaries),
+        store_finding(looked.store, os.access),
+        *_address(looked),
+        *_ports(looked, running=running),
+        *_certificate(looked.certificate),
+        *(_cluster(looked) if looked.is_kubernetes else []),
+        *_macos(),
+    ]
+    if output is OutputFormat.JSON:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        rows = [(each.check, each.state, each.detail, each.hint) for each in findings]
+        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
+    if any(finding.state == "failed" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _looked(given: Sequence[str], name: str, own_user: bool) -> tuple[Looked, bool]:
+    arguments, installed = list(given), None
+    if not arguments:
+        try:
+            installed = read_installation(this_machine(), name, own_user=own_user)
+        except MachineError as error:
+            complain(str(error), hint=error.hint)
+            raise typer.Exit(1) from None
+        arguments = list(installed.arguments) if installed is not None else []
+    if not any(each == "--host" or each.startswith("--host=") for each in arguments):
+        arguments += ["--host", "doctor"]
+    values: Mapping[str, Any] = run_command().make_context("herdsman agent doctor", arguments).params
+    looked = Looked(
+        store=(values["store"] or Path.home() / STORE).expanduser().absolute(),
+        kubeconfig=str(values["kubeconfig"]) if values["kubeconfig"] else None,
+        is_kubernetes=str(values["plan_source"]) == "kubernetes",
+        system_namespace=values["system_namespace"],
+        namespaces=tuple(values["namespace"] or ()),
+        http_address=values["http_address"],
+        http_port=values["http_port"],
+        certificate=values["tls_cert"],
+        address=values["address"],
+        memory_bytes=_bytes(values["memory_budget"]),
+        memory_fraction=values["memory_fraction"],
+    )
+    return looked, installed is not None
+
+
+def _bytes(text: str | None) -> int | None:
+    try:
+        return bytes_of(text, field="--memory-budget")
+    except SpecInvalid as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _locate(name: str) -> Path | None:
+    from tools.toolchain import ToolMissing, locate
+
+    try:
+        return locate(name)
+    except ToolMissing:
+        return None
+
+
+def _engines(binaries: Binaries) -> Iterator[Finding]:
+    found = binaries.versions()
+    if "llama-server" not in found:
+        state = "warning" if found else "failed"
+        yield Finding("llama-server", state, "not found on PATH or in the usual places", LLAMA_SERVER_HINT)
+    for engine, version in sorted(found.items()):
+        path = binaries.find(engine) or ""
+        if version or engine == "vllm":
+            # vLLM would load half a minute of Python to tell.
+            yield Finding(engine, "ok", ", ".join(filter(None, (version, path))))
+        else:
+            yield Finding(engine, "warning", f"{path} does not tell its version", f"does `{path} --version` run?")
+
+
+def _memory(looked: Looked, binaries: Binaries) -> Iterator[Finding]:
+    machine = Machine(binaries.find)
+    machine.measure()
+    budget = host_budget(MemoryWishes(looked.memory_bytes, looked.memory_fraction), machine.capacity)
+    state, hint = ("ok", "") if budget.bytes >= GIB else ("warning", "name one with --memory-budget")
+    yield Finding("memory budget", state, str(budget), hint)
+    found = ", ".join(f"{each.name or each.type} ({each.type})" for each in machine.accelerators)
+    metal = any(each.type == "metal" for each in machine.accelerators)
+    if platform.system() == "Darwin" and not metal:
+        hint = "an engine without Metal is slow: `brew install llama.cpp`, and no virtual machine between"
+        yield Finding("accelerators", "warning", found or "none: llama-server reports no Metal", hint)
+    else:
+        yield Finding("accelerators", "ok", found or "none: models run on the processors")
+
+
+def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Finding:
+    """Judge the store's directory, or the nearest one above it that exists: may it be written, and has it room."""
+    place = next(each for each in (store, *store.parents) if each.exists())
+    if not place.is_dir():
+        return Finding("store", "failed", f"{place} is no directory", "choose another --store")
+    if not access(place, os.W_OK | os.X_OK):
+        hint = f"give it to the agent's user: `chown -R USER {place}`, or choose another --store"
+        return Finding("store", "failed", f"{place} may not be written by this user", hint)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return Finding(
+            "store", "failed", f"{place} cannot be written: {error.strerror}", "free space, or choose another"
+        )
+    where = f"{store}" + ("" if place == store else f" (to be made in {place})")
+    if free < LITTLE_SPACE_BYTES:
+        return Finding("store", "warning", f"{where}, {size_text(free)} free", "models of a few billion need more")
+    return Finding("store", "ok", f"{where}, {size_text(free)} free")
+
+
+def _address(looked: Looked) -> Iterator[Finding]:
+    try:
+        address = looked.address or own_address()
+    except NoAddress as error:
+        state = "failed" if looked.is_kubernetes else "warning"
+        yield Finding("address", state, str(error), "connect this machine to a network, or name one with --address")
+        return
+    if is_free(address, 0):
+        yield Finding("address", "ok", f"{address}: what Services lead to")
+    else:
+        yield Finding("address", "failed", f"{address} is not an address of this machine", "--address")
+
+
+def _ports(looked: Looked, *, running: bool) -> Iterator[Finding]:
+    # A sample: every fortieth.
+    sample = range(FIRST, FIRST + COUNT, 40)
+    taken = [port for port in sample if not is_free("127.0.0.1", port)]
+    of_all = f"{FIRST}-{FIRST + COUNT - 1}"
+    if len(taken) > len(sample) // 2:
+        yield Finding("ports", "failed", f"most of {of_all} are taken", "end what listens there")
+    else:
+        yield Finding("ports", "ok", f"{of_all} are free" + (f" but for about {len(taken) * 40}" if taken else ""))
+    if looked.http_port > 0 and not running:
+        address = looked.http_address or "127.0.0.1"
+        if not is_free(address, looked.http_port):
+            detail = f"{address} port {looked.http_port} is taken"
+            yield Finding("api port", "failed", detail, "choose another --http-port, or end what listens there")
+
+
+def _certificate(path: Path | None) -> Iterator[Finding]:
+    if path is None:
+        return
+    from cryptography import x509
+
+    try:
+        ends = x509.load_pem_x509_certificate(path.expanduser().read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        yield Finding("certificate", "failed", f"{path}: {error}", "give a PEM file with --tls-cert")
+        return
+    yield certificate_finding(str(path), ends, datetime.now(UTC))
+
+
+def certificate_finding(path: str, ends: datetime, now: datetime) -> Finding:
+    """Judge when a certificate ends."""
+    days = (ends - now).days
+    if days < 0:
+        return Finding("certificate", "failed", f"{path} ended {-days} days ago", "put a new one there")
+    if days < CERTIFICATE_WARNING_DAYS:
+        return Finding(
+            "certificate", "warning", f"{path} ends in {days} days", "put a new one there; no restart needed"
+        )
+    return Finding("certificate", "ok", f"{path} ends in {days} days")
+
+
+def _cluster(looked: Looked) -> Iterator[Finding]:
+    try:
+        client = KubeClient.default(looked.kubeconfig)
+        sent = time.time()
+        answer = client.exchange("GET", "/version", timeout_s=10.0, max_bytes=65536)
+        received = time.time()
+    except KubeError as error:
+        hint = "name a kubeconfig that this machine can use with --kubeconfig; is the server reachable from here?"
+        yield Finding("cluster", "failed", str(error), LAN_HINT if is_no_route(error) else hint)
+        return
+    yield Finding("cluster", "ok", client.server)
+    date = {key.lower(): value for key, value in answer.headers.items()}.get("date", "")
+    if date:
+        yield clock_finding(clock_offset_s(date, sent, received))
+    denied = []
+    for group, resource, verb, where in PERMISSIONS:
+        places = (
+            [looked.system_namespace] if where else (looked.namespaces if "hosts" not in resource else ()) or [None]
+        )
+        for place in places:
+            try:
+                if not _allowed(client, group, resource, verb, place):
+                    denied.append(f"{verb} {resource}" + (f" in {place}" if place else ""))
+            except KubeError as error:
+                yield Finding(
+                    "permissions", "failed", f"cannot be asked for: {error}", "is the kubeconfig still valid?"
+                )
+                return
+    if denied:
+        hint = "bind the roles herdsman-agent of docs/install/rbac.yaml to the identity of this kubeconfig"
+        yield Finding("permissions", "failed", f"may not {', '.join(denied)}", hint)
+    else:
+        yield Finding("permissions", "ok", f"{len(PERMISSIONS)} checked")
+
+
+def _allowed(client: KubeClient, group: str, resource: str, verb: str, namespace: str | None) -> bool:
+    plural, _, subresource = resource.partition("/")
+    wanted = {
+        "group": group,
+        "resource": plural,
+        "subresource": subresource,
+        "verb": verb,
+        "namespace": namespace or "",
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": wanted},
+    }
+    answer = client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def is_no_route(error: BaseException) -> bool:
+    """Tell whether there was no route to the host (EHOSTUNREACH): what macOS says to programs it keeps off the LAN."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno == errno.EHOSTUNREACH:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return bool(re.search(r"[Nn]o route to host|Errno 65\b", str(error)))
+
+
+def clock_offset_s(date: str, sent: float, received: float) -> float:
+    """Work out how far this machine's clock is ahead, of an answer's Date and when it was asked for and came.
+
+    A Date has whole seconds, cut off, so half of one is added; a server's clock between two of ours is no offset.
+    """
+    theirs = parsedate_to_datetime(date).timestamp()
+    if sent - 1.0 <= theirs <= received:
+        return 0.0
+    return (sent + received) / 2 - (theirs + 0.5)
+
+
+def clock_finding(offset_s: float) -> Finding:
+    """Judge how far the clock is off."""
+    size = abs(offset_s)
+    detail = f"{size:.0f} s {'ahead of' if offset_s > 0 else 'behind'} the API server's"
+    hint = "have it set by the network's time: `timedatectl set-ntp true`, or `sntp -sS time.apple.com` on a Mac"
+    if size >= CLOCK_FAILED_S:
+        return Finding("clock", "failed", detail, hint)
+    if size >= CLOCK_WARNING_S:
+        return Finding("clock", "warning", detail, hint)
+    return Finding("clock", "ok", "as the API server's")
+
+
+def _macos() -> Iterator[Finding]:
+    if platform.system() != "Darwin":
+        return
+    yield from collector_finding(_sysctl("iogpu.disable_wired_collector"), platform.mac_ver()[0])
+    places = [Path("/Library/LaunchAgents"), Path.home() / "Library/LaunchAgents"]
+    yield from agent_trap([each for place in places if place.is_dir() for each in place.glob("*.plist")])
+
+
+def collector_finding(value: str | None, macos: str) -> Iterator[Finding]:
+    """Judge macOS' collector of wired memory: from version 26 on it unwires models after a second of rest."""
+    major = int(macos.partition(".")[0] or 0)
+    if value is None or major < 26:
+        return
+    if value == "1":
+        yield Finding("wired memory", "ok", "stays wired between requests")
+    else:
+        hint = "`sudo sysctl iogpu.disable_wired_collector=1`, and the same at each boot"
+        yield Finding("wired memory", "warning", "is given back after 1 s of rest: slow first tokens", hint)
+
+
+def agent_trap(plists: Sequence[Path]) -> Iterator[Finding]:
+    """Find agents that somebody installed as LaunchAgents, where nothing on the local network reaches them."""
+    for path in plists:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        if b"herdsman" in content and b"agent" in content:
+            yield Finding("launch agent", "failed", f"{path} starts an agent as a LaunchAgent", LAN_HINT)
+
+
+def _sysctl(name: str) -> str | None:
+    try:
+        asked = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5.0, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() if asked.returncode == 0 else None
+
+
+def register(app: typer.Typer) -> None:
+    """Make it a command of `herdsman agent`."""
+    app.command("doctor", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(doctor)
