@@ -14,6 +14,9 @@ import yaml
 
 from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
+from automation.hosts.host_book import HostBook
+from automation.hosts.placement import HostCapacity
+from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.monitoring.alerts import ALERTS
 from automation.telemetry.monitoring.dashboards import dashboards
@@ -95,6 +98,9 @@ def served() -> dict[str, set[str]]:
     metrics.registry.register(
         ServiceCollector(services=lambda: [service], models=lambda: [model], quotas=lambda: [quota])
     )
+    book = HostBook(lost_for_s=lambda _: None)
+    book.set_host("mac", HostCapacity("mac", memory_bytes=1), alive=True)
+    metrics.registry.register(HostCollector(book))
     metrics.on_reconcile("ok", 1.0)
     metrics.on_batch("ok", 1, 1.0)
     metrics.on_api_request("GET", 200)

@@ -1,0 +1,48 @@
+"""Metrics of hosts as the loop sees them, read from its book at the moment of a scrape.
+
+What a host says of itself, its agent serves (`herdsman_host_memory_bytes` and more); this is what placement counts by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from automation.hosts.host_book import HostBook
+
+
+class HostCollector(Collector):
+    """A collector for a `CollectorRegistry`."""
+
+    def __init__(self, book: HostBook) -> None:
+        self._book = book
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the metrics without reading anything, so that a registration costs nothing."""
+        return _families()
+
+    def collect(self) -> Iterable[Metric]:
+        alive, allocatable, reserved, replicas, waiting = families = _families()
+        for host, lives, bytes_, placed in self._book.hosts():
+            alive.add_metric((host.name,), float(lives))
+            reserved.add_metric((host.name,), float(bytes_))
+            replicas.add_metric((host.name,), float(placed))
+            if host.memory_bytes is not None:
+                allocatable.add_metric((host.name,), float(host.memory_bytes))
+        waiting.add_metric((), float(len(self._book.waiting())))
+        return families
+
+
+def _families() -> tuple[GaugeMetricFamily, ...]:
+    def gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"herdsman_{name}", what, labels=labels)
+
+    return (
+        gauge("host_alive", "1 for a host that renews its Lease", "host"),
+        gauge("host_allocatable_memory_bytes", "What all processes of a host may take together", "host"),
+        gauge("host_reserved_memory_bytes", "What is reserved of it for the replicas that are placed there", "host"),
+        gauge("host_placed_replicas", "Replicas that are placed on a host", "host"),
+        gauge("services_waiting_for_host", "Services with a replica that no host fits"),
+    )
