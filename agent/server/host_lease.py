@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import random
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +22,7 @@ import structlog
 
 from agent.contract import ANNOTATION_FENCED
 from agent.server.registration import LABEL_HOST
+from agent.server.sleepless_clock import sleepless
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.kinds import LEASES, NAMESPACES
@@ -108,7 +108,7 @@ class HostLease:
         catch_up: Callable[[], bool] = lambda: True,
         on_back: Callable[[], None] = lambda: None,
         renew_s: float = RENEW_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = sleepless,
     ) -> None:
         """`on_lost` is called once, with a message, when another agent took the host over.
 

@@ -19,7 +19,7 @@ import structlog
 
 from agent.contract import ProcessPlan, ProcessReason, ProcessReport
 from agent.server import registration
-from agent.server.registration import Refused, Registered, Registration
+from agent.server.registration import Moved, Refused, Registered, Registration
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Invalid, KubeError, NotFound, Unreachable
 from kubeapi.kinds import HOST_PROCESSES
@@ -205,6 +205,8 @@ class Publisher:
         if said.plan is not None:
             try:
                 self._register(key, namespace, said.process, said.plan, report)
+            except Moved:
+                return REFUSED_RETRY_S
             except Refused as refused:
                 report, again_s = _blocked(report, refused.reason, str(refused)), REFUSED_RETRY_S
             except (Unreachable, Conflict):
@@ -235,6 +237,7 @@ class Publisher:
             owner=registration.owner_reference(process),
             version=self._version,
             endpoint_slice=plan.endpoint_slice,
+            process=process["metadata"]["name"],
         )
         applied, at = self._applied.get(key, (None, 0.0))
         # A report may change often (a download's progress) without a change for clients.

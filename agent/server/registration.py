@@ -36,6 +36,10 @@ PEER_STALE_S = 90.0
 """LLMKube's agent renews its heartbeat every 30 s; after three missed ones we may take its Service over."""
 
 
+class Moved(Exception):
+    """The process is another host's by now; its watch has not said so yet."""
+
+
 class Refused(Exception):
     """The Service cannot be ours; `reason` is for the report."""
 
@@ -62,6 +66,9 @@ class Registration:
     version: str
     endpoint_slice: str | None = None
     """Name of the slice of a replica above 0, which leaves the Service to replica 0; None: the Service's own name."""
+
+    process: str = ""
+    """Name of the HostProcess."""
 
     @property
     def slice_name(self) -> str:
@@ -175,7 +182,8 @@ def _is_fresh(heartbeat: str, *, now: datetime) -> bool:
 def register(client: KubeClient, wanted: Registration, *, now: datetime) -> None:
     """Make Service and EndpointSlice as wanted.
 
-    Raises Refused for foreign objects in the way, Conflict when somebody wrote to ours at the same time, ApiError.
+    Raises Refused for foreign objects in the way, Moved when another host has the process by now, Conflict when
+    somebody wrote to ours at the same time, ApiError.
     """
     service = _existing(client, SERVICES, wanted.namespace, wanted.service_name)
     endpoints = _existing(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
@@ -183,6 +191,12 @@ def register(client: KubeClient, wanted: Registration, *, now: datetime) -> None
         why = refusal(existing, wanted, now=now) if existing is not None else None
         if why:
             raise Refused(ProcessReason.FOREIGN_SERVICE, why)
+    taken = {_host_of(each) for each in (service, endpoints) if each is not None} - {"", wanted.host}
+    if taken and wanted.process:
+        # One of the two hosts is wrong about whose the process is: ask before taking its endpoint away.
+        planned = _existing(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+        if planned is None or _host_of(planned) != wanted.host:
+            raise Moved(f"HostProcess {wanted.process} is not on this host any more")
     # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
     if wanted.endpoint_slice is None:
         built = _at_version(service_object(wanted), service)

@@ -288,6 +288,31 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
     assert (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"] == address
 
 
+def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
+    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+) -> None:
+    moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
+    client.patch(HOST_PROCESSES, namespace, "svc", moved)
+    registration.register(client, wanted(namespace, host="other", address="10.4.4.4"), now=datetime.now(UTC))
+    # Its watch has not told it yet.
+    publish(Desk(Publication(process, PLAN, READY))).touch(f"{namespace}/svc")
+    time.sleep(1.5)
+    found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert found is not None
+    assert found["endpoints"][0]["addresses"] == ["10.4.4.4"]
+    client.patch(HOST_PROCESSES, namespace, "svc", {"metadata": {"labels": {"herdsman.dev/host": "h"}}})
+    back = eventually(
+        lambda: (
+            (s := api.get(ENDPOINT_SLICES.path(namespace, "svc")))
+            and s["metadata"]["labels"]["herdsman.dev/host"] == "h"
+            and s
+        ),
+        what="the endpoint of the host that has it again",
+        timeout_s=15,
+    )
+    assert back["endpoints"][0]["addresses"] == ["10.1.2.3"]
+
+
 def endpoint_ready(api: Api, namespace: str) -> bool:
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     return bool(found and found["endpoints"][0]["conditions"]["ready"])
