@@ -1,0 +1,72 @@
+"""What `herdsman agent doctor` makes of what it finds."""
+
+from __future__ import annotations
+
+import errno
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from automation.cli import agent_doctor
+from automation.cli.agent_doctor import clock_finding, clock_offset_s, collector_finding, store_finding
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "state"),
+    [
+        (0.2, 0.4, "ok"),  # within the second that a Date stands for
+        (-0.5, 0.1, "ok"),
+        (6.0, 6.2, "warning"),
+        (-30.0, -29.9, "warning"),
+        (300.0, 300.1, "failed"),
+        (-3600.0, -3599.0, "failed"),
+    ],
+)
+def test_a_clock_is_judged_by_the_servers_date(sent: float, received: float, state: str) -> None:
+    base = NOW.timestamp()
+    offset = clock_offset_s(DATE, base + sent, base + received)
+    found = clock_finding(offset)
+    assert found.state == state
+    if state != "ok":
+        assert ("ahead" in found.detail) == (sent > 0) and "ntp" in found.hint
+
+
+def test_macs_are_told_of_the_wired_collector_and_of_launch_agents(tmp_path: Path) -> None:
+    assert list(collector_finding(None, "26.1")) == [] and list(collector_finding("0", "15.6")) == []
+    assert [each.state for each in collector_finding("1", "26.0")] == ["ok"]
+    (found,) = collector_finding("0", "26.1")
+    assert found.state == "warning" and "sysctl iogpu.disable_wired_collector=1" in found.hint
+    ours, other = tmp_path / "dev.herdsman.agent.plist", tmp_path / "com.example.plist"
+    ours.write_text("<string>/opt/herdsman</string><string>agent</string>")
+    other.write_text("<string>/opt/other</string>")
+    (trap,) = agent_doctor.agent_trap([ours, other, tmp_path / "missing.plist"])
+    assert trap.state == "failed" and "LaunchDaemon" in trap.hint
+
+
+def test_no_route_to_the_cluster_on_a_mac_is_named_for_what_it_is() -> None:
+    inner = OSError(errno.EHOSTUNREACH, "No route to host")
+    outer = RuntimeError("unreachable")
+    outer.__cause__ = inner
+    assert agent_doctor.is_no_route(outer)
+    assert agent_doctor.is_no_route(RuntimeError("[Errno 65] No route to host"))
+    assert not agent_doctor.is_no_route(OSError(errno.ECONNREFUSED, "Connection refused"))
+
+
+def test_a_store_must_be_writable_and_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_doctor, "LITTLE_SPACE_BYTES", 1)
+    found = store_finding(tmp_path / "a" / "b", lambda *_: True)
+    assert found.state == "ok" and f"to be made in {tmp_path}" in found.detail
+    assert store_finding(tmp_path, lambda *_: False).state == "failed"
+    (tmp_path / "file").touch()
+    assert "no directory" in store_finding(tmp_path / "file" / "store", lambda *_: True).detail
+    monkeypatch.setattr(agent_doctor, "LITTLE_SPACE_BYTES", 1 << 60)
+    assert store_finding(tmp_path, lambda *_: True).state == "warning"
+
+
+@pytest.mark.parametrize(("days", "state"), [(400, "ok"), (29, "warning"), (-1, "failed")])
+def test_a_certificate_is_warned_of_before_it_ends(days: int, state: str) -> None:
+    assert agent_doctor.certificate_finding("/c.crt", NOW + timedelta(days=days, hours=1), NOW).state == state
