@@ -352,12 +352,15 @@ class Controller:
         facts = counted(facts, observed.pods, judged.proofs)
         if desired is None:
             return facts
-        more = {
+        more: dict[str, object] = {
             "rollout": judged.rollout,
             "sleep": wanted.sleep,
             "memory": _memory(desired, observed),
             "acceleration": self._checks.acceleration(key, cr, desired, observed),
         }
+        if wanted.sleep and desired.host_placement is not None:
+            # Their endpoints are ready, because their hosts take requests for them; no replica runs.
+            more["ready_replicas"] = 0
         return facts.model_copy(update=more)
 
     def _report(

@@ -40,6 +40,7 @@ from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import own_address
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from automation.telemetry.health import HealthServer
+from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
@@ -185,9 +186,12 @@ class Loop:
             enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
             host_move_after_s=settings.host_move_after_s,
         )
-        collector = ServiceCollector(services=world.services.list, models=world.models.list, quotas=world.quotas.listed)
-        self._metrics.registry.register(collector)
-        stack.callback(self._metrics.registry.unregister, collector)
+        of_services = ServiceCollector(
+            services=world.services.list, models=world.models.list, quotas=world.quotas.listed
+        )
+        for collector in (of_services, HostCollector(world.registry.book)):
+            self._metrics.registry.register(collector)
+            stack.callback(self._metrics.registry.unregister, collector)
         controllers: list[Controller] = []
 
         def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
@@ -204,7 +208,6 @@ class Loop:
         stack.callback(checks.close)
         sleep = Sleep(
             client,
-            recorder,
             address=settings.proxy_address or own_address(client.server),
             requeue=self._queue.add_after,
         )

@@ -94,7 +94,13 @@ class _View:
 def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:
     """Tell the way from one status (None: the first) to the next, in the order in which it happened."""
     was, now = _View(before), _View(after)
-    told = [*_suspension(was, now), *_queue(was, now, facts), *_rollout(was, now), *_serving(was, now)]
+    told = [
+        *_suspension(was, now),
+        *_sleep(was, now),
+        *_queue(was, now, facts),
+        *_rollout(was, now),
+        *_serving(was, now),
+    ]
     if now.reason() != was.reason() and not any(entry.reason == now.reason() for entry in told):
         if now.reason() in _ALARMING:
             told.append(Entry("Warning", now.reason(), now.message()))
@@ -114,6 +120,14 @@ def _suspension(was: _View, now: _View) -> list[Entry]:
         return [Entry("Normal", "Resumed", "Started again, as spec.suspend was taken back")]
     if was.phase and was.phase != now.phase == "Stopped":
         return [Entry("Normal", "Stopped", f"Stopped all replicas: {now.message()}")]
+    return []
+
+
+def _sleep(was: _View, now: _View) -> list[Entry]:
+    if was.reason() != now.reason() == Reason.ASLEEP:
+        return [Entry("Normal", "Asleep", now.message())]
+    if was.reason() == Reason.ASLEEP and now.phase not in ("Stopped", "Suspended"):
+        return [Entry("Normal", "Woken", f"Replicas are wanted again: {now.message()}")]
     return []
 
 

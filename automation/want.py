@@ -11,7 +11,8 @@ from typing import Any
 
 from automation.hosts.host_book import Decision
 from automation.observe import Observed, scaled_elsewhere
-from automation.serving.sleep import Sleep, State
+from automation.serving.sleep import Sleep
+from automation.serving.sleep_rule import State, hosted_sleep
 from automation.watch import World
 from components import naming
 from components.extensions import asked_in_vain
@@ -69,14 +70,13 @@ def want(
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
         sleeps: State = sleep.state(key, desired, observed) if sleep is not None else ""
+        sleeps = sleeps or hosted_sleep(desired, observed)
         rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
         in_vain = (*unhonoured(cr, desired), *asked_in_vain(desired, options))
         if sleep is not None:
             in_vain = (*in_vain, *sleep.in_vain(desired))
         retry_after_s = hosts.retry_after_s if hosts is not None else None
-        return Wanted(
-            desired, rendered, hosts=hosts, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s
-        )
+        return Wanted(desired, rendered, hosts=hosts, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s)
     except SpecInvalid as error:
         return Wanted(problem=_problem_of(error, terminal=True))
     except NotYet as error:

@@ -1,4 +1,4 @@
-"""How a pod ends when its service asks to wait for idle: requests under way are answered before the engine stops.
+"""How a pod ends when its service asks to wait for idle, or may sleep: requests under way are answered first.
 
 Called by `components.pod_template`. The loop holds a change back until the replicas are idle; this is what each pod
 does by itself, whoever ends it: a rollout, a drained node, an autoscaler.
@@ -19,6 +19,11 @@ STOP_S = 30
 """Seconds for the engine itself to stop, Kubernetes' own default."""
 
 _ANY_ADDRESS = ("", "::", "0.0.0.0")  # noqa: S104 - an address to recognise
+
+
+def drains(desired: DesiredService) -> bool:
+    """Tell whether a pod finishes its requests first: where the service asks for that, or is put to sleep unasked."""
+    return desired.rollout.wait_for_idle or (desired.sleep is not None and desired.autoscaling is None)
 
 
 def pre_stop(desired: DesiredService, port: int) -> JsonObject:

@@ -7,7 +7,7 @@ weights, `components.hardware` for devices and `components.drain` for the end.
 from __future__ import annotations
 
 from components import hardware, naming
-from components.drain import grace_period_s, pre_stop
+from components.drain import drains, grace_period_s, pre_stop
 from components.model_files import ModelFiles, model_files
 from components.object_metadata import workload_labels
 from components.options import RenderOptions
@@ -54,7 +54,7 @@ def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
         "runtimeClassName": pod.runtime_class_name,
         "imagePullSecrets": _last_of_each_name(pod.image_pull_secrets),
         "readinessGates": [{"conditionType": naming.CONDITION_COMPLETED}] if desired.readiness_gate else [],
-        "terminationGracePeriodSeconds": grace_period_s(desired) if desired.rollout.wait_for_idle else None,
+        "terminationGracePeriodSeconds": grace_period_s(desired) if drains(desired) else None,
     }
     spec: JsonObject = {
         "containers": [_container(desired, runtime, files, options)],
@@ -78,7 +78,7 @@ def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles, opt
         "env": _last_of_each_name((*runtime.env(desired), *pod.env)),
         "volumeMounts": _mounts(desired, files),
         "resources": hardware.resources(desired),
-        "lifecycle": {"preStop": pre_stop(desired, port)} if desired.rollout.wait_for_idle else {},
+        "lifecycle": {"preStop": pre_stop(desired, port)} if drains(desired) else {},
     }
     return {
         "name": runtime.container_name,

@@ -14,48 +14,40 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
 from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S, Limits
 from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks, Target
-from automation.events import EventRecorder
 from automation.observe import Observed
-from automation.serving.background import Background
-from automation.serving.engine_progress import METRICS_PATH, METRICS_TIMEOUT_S
+from automation.serving.activity import ActivityReadings
 from automation.serving.engine_start import EngineStart, start_of
-from automation.serving.idleness import IdleCheck
 from automation.serving.sleep_rule import (
     FAILING,
     FRESH_S,
-    Activity,
     Quiet,
+    State,
     asleep_mark,
     every_s,
     may_sleep,
     obstacle,
     quiet_after,
     quiet_for_s,
-    read_activity,
 )
 from automation.serving.wake_endpoints import SELECTOR, SUFFIX, candidate_ports, slice_name, wake_slice
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
-from kubeapi.pods import ask_pod
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.runtimes import runtime_for
-from program.runtimes.base import ProgressMetrics
 
 Object = dict[str, Any]
-State = Literal["", "asleep", "waking"]
 
-GRACE_S = 5.0
+GRACE_S = 3.0
 """How long clients are led here beside the pods, until every node knows of the pods."""
 CLOSE_AFTER_S = 60.0
 """How long the listener of a service that woke stays, for clients that were told of it late."""
@@ -92,7 +84,6 @@ class Sleep:
     def __init__(
         self,
         client: KubeClient,
-        recorder: EventRecorder,
         *,
         address: str,
         requeue: Callable[[ServiceKey, float], None],
@@ -101,14 +92,10 @@ class Sleep:
         """`address` is where the cluster reaches this process; empty: no service in pods sleeps."""
         self.proxy = Proxy()
         self._client = client
-        self._recorder = recorder
         self._address = self._listen = address
         self._requeue = requeue
         self._clock = clock
-        self._idle = IdleCheck(client)
-        self._readings: Background[EngineStart, tuple[Activity | None, float]] = Background(
-            "activity", again_s=lambda answer: answer[1], clock=clock
-        )
+        self._readings = ActivityReadings(client, clock=clock)
         self._lock = threading.Lock()
         self._lives: dict[str, _Life] = {}
         self._left: set[tuple[str, str]] = set()
@@ -129,7 +116,6 @@ class Sleep:
     def close(self) -> None:
         """Answer those who wait and end. Who sleeps goes on sleeping, and the next loop stands in."""
         self._readings.close()
-        self._idle.close()
         self.proxy.stop()
 
     # --- asked by a pass ------------------------------------------------------------------------------------------
@@ -165,7 +151,8 @@ class Sleep:
             self._meet(life, cr, observed)
         if not life.state:
             self._step_aside(life)
-            self._watch(life, cr, desired, observed)
+            if not life.leading:
+                self._watch(life, cr, desired, observed)
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone; its slice goes with it."""
@@ -240,7 +227,6 @@ class Sleep:
         if targets:
             self.proxy.lead(life.name, targets)
             life.state, life.refused, life.quiet, life.awake_at = "", False, None, self._clock()
-            self._recorder.record(cr, type="Normal", reason="Woken", message="Started again: replicas take requests")
             log.info("Woke a service", replicas=len(targets))
             return
         why = _failure(cr)
@@ -307,7 +293,8 @@ class Sleep:
         pace_s = every_s(timeout_s)
         self._requeue(life.key, pace_s)
         starts = _all_ready(observed)
-        readings = self._read(life.key, desired, starts, pace_s) if starts else None
+        again = partial(self._requeue, life.key, 0.0)
+        readings = self._readings.latest(desired, starts, every_s=pace_s, changed=again)
         if readings is None or self.proxy.under_way(life.name):
             life.quiet = None
             return
@@ -318,46 +305,10 @@ class Sleep:
         if self._clock() - life.quiet.since < timeout_s:
             return
         if self._clock() - oldest > FRESH_S:
-            for start in starts:
-                self._readings.forget(start)
-            self._read(life.key, desired, starts, pace_s)
-        elif quiet_for_s(life.quiet, readings) >= timeout_s and self._says_idle(life.key, desired, starts):
+            self._readings.renew(starts)
+            self._readings.latest(desired, starts, every_s=pace_s, changed=again)
+        elif quiet_for_s(life.quiet, readings) >= timeout_s and self._readings.say_idle(desired, starts, changed=again):
             self._put_to_sleep(life, cr, desired)
-
-    def _read(
-        self, key: ServiceKey, desired: DesiredService, starts: tuple[EngineStart, ...], pace_s: float
-    ) -> dict[str, Activity] | None:
-        """Give the last readings of all engines; None when one is not there yet, or cannot be read."""
-        metrics = runtime_for(desired.engine).progress(desired)
-        assert metrics is not None  # or it may not sleep
-        found: dict[str, Activity] = {}
-        for start in starts:
-            ask = partial(self._ask, start, metrics, pace_s)
-            answer = self._readings.latest(start, ask, who=key, changed=partial(self._requeue, key, 0.0))
-            if answer is not None and answer[0] is not None:
-                found[start.run] = answer[0]
-        return found if len(found) == len(starts) else None
-
-    def _ask(
-        self, start: EngineStart, metrics: ProgressMetrics, pace_s: float, _before: object
-    ) -> tuple[Activity | None, float]:
-        try:
-            answer = ask_pod(
-                self._client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
-            )
-        except ApiError:
-            return None, pace_s
-        if answer.status != 200 or not answer.whole:
-            return None, pace_s
-        return read_activity(answer.body.decode("utf-8", "replace"), metrics, at=self._clock()), pace_s
-
-    def _says_idle(self, key: ServiceKey, desired: DesiredService, starts: tuple[EngineStart, ...]) -> bool:
-        """Ask each engine, last of all, whether it works on a request at this moment."""
-        probe = runtime_for(desired.engine).idle_probe(desired)
-        if probe is None:
-            return True
-        said = [self._idle.latest(start, probe, changed=partial(self._requeue, key, 0.0)) for start in starts]
-        return all(word is not None and word.state == "idle" for word in said)
 
     def _put_to_sleep(self, life: _Life, cr: Object, desired: DesiredService) -> None:
         assert desired.sleep is not None
@@ -371,8 +322,6 @@ class Sleep:
             with self._lock:
                 life.state = ""
             raise
-        message = f"No request came for {desired.sleep.idle_timeout_s:g} s; the next one starts the replicas"
-        self._recorder.record(cr, type="Normal", reason="Asleep", message=message)
         log.info("Put a service to sleep", idle_s=desired.sleep.idle_timeout_s)
         self._requeue(life.key, 0.0)
 

@@ -7,8 +7,9 @@ request is under way. Only what can be read so counts: an engine that cannot be 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from automation.observe import Observed
 from automation.serving.engine_progress import all_samples
 from components import naming
 from components.deployment import is_stopped
@@ -20,6 +21,7 @@ from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
 
 Object = dict[str, Any]
+State = Literal["", "asleep", "waking"]
 
 LEAST_EVERY_S, MOST_EVERY_S = 1.0, 120.0
 READINGS = 4
@@ -90,6 +92,17 @@ def may_sleep(desired: DesiredService, *, address: str) -> bool:
 def asleep_mark(deployment: Object | None) -> str | None:
     """Read off a Deployment whether it was put to sleep: the replicas that the service had then."""
     return deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP) if deployment is not None else None
+
+
+def hosted_sleep(desired: DesiredService, observed: Observed) -> State:
+    """Tell whether the processes of a service on hosts sleep, which is their agents' business, or are being woken."""
+    reports = [process["status"] for process in observed.host_processes.values()]
+    if desired.sleep is None or desired.host_placement is None or not reports:
+        return ""
+    phases = {report.get("phase") for report in reports}
+    if phases == {"Asleep"}:
+        return "asleep"
+    return "waking" if "Ready" not in phases and all(report.get("ready") for report in reports) else ""
 
 
 def read_activity(text: str, metrics: ProgressMetrics, *, at: float) -> Activity | None:
