@@ -20,6 +20,7 @@ import pytest
 from agent.client.http import HttpHost
 from agent.client.port import HostRefused, ProcessNotFound
 from agent.contract import FilePlan, ProcessReport
+from automation.cli.main import invoke
 from tests.support.agents import AgentProcess, agent, command_plan, gone, kill, llama_plan, until
 from tests.support.controlplane import eventually
 
@@ -49,8 +50,8 @@ def servers(host: AgentProcess) -> list[int]:
     return [process.pid for process in host.processes()]
 
 
-def test_a_planned_llama_server_answers_a_chat_completion(
-    host: AgentProcess, llama_server: Path, tiny_model: Path
+def test_a_planned_llama_server_answers_a_chat_completion_and_its_words_can_be_read(
+    host: AgentProcess, llama_server: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = host.start()
     client.put("prod/tiny", llama_plan(tiny_model))
@@ -66,6 +67,12 @@ def test_a_planned_llama_server_answers_a_chat_completion(
     assert 'herdsman_agent_processes{phase="Ready"} 1.0' in metrics
     resident = next(line for line in metrics.splitlines() if line.startswith("herdsman_agent_process_resident"))
     assert float(resident.rpartition(" ")[2]) > 5e6
+    token = ("--token-file", str(host.store / "agent-token"))
+    for where in (("--endpoint", host.url, *token), ("--store", str(host.store))):
+        assert invoke(["logs", "tiny", "-n", "prod", "--tail", "400", *where]) == 0
+        assert "stop processing" in capsys.readouterr().out
+    assert invoke(["logs", "nobody", "-n", "prod", "--endpoint", host.url, *token]) == 1
+    assert "no log of a process `prod/nobody`" in capsys.readouterr().err
 
 
 def test_a_model_behind_a_url_is_downloaded_once_and_verified(

@@ -21,6 +21,7 @@ MODELS_KNOWN = "HERDSMAN_MODELS"
 """Variable of a daemon that had to be started again to see models that came later: it makes its plan another one."""
 _OMLX_MODELS = "omlx"
 """Directory of the store with a link to each model's directory."""
+_OMLX_PLAIN = ("omlx", "serve", "--model-dir", "{models}", "--port", "{port}", "--host", "{host}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _ollama(plan: ProcessPlan, address: str, environment: Mapping[str, str]) -> 
 def _omlx(plan: ProcessPlan, store: Path, address: str) -> DaemonPlan:
     models = store / _OMLX_MODELS
     settings = {"argv": plan.argv[1:], "env": plan.env}
-    plain = not plan.env and not any(argument.startswith(("--kv-", "--hot-", "--paged-")) for argument in plan.argv)
+    plain = not plan.env and plan.argv == _OMLX_PLAIN
     argv = tuple(
         each.replace("{models}", str(models)).replace("{host}", listening_address(address)) for each in plan.argv
     )

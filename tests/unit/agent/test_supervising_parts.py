@@ -1,0 +1,333 @@
+"""The parts under the supervisor, each alone: idle questions, flags, logs, where a daemon is, what a report says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
+from agent.server import engines, lifecycle, process_log
+from agent.server.daemons import plans
+from agent.server.drain import Drained, Draining, drain, is_busy, timeout_of, verdict
+from agent.server.flags import Vocabulary, unknown, version_of
+from agent.server.lifecycle import Do, Goal, Hold, Life, Policy, Running
+from agent.server.ports import Ports, is_free
+from tests.support.supervising import free_port
+
+POLICY = Policy()
+SLOTS = IdleQuestion(path="/slots", kind="slots")
+GAUGE = IdleQuestion(path="/metrics", kind="gauge", gauge="vllm:num_requests_running")
+STATUS = IdleQuestion(path="/idle", kind="status")
+
+
+def plan(**changes: Any) -> ProcessPlan:
+    values: dict[str, Any] = {"host": "h", "service": "s", "argv": ("x",), "service_name": "s"}
+    return ProcessPlan(**{**values, **changes})
+
+
+def goal(**changes: Any) -> Goal:
+    made = plan(**changes)
+    return Goal(made, lifecycle.launch_hash(made, "10.0.0.1"))
+
+
+def running(wanted: Goal) -> Life:
+    at = Running(pid=7, mark="m", port=18000, launch_hash=wanted.launch_hash, since=0.0, started_at="", proved=True)
+    life = lifecycle.launched(lifecycle.adjusted(Life(), wanted), at)
+    return lifecycle.probed(life, wanted.plan, failure=None, now=0.0, policy=POLICY)
+
+
+# --- lifecycle: holds, admission, what is not the process's own fault -------------------------------------------------
+
+EVICTED = Hold(ProcessPhase.PENDING, "Evicted", "too little memory")
+ASLEEP = Hold(ProcessPhase.ASLEEP, "Idle", "")
+
+
+def test_a_held_process_is_stopped_and_neither_fetched_nor_started() -> None:
+    wanted = goal()
+    step = lifecycle.next_step(running(wanted), wanted, alive=True, now=1.0, policy=POLICY, hold=EVICTED)
+    assert step.do is Do.TERMINATE
+    assert lifecycle.stop_cause(running(wanted), wanted, EVICTED) == (None, EVICTED.message), "that is no crash"
+    idle = lifecycle.adjusted(Life(), wanted)
+    step = lifecycle.next_step(idle, wanted, alive=False, now=1.0, policy=POLICY, hold=EVICTED)
+    assert (step.do, step.until) == (Do.WAIT, None)
+
+
+def test_a_hold_is_told_only_of_what_does_not_run_and_has_not_failed() -> None:
+    wanted = goal()
+    assert lifecycle.with_hold(running(wanted), wanted, EVICTED) == running(wanted)
+    failed = replace(Life(), phase=ProcessPhase.FAILED, reason="CrashLoop")
+    assert lifecycle.with_hold(failed, wanted, EVICTED) == failed
+    held = lifecycle.with_hold(Life(), wanted, ASLEEP)
+    assert (held.phase, held.reason, held.held) == (ProcessPhase.ASLEEP, "Idle", True)
+    assert lifecycle.with_hold(held, None, None) == held, "what is not wanted has no turn to come"
+    back = lifecycle.with_hold(replace(held, wait_until=99.0), wanted, None)
+    assert (back.phase, back.reason, back.held, back.wait_until) == (ProcessPhase.PENDING, "", False, 0.0)
+
+
+def test_a_changed_plan_is_still_held() -> None:
+    held = lifecycle.with_hold(Life(), goal(), ASLEEP)
+    changed = goal(argv=("y",))
+    life = lifecycle.with_hold(lifecycle.adjusted(held, changed), changed, ASLEEP)
+    assert life.phase is ProcessPhase.ASLEEP
+    assert lifecycle.next_step(life, changed, alive=False, now=0.0, policy=POLICY, hold=ASLEEP).do is Do.WAIT
+
+
+def test_a_refusal_keeps_the_files_and_asks_again() -> None:
+    wanted = goal()
+    life = lifecycle.fetched(lifecycle.adjusted(Life(), wanted), "/m.gguf", {"mmproj": "/p.gguf"})
+    life = lifecycle.refused(life, EVICTED, now=10.0, policy=POLICY)
+    assert (life.model_path, life.file_paths) == ("/m.gguf", (("mmproj", "/p.gguf"),))
+    assert life.wait_until == 10.0 + POLICY.admission_retry_s
+    assert lifecycle.refused(life, EVICTED, now=10.0, policy=POLICY, retry_s=0.5).wait_until == 10.5
+    assert lifecycle.retried(life).wait_until == 0.0
+    failing = lifecycle.put_off(life, reason="LaunchFailed", message="", now=10.0, policy=POLICY)
+    assert lifecycle.retried(failing) == failing, "nobody's word shortens a back-off"
+    assert lifecycle.retried(running(wanted)) == running(wanted)
+
+
+def test_a_daemons_death_is_no_crash_and_a_drain_that_is_called_off_no_stop() -> None:
+    life = running(goal())
+    lost = lifecycle.stranded(life, reason="DaemonUnreachable", message="gone", now=5.0, policy=POLICY)
+    assert (lost.phase, lost.crashes, lost.restarts, lost.running) == (ProcessPhase.BACKING_OFF, 0, 1, None)
+    back = lifecycle.kept(lifecycle.stopping(life, reason="Replacing"))
+    assert (back.phase, back.reason, back.running) == (ProcessPhase.READY, "", life.running)
+
+
+def test_a_model_that_ollama_fetches_is_fetched_before_it_is_loaded() -> None:
+    wanted = goal(runtime="ollama", daemon_model="tiny")
+    life = lifecycle.adjusted(Life(), wanted)
+    assert lifecycle.next_step(life, wanted, alive=False, now=0.0, policy=POLICY).do is Do.FETCH
+    life = lifecycle.fetched(life, "tiny", {})
+    assert lifecycle.next_step(life, wanted, alive=False, now=0.0, policy=POLICY).do is Do.LAUNCH
+
+
+def test_waits_can_be_shorter_than_usual_where_a_look_costs_little() -> None:
+    life = Life(attempts=20)
+    wait = lifecycle.put_off(life, reason="r", message="", now=0.0, policy=POLICY, base_s=5.0, cap_s=30.0).wait_until
+    assert wait == 30.0
+
+
+# --- drain ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "body", "busy"),
+    [
+        (SLOTS, 200, b'[{"id": 0, "is_processing": false}, {"id": 1, "is_processing": true}]', True),
+        (SLOTS, 200, b'[{"id": 0, "is_processing": false}]', False),
+        (SLOTS, 200, b"[]", False),
+        (SLOTS, 200, b'{"error": 1}', None),
+        (SLOTS, 200, b"<html>", None),
+        (SLOTS, 401, b"", None),
+        (SLOTS, 501, b"", None),
+        (GAUGE, 200, b'vllm:num_requests_running{model="a"} 0.0\nvllm:num_requests_running{model="b"} 2 1700\n', True),
+        (GAUGE, 200, b"vllm:num_requests_running 0\n", False),
+        (GAUGE, 200, b"vllm:num_requests_running_total 3\n", None),
+        (GAUGE, 200, b"# HELP vllm:num_requests_running x\nvllm:num_requests_running nonsense\n", None),
+        (STATUS, 204, b"", False),
+        (STATUS, 503, b"", True),
+    ],
+)
+def test_an_answer_says_busy_idle_or_nothing(question: IdleQuestion, status: int, body: bytes, busy: object) -> None:
+    assert verdict(question, status, body) is busy
+
+
+def work(**changes: Any) -> Draining:
+    values: dict[str, Any] = {
+        "plan": plan(),
+        "address": "127.0.0.1",
+        "port": free_port(),
+        "pid": os.getpid(),
+        "timeout_s": 5.0,
+        "withdrawn": lambda: None,
+        "called_off": lambda: False,
+        "alive": lambda: True,
+    }
+    return Draining(**{**values, **changes})
+
+
+def test_a_port_that_nobody_listens_on_has_no_requests() -> None:
+    asked = work(plan=plan(runtime="llamacpp"))
+    assert is_busy(asked, timeout_s=1.0) is False
+    assert drain(asked, sleep=lambda _s: None) is Drained.IDLE
+
+
+def test_a_server_that_accepts_and_does_not_answer_is_busy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked = work(plan=plan(runtime="llamacpp"), port=server.getsockname()[1], timeout_s=0.6)
+        began = time.monotonic()
+        assert drain(asked) is Drained.TIMED_OUT
+        assert 0.5 < time.monotonic() - began < 2.0
+
+
+def test_a_drain_ends_with_its_process_and_when_it_is_called_off() -> None:
+    assert drain(work(alive=lambda: False)) is Drained.IDLE
+    assert drain(work(called_off=lambda: True)) is Drained.CALLED_OFF
+    assert drain(work(withdrawn=lambda: False, called_off=lambda: True)) is Drained.CALLED_OFF
+    daemon = plan(runtime="ollama", daemon_model="tiny")
+    assert drain(work(plan=daemon)) is Drained.IDLE, "others' requests are under way there too"
+
+
+def test_how_long_a_drain_takes_at_most() -> None:
+    assert timeout_of(plan()) == 30.0
+    assert timeout_of(plan(drain_timeout_s=0.0)) == 0.0
+    assert timeout_of(plan(drain_timeout_s=60.0), cap_s=5.0) == 5.0
+    assert timeout_of(plan(drain_timeout_s=1.0), cap_s=5.0) == 1.0
+
+
+# --- engines, flags, ports, logs --------------------------------------------------------------------------------------
+
+
+def test_engines_are_asked_in_their_own_words() -> None:
+    assert [q.path for q in engines.idle_questions(plan(runtime="llamacpp"))] == ["/slots", "/metrics"]
+    assert [q.gauge for q in engines.idle_questions(plan(runtime="vllm"))] == ["vllm:num_requests_running"]
+    assert engines.idle_questions(plan(runtime="generic")) == ()
+    assert engines.idle_questions(plan(runtime="generic", idle=STATUS)) == (STATUS,)
+    assert engines.metrics_path(plan(runtime="llamacpp")) == "/metrics"
+    assert engines.metrics_path(plan(runtime="generic", metrics_path="/m")) == "/m"
+    assert engines.metrics_path(plan(runtime="ollama")) is None
+
+
+def test_a_mac_computes_on_its_fast_cores_unless_it_is_told_otherwise() -> None:
+    assert engines.with_threads(["--port", "1"], 8) == ["--port", "1", "--threads", "8"]
+    for chosen in (["-t", "4"], ["--threads", "4"], ["--threads=4"]):
+        assert engines.with_threads(chosen, 8) == chosen
+    assert engines.with_threads([], None) == []
+    assert sys.platform == "darwin" or engines.performance_cores() is None
+
+
+def test_flags_that_a_binary_does_not_know_are_named_once_each() -> None:
+    known = frozenset({"--port", "--ctx-size"})
+    arguments = ["--port", "1", "--jinja", "-c", "5", "--ctx-size=7", "--spec-type=x", "--jinja", "--- a b", "--"]
+    assert unknown(arguments, known) == ("--jinja", "--spec-type")
+    assert unknown(arguments, frozenset()) == (), "a binary that could not be asked is believed"
+
+
+def test_a_binary_that_is_replaced_is_asked_again(tmp_path: Path) -> None:
+    binary = tmp_path / "engine"
+
+    def install(flags: str) -> None:
+        draft = tmp_path / "draft"
+        draft.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "version: 7 (x)" || echo "$* {flags}"\n')
+        draft.chmod(0o755)
+        draft.replace(binary)
+
+    vocabulary = Vocabulary()
+    install("--old, -o N")
+    assert vocabulary.of(str(binary)) == {"--help", "--old"}
+    install("--new N")
+    assert vocabulary.of(str(binary)) == {"--help", "--new"}
+    assert vocabulary.of(str(binary), "serve") == {"--help", "--new"}
+    assert vocabulary.of(str(tmp_path / "none")) == frozenset()
+    assert version_of(str(binary)) == "7"
+
+
+def test_a_port_is_free_only_where_it_is_to_be_listened_on_and_nobody_listens_everywhere() -> None:
+    ports = Ports("127.0.0.1", first=free_port(), count=200)
+    port = ports.claim("ns/a", address="127.0.0.2")
+    with socket.create_server(("127.0.0.2", port)):
+        assert not is_free("127.0.0.2", port)
+        assert ports.claim("ns/a", preferred=port, address="127.0.0.2") != port
+    with socket.create_server(("0.0.0.0", port)):
+        assert not is_free("127.0.0.1", port)
+
+
+def test_a_log_is_read_from_its_end_and_then_on(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert process_log.read(log) is None
+    log.write_text("one\ntwo\nthré")
+    piece = process_log.read(log, tail=2)
+    assert piece is not None
+    assert piece.text == "two\nthré"
+    with log.open("a") as more:
+        more.write("e\n")
+    following = process_log.read(log, offset=piece.offset)
+    assert following is not None
+    assert following.text == "e\n"
+    assert process_log.read(log, offset=following.offset).text == ""  # type: ignore[union-attr]
+    log.write_text("after a rotation\n")
+    again = process_log.read(log, offset=following.offset + 99)
+    assert again is not None
+    assert again.text == "after a rotation\n"
+    short = process_log.read(log, max_bytes=10)
+    assert short is not None
+    assert short.text == "", "a torn line is left out"
+
+
+def test_a_rotation_on_a_full_disk_frees_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"x" * 100)
+    process_log.copy_of(log, 1).write_bytes(b"y")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(OSError, match="No space"):
+        process_log.rotate(log, max_bytes=50)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+    assert log.read_bytes() == b""
+
+
+def test_logs_of_nobody_go_after_a_while(tmp_path: Path) -> None:
+    for name, age_s in (("old.log", 100.0), ("old.log.1", 100.0), ("young.log", 0.0), ("kept.log", 100.0)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age_s, time.time() - age_s))
+    process_log.prune(tmp_path, kept=[tmp_path / "kept.log"], older_than_s=50.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.log", "young.log"]
+
+
+# --- where a shared daemon is -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        ("", 11434),
+        ("0.0.0.0", 11434),
+        ("127.0.0.1:11435", 11435),
+        (":9", 9),
+        ("http://mac.local:80/", 80),
+        ("[::]:7", 7),
+        ("[::1]", 11434),
+        ("x:99999", 11434),
+    ],
+)
+def test_the_port_in_ollama_host(text: str, port: int) -> None:
+    assert plans.port_in(text) == port
+
+
+def daemon(address: str = "10.0.0.1", environment: dict[str, str] | None = None, **changes: Any) -> plans.DaemonPlan:
+    values: dict[str, Any] = {"runtime": "ollama", "argv": ("ollama", "serve"), "daemon_model": "tiny", **changes}
+    return plans.daemon_of(plan(**values), store=Path("/store"), address=address, environment=environment or {})
+
+
+def test_services_share_a_daemon_unless_they_want_it_otherwise() -> None:
+    usual = daemon()
+    assert (usual.key, usual.port, usual.may_be_foreign) == ("_daemons/ollama", 11434, True)
+    assert usual.plan.env == {"OLLAMA_HOST": "0.0.0.0:{port}"}
+    assert usual == daemon(daemon_model="other", service="other", priority=7)
+    assert daemon(environment={"OLLAMA_HOST": ":7"}).port == 7
+    own = daemon(env={"OLLAMA_FLASH_ATTENTION": "1"}, environment={"OLLAMA_HOST": ":7"})
+    assert own.key not in (usual.key, daemon(env={"OLLAMA_FLASH_ATTENTION": "0"}).key)
+    assert (own.port, own.may_be_foreign) == (None, False)
+    assert daemon("fd00::1").plan.env == {"OLLAMA_HOST": "[::]:{port}"}
+    assert daemon("127.0.0.1").plan.env == {"OLLAMA_HOST": "127.0.0.1:{port}"}
+
+
+def test_an_omlx_daemon_looks_where_the_agent_puts_the_models() -> None:
+    argv = ("omlx", "serve", "--model-dir", "{models}", "--port", "{port}", "--host", "{host}")
+    usual = daemon(runtime="omlx", argv=argv)
+    assert usual.key == "_daemons/omlx"
+    assert usual.plan.argv == ("omlx", "serve", "--model-dir", "/store/omlx", "--port", "{port}", "--host", "0.0.0.0")
+    for more in (("--hot-cache-max-size", "8GB"), ("--max-concurrent-requests", "16")):
+        assert daemon(runtime="omlx", argv=(*argv, *more)).key != usual.key
+    assert plans.is_daemon_key(usual.key)
+    assert not plans.is_daemon_key("prod/omlx")

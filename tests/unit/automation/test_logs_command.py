@@ -1,0 +1,154 @@
+"""`herdsman logs`: from the directory of this machine's agent, from a pod, and what it says where there is no log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agent.contract import ProcessPlan
+from agent.server.store import ProcessRecord, Store
+from automation.cli.log_sources import TOKEN_FILE_VARIABLE, NoLog, local_log, log_on_host
+from automation.cli.main import invoke
+from components import naming
+from tests.support.pod_proxy import PodProxy, Say, api_status
+
+Json = dict[str, Any]
+
+
+def record(service: str, **changes: Any) -> ProcessRecord:
+    return ProcessRecord(plan=ProcessPlan(host="box", service=service, argv=("x",), service_name=service, **changes))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "agent")
+    made.open()
+    yield made
+    made.close()
+
+
+def test_the_directory_of_this_machines_agent_comes_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.remember("prod/chat", record("chat"))
+    store.remember("prod/chat-1-abcde", record("chat", replica=1))
+    store.log_file("prod/chat").write_text("one\ntwo\nthree\n")
+    store.log_file("prod/chat").with_name("prod_chat.log.1").write_text("earlier\n")
+    store.log_file("prod/chat-1-abcde").write_text("of the second\n")
+    where = ("--store", str(store.root))
+    for arguments, said in (
+        ((), "one\ntwo\nthree\n"),
+        (("--tail", "2"), "two\nthree\n"),
+        (("--tail", "0"), ""),
+        (("--previous",), "earlier\n"),
+        (("--replica", "1"), "of the second\n"),
+    ):
+        assert invoke(["logs", "chat", *where, *arguments]) == 0
+        assert capsys.readouterr().out == said
+
+
+def test_a_model_in_a_shared_daemon_has_the_daemons_log(store: Store) -> None:
+    store.remember("prod/chat", record("chat", runtime="ollama", daemon_model="llama3.2"))
+    store.remember("_daemons/ollama", record("ollama", runtime="ollama"))
+    store.log_file("_daemons/ollama").write_text("Listening\n")
+    found = local_log(store.root, service="chat", namespace=None, replica=0)
+    assert found is not None
+    assert found.read().text == "Listening\n"
+    assert local_log(store.root, service="ollama", namespace=None, replica=0) is None
+
+
+def test_what_is_not_to_be_had_says_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.remember("a/chat", record("chat"))
+    store.remember("b/chat", record("chat"))
+    for arguments, told in (
+        (("chat",), "a, b"),
+        (("chat", "-n", "a"), "there is no"),
+        (("nobody",), "runs no service `nobody`"),
+    ):
+        assert invoke(["logs", *arguments, "--store", str(store.root)]) == 1
+        assert told in capsys.readouterr().err
+
+
+PROCESS: Json = {"metadata": {"namespace": "prod", "name": "chat"}, "spec": {"host": "mac", "service": "chat"}}
+
+
+@pytest.mark.parametrize(
+    ("host", "told", "hint"),
+    [
+        (None, "no Host object", "on `mac` itself"),
+        ({"spec": {"transport": "ssh"}}, "over SSH", "ssh mac tail"),
+        ({"status": {}}, "no API that this machine reaches", "--http-address"),
+        ({"status": {"endpoint": "https://10.0.0.1:9443"}}, "wants its token", "--token-file"),
+        ({"status": {"endpoint": "http://10.0.0.1:9443"}}, "10.0.0.1", ""),
+    ],
+)
+def test_a_host_that_cannot_be_asked_is_explained(
+    host: Json | None, told: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_FILE_VARIABLE, raising=False)
+    token = None if "token" in told else tmp_path / "token"
+    with pytest.raises(NoLog) as caught:
+        log_on_host(PROCESS, host, token_file=token)
+    assert told in str(caught.value)
+    assert hint in caught.value.hint
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[tuple[PodProxy, Path]]:
+    """An API server with two pods of a service, and a kubeconfig for it."""
+    pods = [
+        {
+            "metadata": {"namespace": "prod", "name": f"chat-{n}"},
+            "spec": {"containers": [{"name": "llama-server"}, {"name": "other"}]},
+        }
+        for n in (0, 1)
+    ]
+
+    def answer(_method: str, path: str, _body: Any) -> Say:
+        asked = urlsplit(path)
+        query = parse_qs(asked.query)
+        if asked.path.endswith("/log"):
+            if query.get("previous"):
+                return api_status(400, "BadRequest", 'previous terminated container "llama-server" not found')
+            return Say(body=f"{asked.path} {query['container'][0]} {query.get('tailLines')} é\n".encode())
+        if asked.path.endswith("/pods"):
+            mine = query["labelSelector"] == [f"{naming.LABEL_SERVICE}=chat"]
+            return Say(body={"metadata": {}, "items": pods if mine else []})
+        return Say(404, b"404 page not found\n") if "herdsman.dev" in path else Say(body={"metadata": {}, "items": []})
+
+    with PodProxy() as proxy:
+        proxy.other = answer
+        port = proxy._server.server_address[1]
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        yield proxy, tmp_path / "kubeconfig"
+
+
+def test_a_service_in_pods_has_its_engines_log_from_the_cluster(
+    api: tuple[PodProxy, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "nothing"))
+    _, kubeconfig = api
+    to = ("--kubeconfig", str(kubeconfig))
+    assert invoke(["logs", "chat", *to, "--tail", "5", "--replica", "1"]) == 0
+    assert capsys.readouterr().out == "/api/v1/namespaces/prod/pods/chat-1/log llama-server ['5'] é\n"
+    assert invoke(["logs", "chat", *to, "-f", "--container", "other"]) == 0
+    assert capsys.readouterr().out == "/api/v1/namespaces/prod/pods/chat-0/log other None é\n"
+    for arguments, told in (
+        (("--previous",), "previous terminated container"),
+        (("--replica", "2"), "has 2 replicas, counted from 0"),
+    ):
+        assert invoke(["logs", "chat", *to, *arguments]) == 1
+        assert told in capsys.readouterr().err
+    assert invoke(["logs", "nobody", *to]) == 1
+    assert "runs nowhere" in capsys.readouterr().err
