@@ -1,0 +1,92 @@
+"""Plain Pulumi over SSH: the real CLI, a real sshd, a real llama-server.
+
+Covered: a preview that names the steps and touches nothing, create, no change, what changed behind Pulumi's back,
+another host, destroy; a host that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulumi.automation as auto
+import pytest
+
+from agent.client.port import ProcessNotFound
+from agent.client.ssh_host import SshHost
+from agent.contract import ProcessPlan
+from tests.hosts.test_host_plugin import HostProcess, Program, changes, stack, up
+from tests.support.agents import HOST, gone, llama_plan
+from tests.support.sshd import Sshd, sshd
+
+__all__ = ["stack"]
+
+
+@pytest.fixture
+def server(tmp_path: Path, llama_server: Path) -> Iterator[Sshd]:
+    with sshd(tmp_path / "host", binaries=[llama_server]) as made:
+        yield made
+
+
+def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
+    known = server.directory / "known_hosts"
+    known.write_text(f"# hosts of the test\n[{server.address}]:{server.port} {server.host_key}\n")
+    inputs = {
+        "transport": "ssh",
+        "ssh": {
+            "address": server.address,
+            "port": server.port,
+            "user": server.user,
+            "identityFile": str(server.user_key),
+            "knownHosts": str(known),
+            "store": str(server.store),
+            **ssh,
+        },
+        "namespace": "prod",
+        "name": "tiny",
+        "plan": planned.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }
+    return lambda: HostProcess("tiny", inputs) and None
+
+
+def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
+    server: Sshd, stack: auto.Stack, tiny_model: Path
+) -> None:
+    wanted = llama_plan(tiny_model)
+    stack.workspace.program = program(server, wanted)
+    said: list[str] = []
+    stack.preview(color="never", on_output=said.append)
+    shown = "\n".join(said)
+    assert "On the host of prod/tiny" in shown and "starts it" in shown
+    assert not server.store.exists() and server.changing_calls == []
+
+    up(stack, program(server, wanted))
+    host = SshHost(server.target(), host=HOST)
+    report = host.get("prod/tiny").report
+    assert report.ready, "up returns when the process serves"
+    calls = server.changing_calls
+    assert changes(up(stack, program(server, wanted))) == {}
+    assert server.changing_calls == calls
+
+    host.put("prod/tiny", llama_plan(tiny_model, extra=("--alias", "by-hand")))
+    assert changes(stack.refresh(color="never")) == {"update": 1}
+    assert changes(up(stack, program(server, wanted))) == {"update": 1}
+    repaired = host.get("prod/tiny")
+    assert repaired.plan == wanted and repaired.report.ready
+
+    # The state knows paths and no secret.
+    assert "PRIVATE KEY" not in str(stack.export_stack().deployment)
+
+    unknown = server.directory / "none"
+    unknown.write_text("elsewhere ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0VSuE0nGHYnZ0vTTGzZrXhEnHbDmJBVzYJ5mYhVQ0d\n")
+    longer = llama_plan(tiny_model, extra=("--alias", "longer"))
+    with pytest.raises(auto.CommandError, match="HostKeyUnknown"):
+        up(stack, program(server, longer, knownHosts=str(unknown)))
+    assert host.get("prod/tiny").plan == wanted
+
+    stack.destroy(color="never")
+    with pytest.raises(ProcessNotFound):
+        host.get("prod/tiny")
+    assert repaired.report.pid is not None and gone(repaired.report.pid, timeout_s=1)
+    host.close()
