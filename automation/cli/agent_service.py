@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -243,7 +244,7 @@ def _environment(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise typer.BadParameter(f"--env `{name}` is not NAME=VALUE")
-        if any(word in name.upper() for word in SECRET_WORDS):
+        if any(word in name.upper() for word in SECRET_WORDS) or re.search(r"://[^/@]*:[^/@]*@", value):
             raise typer.BadParameter(
                 f"--env {name}: everybody on the machine can read a service's definition; "
                 "put it into a file and give that with --credentials"

@@ -70,7 +70,7 @@ def test_variables_that_look_like_secrets_are_refused() -> None:
         "HTTPS_PROXY": "http://p:1",
         "EMPTY": "",
     }
-    for pair in ("HF_TOKEN=x", "AWS_SECRET_ACCESS_KEY=x", "db_password=1", "NOVALUE"):
+    for pair in ("HF_TOKEN=x", "AWS_SECRET_ACCESS_KEY=x", "db_password=1", "HTTP_PROXY=http://me:pw@p:1", "NOVALUE"):
         with pytest.raises(typer.BadParameter):
             agent_service._environment([pair])
 
