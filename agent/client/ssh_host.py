@@ -47,7 +47,8 @@ class SshHost:
         """Held while the host is spoken to: one conversation at a time."""
         self._driven: dict[str, ProcessPlan | None] = {}
         """What is still on its way, by key; None: to its end."""
-        self._reports: dict[str, ProcessReport] = {}
+        self._states: dict[str, ProcessState] = {}
+        """Of what is driven, as the last pass left it."""
         self._errors: dict[str, HostError] = {}
         self._driver: threading.Thread | None = None
         self._closed = threading.Event()
@@ -82,11 +83,13 @@ class SshHost:
             error = self._errors.pop(key, None)
             if error is not None:
                 raise error
+            if key in self._driven and key in self._states:
+                # It was looked at a moment ago, and will be in a moment.
+                return self._states[key]
             seen = self._processes.look().get(_valid(key))
             if seen is None:
                 raise ProcessNotFound("NotFound", f"host `{self.host}` has no process `{key}`")
-            told = self._reports.get(key) if key in self._driven else None
-            report = told or self._processes.observe(key, seen)
+            report = self._processes.observe(key, seen)
         return ProcessState(None if seen.record.removing else seen.record.plan, report, seen.record.generation)
 
     def put(self, key: str, plan: ProcessPlan) -> ProcessState:
@@ -101,13 +104,16 @@ class SshHost:
             report = ProcessReport(phase=ProcessPhase.PENDING)
             if before is not None and before.record == record:
                 report = self._processes.observe(key, before)
-            self._reports[key] = report
+            state = self._states[key] = ProcessState(plan, report, record.generation)
             self._drive(key, plan)
-        return ProcessState(plan, report, record.generation)
+        return state
 
     def delete(self, key: str) -> None:
         with self._lock:
-            if _valid(key) in self._processes.look():
+            seen = self._processes.look().get(_valid(key))
+            if seen is not None:
+                report = ProcessReport(phase=ProcessPhase.STOPPING)
+                self._states[key] = ProcessState(None, report, seen.record.generation)
                 self._drive(key, None)
 
     def _drive(self, key: str, plan: ProcessPlan | None) -> None:
@@ -136,17 +142,13 @@ class SshHost:
                 if plan is None:
                     report = self._processes.remove(key, seen)
                 else:
-                    before = seen.get(key)
-                    generation = before.record.generation if before is not None else 1
-                    report = self._processes.advance(key, plan, generation, seen)
+                    report = self._processes.advance(key, plan, self._states[key].generation, seen)
                 self._errors.pop(key, None)
-                if report is None:
+                if report is not None:
+                    self._states[key] = ProcessState(plan, report, self._states[key].generation)
+                if report is None or report.phase in (ProcessPhase.READY, ProcessPhase.FAILED):
                     del self._driven[key]
-                    self._reports.pop(key, None)
-                else:
-                    self._reports[key] = report
-                    if report.ready or report.phase is ProcessPhase.FAILED:
-                        del self._driven[key]
+                    self._states.pop(key, None)
         except HostError as error:
             # Whoever waits hears of it by `get`; what is on its way is gone on with.
             self._errors.update(dict.fromkeys(self._driven, error))
