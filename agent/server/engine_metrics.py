@@ -6,9 +6,11 @@ second together; one that is slow, broken or lies costs its own metrics and nobo
 
 from __future__ import annotations
 
-import http.client
+import errno
 import json
-import threading
+import re
+import selectors
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from prometheus_client.samples import Sample
 
 TIMEOUT_S = 1.0
 _LARGEST_BYTES = 4 << 20
+_LENGTH = re.compile(rb"(?im)^content-length:[ \t]*([0-9]{1,9})[ \t]*\r?$")
 _OUR_LABELS = ("namespace", "name", "service")
 _OURS = "herdsman_"
 """No engine speaks in our name."""
@@ -43,44 +46,84 @@ class Engine:
 
 def fetch_all(engines: Iterable[Engine], *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
     """Ask every engine for its metrics; those that have answered in full in time are in the result."""
-    texts: dict[str, str] = {}
     deadline = time.monotonic() + timeout_s
-
-    def ask(engine: Engine) -> None:
-        text = get(engine.address, engine.port, engine.path, deadline=deadline)
-        if text is not None:
-            texts[engine.key] = text
-
-    threads = [threading.Thread(target=ask, args=(each,), name=f"scrape-{each.key}", daemon=True) for each in engines]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return dict(texts)
+    questions = {each.key: _Question(each.address, each.port, each.path) for each in engines}
+    _ask(questions.values(), deadline)
+    return {key: text for key, question in questions.items() if (text := question.text()) is not None}
 
 
 def get(address: str, port: int, path: str, *, deadline: float) -> str | None:
     """GET a text; None when it is not there, not whole in time or too large. `deadline` is of the monotonic clock."""
-    connection = http.client.HTTPConnection(
-        {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address),  # noqa: S104 - where not to dial
-        port,
-        timeout=max(0.01, deadline - time.monotonic()),
-    )
-    data = bytearray()
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        if answer.status != 200:
+    question = _Question(address, port, path)
+    _ask([question], deadline)
+    return question.text()
+
+
+class _Question:
+    """One GET by HTTP/1.0, whose answer ends with the connection. Nothing blocks; what fails has no text."""
+
+    def __init__(self, address: str, port: int, path: str) -> None:
+        self.data = bytearray()
+        self.ended = False
+        """The server has said all that it had to say."""
+        dialled = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - where not to dial
+        host = f"[{dialled}]" if ":" in dialled else dialled
+        self.request = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\nAccept: text/plain, */*\r\n\r\n".encode()
+        self.socket = socket.socket(socket.AF_INET6 if ":" in dialled else socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        try:
+            refused = self.socket.connect_ex((dialled, port))
+        except OSError:
+            refused = errno.EHOSTUNREACH
+        self.open = refused in (0, errno.EINPROGRESS)
+
+    def send(self) -> bool:
+        """Send the rest of the request; True once it is out."""
+        self.request = self.request[self.socket.send(self.request) :]
+        return not self.request
+
+    def receive(self) -> bool:
+        """Take in what has arrived; True at the end of it."""
+        piece = self.socket.recv(1 << 16)
+        self.data += piece
+        self.ended = not piece
+        if len(self.data) > _LARGEST_BYTES:
+            raise OSError(errno.EMSGSIZE, "too large")
+        return self.ended
+
+    def text(self) -> str | None:
+        """Give the body of a whole answer with status 200."""
+        head, blank, body = bytes(self.data).partition(b"\r\n\r\n")
+        status = head.partition(b"\r\n")[0].split()
+        if not self.ended or not blank or status[1:2] != [b"200"]:
             return None
-        while piece := answer.read1(1 << 16):
-            data += piece
-            if len(data) > _LARGEST_BYTES or time.monotonic() > deadline:
-                return None
-        return data.decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    finally:
-        connection.close()
+        length = _LENGTH.search(head)
+        if b"chunked" in head.lower() or (length and int(length[1]) != len(body)):
+            return None
+        return body.decode("utf-8", "replace")
+
+
+def _ask(questions: Iterable[_Question], deadline: float) -> None:
+    """Carry all questions on at once, in this thread, until they are answered or the time is over."""
+    with selectors.DefaultSelector() as selector:
+        asked = list(questions)
+        for question in asked:
+            if question.open:
+                selector.register(question.socket, selectors.EVENT_WRITE, question)
+        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            for key, events in selector.select(left_s):
+                question = key.data
+                try:
+                    if events & selectors.EVENT_WRITE and question.send():
+                        selector.modify(question.socket, selectors.EVENT_READ, question)
+                    elif events & selectors.EVENT_READ and question.receive():
+                        selector.unregister(question.socket)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    selector.unregister(question.socket)
+        for question in asked:
+            question.socket.close()
 
 
 def count_slots(address: str, port: int, *, deadline: float) -> int | None:

@@ -26,8 +26,10 @@ from agent.server.store import ProcessRecord
 
 FRESH_S = 15.0
 """A sample of this age still counts."""
-_COSTLY_SHARE = 0.01
+_COSTLY_SHARE = 0.0002
 """Most of the time that reading unique set sizes may take: it grows with what a process has mapped."""
+_SAME_FAMILY_S = 60.0
+"""For how long the descendants that were found are taken for all."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -75,6 +77,8 @@ class UsageSampler:
         self._slots: dict[str, tuple[str, int]] = {}
         """Start mark and number of slots, by process: they do not change while it runs."""
         self._at: float | None = None
+        self._families: dict[int, list[int]] = {}
+        self._families_until = 0.0
         self._footprints_from = 0.0
         """Until then unique set sizes are too dear to be read again."""
 
@@ -107,7 +111,7 @@ class UsageSampler:
         }
         engines = [engine for engine in self.engines() if engine.key in running]
         texts = engine_metrics.fetch_all(engines)
-        families = _families({each.pid for _, each in running.values()})
+        families = self._known_families({each.pid for _, each in running.values()}, now)
         began, precise = time.perf_counter(), now >= self._footprints_from
         samples = {}
         for key, (plan, process) in running.items():
@@ -134,6 +138,11 @@ class UsageSampler:
         if precise:
             self._footprints_from = now + (time.perf_counter() - began) / _COSTLY_SHARE
         return samples
+
+    def _known_families(self, leaders: set[int], now: float) -> dict[int, list[int]]:
+        if leaders != set(self._families) or now >= self._families_until:
+            self._families, self._families_until = _families(leaders), now + _SAME_FAMILY_S
+        return self._families
 
     def _slots_of(self, key: str, mark: str, plan: ProcessPlan, port: int) -> int | None:
         known = self._slots.get(key)
