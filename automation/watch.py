@@ -125,6 +125,7 @@ class World:
             on_change=self._apis_changed,
             namespace=min(namespaces, default=None),
         )
+        self.registry.hosts_served = lambda: kinds.HOSTS in self.optional.served
 
     @property
     def informers(self) -> tuple[Informer, ...]:

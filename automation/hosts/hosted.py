@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from automation.hosts.host_book import Decision
+from automation.hosts.placement import Refusals
 from automation.hosts.registry import HostRegistry
 from program.desired.facts import HostedFacts
 
@@ -46,10 +47,17 @@ def hosted_facts(
         message=report.get("message", ""),
         heartbeat_age_s=age_s(beat, now=now) if beat else None,
         lost=has_lease and not registry.liveness.alive(host or ""),
-        refusal=str(refusals) if refusals is not None and refusals.hosts else "",
+        refusal=_refusal(registry, refusals) if refusals is not None and refusals.hosts else "",
         stuck=decision.stuck if decision is not None else "",
     )
     return facts, sum(serving)
+
+
+def _refusal(registry: HostRegistry, refusals: Refusals) -> str:
+    if registry.hosts_served():
+        return str(refusals)
+    unknown = "the cluster does not serve Host objects, so nothing is known of them; run `herdsman crds` and apply that"
+    return f"{refusals}; {unknown}"
 
 
 def age_s(timestamp: str, *, now: datetime) -> float:

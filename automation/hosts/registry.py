@@ -46,6 +46,8 @@ class HostRegistry:
         self.liveness = Liveness()
         self.liveness.on_change = self._lives_or_not
         self.book = HostBook(lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue)
+        self.hosts_served: Callable[[], bool] = lambda: True
+        """Whether the cluster knows Host objects at all; without them a host is a name that lives."""
         self.on_change: list[Callable[[str], None]] = []
         """Are told of each host that was lost or came back, after the book knows."""
 

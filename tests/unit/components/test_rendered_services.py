@@ -349,6 +349,28 @@ def test_a_service_without_a_host_is_nothing_yet() -> None:
     assert (rendered.objects, rendered.shared) == ((), ())
 
 
+def test_each_replica_on_a_host_is_a_process_of_its_own_and_the_last_carries_the_hash() -> None:
+    placed = HostPlacement(host="mac-1", others=(None, "mac-3"))
+    rendered = render(on_host(host_placement=placed, replicas=3), OPTIONS)
+    assert parts(rendered) == ["process", "process-2"]
+    first, third = manifest(rendered, "process"), manifest(rendered, "process-2")
+    assert (first["metadata"]["name"], third["metadata"]["name"]) == ("svc", naming.host_process_name("svc", 2))
+    assert naming.ANNOTATION_APPLIED_HASH not in first["metadata"].get("annotations", {})
+    assert third["metadata"]["annotations"][naming.ANNOTATION_APPLIED_HASH] == rendered.fingerprint
+    plan = ProcessPlan.model_validate(third["spec"])
+    assert (plan.host, plan.replica, plan.service_name) == ("mac-3", 2, "svc")
+    assert plan.endpoint_slice == naming.endpoint_slice_name("svc", 2)
+    assert "replica" not in first["spec"]
+    assert "endpointSlice" not in first["spec"]
+    alone = render(on_host(host_placement=placed, replicas=1), OPTIONS)
+    assert parts(alone) == ["process"]
+
+
+def test_only_where_a_process_runs_is_rendered_of_how_it_was_placed() -> None:
+    wishes = HostPlacement(host="mac-1", selector={"a": "b"}, preferred=("x",), strategy="pack", may_move=False)
+    assert render(on_host(host_placement=wishes), OPTIONS).fingerprint == render(on_host(), OPTIONS).fingerprint
+
+
 def plan_of(desired: DesiredService) -> ProcessPlan:
     return ProcessPlan.model_validate(manifest(render(desired, OPTIONS), "process")["spec"])
 
