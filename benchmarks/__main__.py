@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent, downloads, gpu_queue, host_start, hosts_lost, hosts_placement, scale, scenarios
+from benchmarks import agent, downloads, gpu_queue, host_start, hosts_lost, hosts_placement, proxy, scale, scenarios
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -47,6 +47,7 @@ def main() -> int:
         "hosts-start": host_start.main,
         "hosts-lost": hosts_lost.main,
         "hosts-placement": hosts_placement.main,
+        "proxy": proxy.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):
         return other(sys.argv[2:])

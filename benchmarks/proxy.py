@@ -1,0 +1,260 @@
+"""`python -m benchmarks proxy`: what the proxy before sleeping services costs, and what a wake costs beside the start.
+
+Requests: nginx answers a small page, wrk asks, directly and through the proxy in turns; the proxy is a process of its
+own. All three share this machine's processors. Wakes: a real agent has a real llama-server sleep and wake, in turns
+with the same llama-server started by hand and asked as soon as its health is good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agent.client.http import HttpHost, token_from
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan
+from agent.proxy.limits import Limits
+from agent.proxy.server import Proxy
+from agent.proxy.service import Callbacks
+from benchmarks.subject import Subject
+from tools import toolchain
+from tools.tiny_model import write_tiny_model
+
+Json = dict[str, Any]
+
+LIMITS = {"added p50 (ms)": 1.0, "wake beyond start p50 (ms)": 100.0}
+LEAST_REQUESTS_PER_S = 5000.0
+FEW, MANY = 4, 32
+"""Connections at once: few show the time that the proxy adds, many what it can carry."""
+BACKEND_PORT, FRONT_PORT, API_PORT, ENGINE_PORT = 18480, 18481, 18482, 18483
+KEY = "bench/tiny"
+TIMEOUT_S = 60.0
+POLL_S = 0.005
+
+NGINX = """
+worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.err;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; keepalive_requests 10000000;
+  client_body_temp_path {directory}/b; proxy_temp_path {directory}/p; fastcgi_temp_path {directory}/f;
+  uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
+  server {{ listen 127.0.0.1:{port}; location / {{ default_type application/json; return 200 '{{"ok":true}}'; }} }}
+}}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print JSON, and return 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks proxy", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=5, help="length of each round of requests")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--wakes", type=int, default=10)
+    parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.serve:
+        return serve(options.serve)
+    directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
+    result: Json = {}
+    try:
+        missing = [tool for tool in ("nginx", "wrk") if shutil.which(tool) is None]
+        if missing:
+            sys.stderr.write(f"left out the requests: {' and '.join(missing)} not found on PATH\n")
+        else:
+            result |= requests(directory, options.seconds, options.rounds)
+        result |= wakes(directory, options.wakes)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    json.dump(result, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    met = all(result[name] <= limit for name, limit in LIMITS.items() if name in result)
+    return 0 if met and result.get("proxied (requests/s)", LEAST_REQUESTS_PER_S) >= LEAST_REQUESTS_PER_S else 1
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def serve(target: int) -> int:
+    """Be the proxy, until killed."""
+    proxy = Proxy()
+    proxy.start()
+    proxy.open(KEY, "127.0.0.1", FRONT_PORT, Limits(), Callbacks(wake=lambda _name: None))
+    proxy.lead(KEY, (("127.0.0.1", target),))
+    time.sleep(3600)
+    return 0
+
+
+def requests(directory: Path, seconds: int, rounds: int) -> Json:
+    """Ask directly and through the proxy, in turns."""
+    config = directory / "nginx.conf"
+    config.write_text(NGINX.format(directory=directory, port=BACKEND_PORT))
+    told: dict[str, list[float]] = {}
+    with (
+        running(["nginx", "-c", str(config)], BACKEND_PORT),
+        running([sys.executable, "-m", "benchmarks", "proxy", f"--serve={BACKEND_PORT}"], FRONT_PORT),
+    ):
+        for _ in range(rounds):
+            for name, port in (("direct", BACKEND_PORT), ("proxied", FRONT_PORT)):
+                told.setdefault(f"{name} p50 (ms)", []).append(load(port, FEW, seconds)[1])
+                told.setdefault(f"{name} (requests/s)", []).append(load(port, MANY, seconds)[0])
+    result = {name: round(statistics.median(values), 3) for name, values in told.items()}
+    return result | {"added p50 (ms)": round(result["proxied p50 (ms)"] - result["direct p50 (ms)"], 3)}
+
+
+def load(port: int, connections: int, seconds: int) -> tuple[float, float]:
+    """Have wrk ask; give requests per second and the median in milliseconds. Any error ends the benchmark."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", f"http://127.0.0.1:{port}/"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if "Socket errors" in text or "Non-2xx" in text:
+        raise RuntimeError(text)
+    rate = re.search(r"Requests/sec:\s+([0-9.]+)", text)
+    median = re.search(r"50%\s+([0-9.]+)(us|ms|s)", text)
+    assert rate is not None
+    assert median is not None
+    return float(rate[1]), float(median[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[median[2]]
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until it listens, and end it afterwards."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not listens(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command[0]} does not listen on {port}")
+            time.sleep(POLL_S)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+# --- wakes ------------------------------------------------------------------------------------------------------------
+
+
+def wakes(directory: Path, count: int) -> Json:
+    """Wake a llama-server by a request, and start the same one by hand, in turns."""
+    (directory / "models").mkdir()
+    model = write_tiny_model(directory / "models" / "tiny.gguf")
+    binary = toolchain.locate("llama-server")
+    if binary is None:
+        raise RuntimeError("llama-server was not found; run `herdsman tools install llama-server`")
+    agent = Subject(
+        "agent",
+        f"{sys.executable} -m automation.cli agent run --host=bench --plan-source=http --address=127.0.0.1 "
+        f"--store={directory}/store --http-port={API_PORT} --allowed-host-path-roots={model.parent}",
+        directory / "none",
+        directory,
+    )
+    agent.start()
+    woken: list[float] = []
+    started: list[float] = []
+    try:
+        client = api(directory / "store")
+        client.put(KEY, plan(model))
+        for _ in range(count):
+            wait_for(client, ProcessPhase.ASLEEP)
+            started.append(start_by_hand(binary, model))
+            port = client.get(KEY).report.port
+            assert port is not None
+            woken.append(first_byte(port))
+            wait_for(client, ProcessPhase.READY)
+    finally:
+        agent.stop()
+    extra = statistics.median(woken) - statistics.median(started)
+    return {
+        "started by hand: first byte p50 (ms)": round(statistics.median(started) * 1000, 1),
+        "woken: first byte p50 (ms)": round(statistics.median(woken) * 1000, 1),
+        "woken: first byte max (ms)": round(max(woken) * 1000, 1),
+        "wake beyond start p50 (ms)": round(extra * 1000, 1),
+    }
+
+
+def api(store: Path) -> HttpHost:
+    """Wait for the agent and give a client of its API."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (listens(API_PORT) and (store / "agent-token").exists()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the agent did not start")
+        time.sleep(0.05)
+    return HttpHost(f"http://127.0.0.1:{API_PORT}", token_from(store / "agent-token"))
+
+
+def plan(model: Path) -> ProcessPlan:
+    return ProcessPlan(
+        host="bench",
+        service="tiny",
+        argv=("llama-server", "--model", "{model}", "--host", "{host}", "--port", "{port}", "-c", "256"),
+        file=FilePlan(source=str(model), cache_key="tiny", file_name="tiny.gguf"),
+        completion_path="/v1/chat/completions",
+        service_name="tiny",
+        idle_timeout_s=0.5,
+        drain_timeout_s=0.0,
+    )
+
+
+def wait_for(client: HttpHost, phase: ProcessPhase) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while (report := client.get(KEY).report).phase is not phase:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not {phase}: {report}")
+        time.sleep(0.02)
+
+
+def start_by_hand(binary: Path, model: Path) -> float:
+    """Start llama-server, ask it once its health is good; give the seconds until the answer's first byte."""
+    command = [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(ENGINE_PORT), "-c", "256"]
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not healthy(ENGINE_PORT):
+            if time.monotonic() - began > TIMEOUT_S:
+                raise TimeoutError("llama-server did not start")
+            time.sleep(POLL_S)
+        first_byte(ENGINE_PORT)
+        return time.monotonic() - began
+    finally:
+        process.kill()
+        process.wait()
+
+
+def healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def first_byte(port: int) -> float:
+    """Ask for a streamed completion; give the seconds until the first byte of a good answer."""
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as client:
+        client.sendall(head + body)
+        first = client.recv(65536)
+        took = time.monotonic() - began
+    if not first.startswith(b"HTTP/1.1 200 "):
+        raise RuntimeError(first.decode("utf-8", "replace"))
+    return took
