@@ -50,6 +50,13 @@ def record_of(
     )
 
 
+def plan_in_force(last: Goal, running: Running | None, started_by: ProcessPlan | None) -> ProcessPlan:
+    """Give the plan by which a process runs: the one that started it, or a newer one that wants the same start."""
+    if running is None or running.launch_hash == last.launch_hash:
+        return last.plan
+    return started_by or last.plan
+
+
 def report_of(
     key: str, around: Surroundings, goal: Goal, life: Life, progress: tuple[int, int | None] | None
 ) -> ProcessReport:

@@ -19,7 +19,7 @@ from agent.server.drain import Drained, Draining, drain, timeout_of
 from agent.server.errors import Cancelled, FileError
 from agent.server.launching import MODEL, Launcher, NotAdmitted, NotLaunched, files_of, not_ready, rotate
 from agent.server.lifecycle import Do, Goal, Hold, Life, Step
-from agent.server.records import record_of, report_of
+from agent.server.records import plan_in_force, record_of, report_of
 from agent.server.surroundings import Surroundings
 from agent.server.unit import Unit
 
@@ -138,8 +138,9 @@ class Worker:
 
     @property
     def longest_stop_s(self) -> float:
-        """How long a stop of this process may take."""
-        return timeout_of(self._running_plan or self._last_goal.plan) + self._last_goal.plan.stop_grace_s
+        """How long a stop may take."""
+        plan = plan_in_force(self._last_goal, self._life.running, self._running_plan)
+        return timeout_of(plan) + self._last_goal.plan.stop_grace_s
 
     def report(self) -> ProcessReport:
         """Say how the process is."""
@@ -247,8 +248,7 @@ class Worker:
     def _not_launched(self, failure: NotAdmitted | NotLaunched) -> None:
         now, policy = self._around.clock(), self._around.policy
         if isinstance(failure, NotAdmitted):
-            retry_s = failure.retry_s
-            self._life = lifecycle.refused(self._life, failure.hold, now=now, policy=policy, retry_s=retry_s)
+            self._life = lifecycle.refused(self._life, failure.hold, now=now, policy=policy, retry_s=failure.retry_s)
             return
         if failure.message != self._life.message:
             self._log.warning("Failed to start the process", reason=failure.reason, error=failure.message)
@@ -322,7 +322,8 @@ class Worker:
         """Wait until its requests have ended. False: the process stays, for the next agent or because it is wanted."""
         assert self._unit is not None
         assert self._life.running is not None
-        plan, running = self._running_plan or self._last_goal.plan, self._life.running
+        running = self._life.running
+        plan = plan_in_force(self._last_goal, running, self._running_plan)
         timeout_s = timeout_of(plan, hold.drain_timeout_s if hold else None)
         if timeout_s <= 0:
             return True

@@ -82,6 +82,15 @@ def test_a_request_that_never_ends_holds_a_removal_up_for_no_longer_than_planned
     assert 0.5 < time.monotonic() - asked < 2.5
 
 
+def test_a_newer_plan_that_needs_no_other_start_says_how_long_requests_have(host: Supervised, busy: Path) -> None:
+    supervisor = host.start()
+    supervisor.put(KEY, plan_of(busy))
+    pid = pid_of(host)
+    supervisor.put(KEY, plan_of(busy, drain_timeout_s=0.2))
+    supervisor.remove(KEY)
+    assert gone(pid, timeout_s=3)
+
+
 def test_no_drain_where_none_is_wanted(host: Supervised, busy: Path) -> None:
     supervisor = host.start()
     supervisor.put(KEY, plan_of(busy, drain_timeout_s=0))
