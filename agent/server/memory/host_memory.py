@@ -349,7 +349,7 @@ class HostMemory:
                 plan=goal.plan,
                 phase=report.phase,
                 need=entry.taken if entry is not None else self._needs.get(key, _said(goal.plan)),
-                inside_since=entry.since if entry is not None else None,
+                inside=entry is not None,
                 held_by_others=bool(elsewhere.sources(key) - {TURNS}),
             )
         return found

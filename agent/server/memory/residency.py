@@ -2,10 +2,10 @@
 
 Called by `agent.server.memory.turns`. As many stay as fit, and among those that do not fit together these come first:
 
-1. what is pinned, 2. who has not been in for its least time, 3. who is in and works on requests, so that those for the
-same model go together, until somebody else waited for too long, 4. who is asked for and out, 5. who was asked for a
-moment ago, 6. what is preferred: it comes back by itself when nobody needs its place, 7. what runs on demand and has no
-proxy that would tell of demand, 8. what runs on demand and is idle: it stays while nobody wants its place.
+1. what is pinned, 2. who starts or has not served for its least time, 3. who is in and works on requests, so that those
+for the same model go together, until somebody else waited for too long, 4. who is asked for and out, 5. who was asked
+for a moment ago, 6. what is preferred: it comes back by itself when nobody needs its place, 7. what runs on demand and
+has no proxy that would tell of demand, 8. what runs on demand and is idle: it stays while nobody wants its place.
 
 What runs on demand and is neither in nor asked for stays out. Nobody is pushed out for one that would not fit then.
 """
@@ -45,7 +45,9 @@ class Member:
     """None: not known; it then takes turns with all others."""
     priority: int = 0
     inside_since: float | None = None
-    """Since when it has its memory; None while it is out."""
+    """Since when it has its memory and serves; None while it is out."""
+    starting: bool = False
+    """It has its memory and does not serve yet. To push it out now would make its start worth nothing."""
     ready_to_start: bool = True
     """Nothing but its turn keeps it from starting. A model that is still being downloaded pushes nobody out."""
     wanted_since: float | None = None
@@ -97,10 +99,12 @@ def decide(members: Iterable[Member], room: Need, *, now: float, rules: Rules) -
 
 
 def _out(member: Member) -> bool:
-    return member.inside_since is None
+    return member.inside_since is None and not member.starting
 
 
 def _dwells(member: Member, now: float, rules: Rules) -> bool:
+    if member.starting:
+        return True
     return member.inside_since is not None and now - member.inside_since < _dwell_s(member, rules)
 
 

@@ -30,7 +30,8 @@ class Standing:
     plan: ProcessPlan
     phase: ProcessPhase
     need: Need | None
-    inside_since: float | None
+    inside: bool
+    """It has memory: it starts, serves or stops."""
     held_by_others: bool = False
     """Somebody else keeps it from running: it sleeps, or it was evicted."""
 
@@ -66,6 +67,7 @@ class Turns:
     _demand: dict[str, _Demand] = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
     """Who gets no admission, and the message for it."""
+    _serves_since: dict[str, float] = field(default_factory=dict)
     _fetched: dict[str, tuple[FilePlan | None, dict[str, FilePlan] | None]] = field(default_factory=dict)
     """The files of those that were ready to start once: fetching them again takes no time."""
     _demand_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,7 +108,7 @@ class Turns:
             standings = {
                 key: standing
                 for key, standing in self.standings().items()
-                if key == asking or standing.inside_since is not None or standing.phase not in _GONE
+                if key == asking or standing.inside or standing.phase not in _GONE
             }
             self._forget(standings, now)
             for key in self.held():
@@ -137,7 +139,7 @@ class Turns:
                 self.release(key)
         for key in decision.outside:
             message = self._message(group, key, decision)
-            if standings[key].inside_since is not None or key in held:
+            if standings[key].inside or key in held:
                 if key not in held:
                     self.swaps += 1
                     self.hold(key, _hold(standings[key].plan, message))
@@ -158,7 +160,11 @@ class Turns:
             demand = self._demand.get(key, _Demand())
             wanted_since, used_at = demand.wanted_since, demand.used_at
         files = plan.file, plan.files
-        if key == asking or standing.inside_since is not None:
+        if not standing.inside:
+            self._serves_since.pop(key, None)
+        elif standing.phase is not ProcessPhase.STARTING:
+            self._serves_since.setdefault(key, self.clock())
+        if key == asking or standing.inside:
             self._fetched[key] = files
         elif self._fetched.get(key) != files:
             self._fetched.pop(key, None)
@@ -172,7 +178,8 @@ class Turns:
             residency=plan.residency,
             need=standing.need,
             priority=plan.priority,
-            inside_since=standing.inside_since,
+            inside_since=self._serves_since.get(key),
+            starting=standing.inside and key not in self._serves_since,
             ready_to_start=ready,
             wanted_since=wanted_since,
             used_at=used_at,
@@ -185,8 +192,9 @@ class Turns:
     def _forget(self, standings: Mapping[str, Standing], now: float) -> None:
         """Strike off demand that was met, that gave up, or whose process is gone."""
         with self._demand_lock:
-            for key in [key for key in self._fetched if key not in standings]:
-                del self._fetched[key]
+            for key in {*self._fetched, *self._serves_since} - standings.keys():
+                self._fetched.pop(key, None)
+                self._serves_since.pop(key, None)
             for key, demand in list(self._demand.items()):
                 standing = standings.get(key)
                 if standing is None:

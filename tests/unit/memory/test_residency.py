@@ -91,6 +91,11 @@ def test_nobody_is_pushed_out_before_its_least_time() -> None:
     assert inside(replace(member("a", since=990), dwell_s=5), wanted) == {"w"}
 
 
+def test_nobody_is_pushed_out_while_it_starts() -> None:
+    starting = replace(member("a", "onDemand"), starting=True, dwell_s=0)
+    assert inside(starting, member("w", "onDemand", wanted=0), member("home")) == {"a"}
+
+
 def test_requests_for_who_is_in_go_first_until_another_waited_too_long() -> None:
     wanted = member("w", "onDemand", wanted=990)
     busy = member("a", "onDemand", since=0, in_flight=2)

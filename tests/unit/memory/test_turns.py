@@ -57,7 +57,7 @@ class Host:
         self.stirred += 1
 
     def add(self, key: str, made: ProcessPlan, *, need: int = 10, phase: ProcessPhase = PENDING, **more: Any) -> None:
-        self.standings[key] = Standing(made, phase, Need(need), **{"inside_since": None, **more})
+        self.standings[key] = Standing(made, phase, Need(need), **{"inside": False, **more})
 
     def change(self, key: str, **changes: Any) -> None:
         self.standings[key] = replace(self.standings[key], **changes)
@@ -66,7 +66,9 @@ class Host:
 @pytest.fixture
 def host() -> Host:
     made = Host()
-    made.add("home", plan(), phase=READY, inside_since=0.0)
+    made.add("home", plan(), phase=READY, inside=True)
+    made.turns.look()
+    made.now += 61
     return made
 
 
@@ -91,8 +93,8 @@ def test_the_preferred_comes_back_though_its_file_is_looked_at_again_first(host:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
     host.turns.wanted("guest")
     host.turns.look()
-    host.change("home", phase=PENDING, inside_since=None)
-    host.change("guest", phase=READY, inside_since=host.now)
+    host.change("home", phase=PENDING, inside=False)
+    host.change("guest", phase=READY, inside=True)
     again = host.turns.look()
     assert again is not None
     host.now += 61
@@ -131,7 +133,7 @@ def test_demand_that_gave_up_is_forgotten(host: Host) -> None:
 
 
 def test_groups_keep_to_themselves_and_processes_of_none_are_left_alone(host: Host) -> None:
-    host.add("other", plan(group="h"), phase=READY, inside_since=0.0)
+    host.add("other", plan(group="h"), phase=READY, inside=True)
     host.turns.look()
     assert not host.holds
     assert host.turns.refusal("single", plan(residency=None)) is None  # type: ignore[arg-type]
@@ -151,3 +153,23 @@ def test_a_group_that_a_process_left_lets_it_go(host: Host) -> None:
     del host.standings["home"]
     host.turns.look()
     assert not host.holds
+
+
+def test_a_start_that_takes_long_is_not_broken_off_and_its_least_time_begins_when_it_serves(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0))
+    host.turns.wanted("guest")
+    host.turns.look()
+    host.change("home", phase=PENDING, inside=False)
+    host.change("guest", phase=ProcessPhase.STARTING, inside=True)
+    host.turns.look()
+    host.now += 200
+    host.turns.look()
+    assert set(host.holds) == {"home"}
+    host.change("guest", phase=READY)
+    host.turns.look()
+    host.now += 59
+    host.turns.look()
+    assert set(host.holds) == {"home"}
+    host.now += 2
+    host.turns.look()
+    assert set(host.holds) == {"guest"}

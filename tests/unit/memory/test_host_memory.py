@@ -1,0 +1,189 @@
+"""The memory of a host as its supervisor meets it: admission, freed room, pressure; with processes pretended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from agent.contract import MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server.holds import Holds
+from agent.server.lifecycle import Goal, Hold
+from agent.server.memory.budget import MemoryWishes
+from agent.server.memory.host_memory import PRESSURE, HostMemory, MemorySettings
+from agent.server.memory.metrics import MemoryMetrics
+from agent.server.supervisor import Supervisor
+from tests.support.controlplane import eventually
+
+MIB = 1 << 20
+
+
+def plan(mib: int | None = 100, **fields: Any) -> ProcessPlan:
+    values = {"host": "h", "service": "s", "service_name": "s", "argv": ("serve",), "runtime": "generic"}
+    return ProcessPlan(**{**values, "memory_bytes": mib * MIB if mib is not None else None, **fields})
+
+
+@dataclass
+class Processes:
+    """What a supervisor tells and is told."""
+
+    found: dict[str, Goal] = field(default_factory=dict)
+    phases: dict[str, ProcessPhase] = field(default_factory=dict)
+    woken: list[str] = field(default_factory=list)
+    holds: Holds = field(default_factory=Holds)
+
+    def goals(self) -> dict[str, Goal]:
+        return dict(self.found)
+
+    def plans(self) -> dict[str, ProcessPlan]:
+        return {key: goal.plan for key, goal in self.found.items()}
+
+    def handles(self) -> dict[str, Any]:
+        return {}
+
+    def report(self, key: str) -> ProcessReport | None:
+        return ProcessReport(phase=self.phases[key]) if key in self.phases else None
+
+    def hold(self, key: str, source: str, hold: Hold) -> None:
+        self.holds.put(key, source, hold)
+
+    def release(self, key: str, source: str) -> None:
+        self.holds.take_back(key, source)
+
+    def wake(self, key: str) -> None:
+        self.woken.append(key)
+
+
+class Host:
+    def __init__(self, folder: Path, **wishes: Any) -> None:
+        self.meminfo = folder / "meminfo"
+        self.available(900)
+        self.processes = Processes()
+        settings = MemorySettings(MemoryWishes(budget_bytes=300 * MIB, **wishes), watch_s=0.05, meminfo=self.meminfo)
+        self.memory = HostMemory(settings, find_binary=lambda _name: None)
+        self.memory.attach(cast(Supervisor, self.processes))
+        self.memory.start({})
+
+    def available(self, mib: int) -> None:
+        draft = self.meminfo.with_suffix(".new")
+        draft.write_text(f"MemTotal: {1000 * 1024} kB\nMemAvailable: {mib * 1024} kB\n")
+        draft.replace(self.meminfo)
+
+    def admit(self, key: str, made: ProcessPlan) -> str:
+        """Have a process ask, and start when it may; gives the reason why not."""
+        goal = Goal(made, "hash")
+        self.processes.found[key] = goal
+        hold = self.memory.admit(key, goal, {})
+        self.say(key, hold.phase if hold else ProcessPhase.STARTING)
+        return hold.reason if hold else ""
+
+    def say(self, key: str, phase: ProcessPhase) -> None:
+        self.processes.phases[key] = phase
+        self.memory.on_report(key, ProcessReport(phase=phase))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.memory.stop()
+
+
+def test_room_comes_back_whatever_becomes_of_a_process_and_goes_to_the_most_important(host: Host) -> None:
+    assert host.admit("ns/a", plan(200)) == ""
+    assert host.memory.reserved("ns/a") == 200 * MIB
+    assert host.admit("ns/low", plan(200, priority=1)) == ProcessReason.INSUFFICIENT_MEMORY
+    assert host.admit("ns/high", plan(200, priority=9)) == ProcessReason.INSUFFICIENT_MEMORY
+    host.say("ns/a", ProcessPhase.READY)
+    host.say("ns/a", ProcessPhase.STOPPING)
+    assert host.memory.reserved("ns/a") == 200 * MIB
+    host.say("ns/a", ProcessPhase.BACKING_OFF)
+    assert host.memory.reserved("ns/a") is None
+    eventually(lambda: host.processes.woken == ["ns/high", "ns/low"], what="those that wait to be woken in order")
+    assert host.admit("ns/low", plan(200, priority=1)) == ProcessReason.INSUFFICIENT_MEMORY
+    assert host.admit("ns/high", plan(200, priority=9)) == ""
+
+
+def test_a_larger_budget_lets_those_in_that_wait(host: Host) -> None:
+    assert host.admit("ns/a", plan(200)) == ""
+    assert host.admit("ns/b", plan(200)) == ProcessReason.INSUFFICIENT_MEMORY
+    host.memory.wish(MemoryWishes(budget_bytes=400 * MIB))
+    eventually(lambda: host.processes.woken == ["ns/b"], what="the one that waits to be woken")
+    assert host.admit("ns/b", plan(200)) == ""
+    # Back to the options of the agent: what runs goes on.
+    host.memory.wish(MemoryWishes())
+    assert host.memory.budget.bytes == 300 * MIB
+    assert host.memory.reserved("ns/b") == 200 * MIB
+
+
+def test_a_model_s_own_budget_bounds_it_and_all_before_it(host: Host) -> None:
+    assert host.admit("ns/a", plan(200)) == ""
+    assert host.admit("ns/b", plan(200, memory_budget_bytes=399 * MIB)) == ProcessReason.INSUFFICIENT_MEMORY
+    assert host.admit("ns/b", plan(200, memory_budget_bytes=400 * MIB)) == ""
+
+
+def test_unknown_sizes_and_those_who_ask_for_no_check(host: Host) -> None:
+    assert host.admit("ns/x", plan(None)) == ProcessReason.MEMORY_UNKNOWN
+    assert host.admit("ns/x", plan(None, memory_check="off")) == ""
+    assert host.admit("ns/y", plan(900, memory_check="warn")) == ""
+    assert host.memory.admit("_daemons/ollama", Goal(plan(None, runtime="ollama"), "h"), {}) is None
+
+
+def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None:
+    host = Host(tmp_path, eviction=True)
+    told: list[MemoryPressure] = []
+    host.memory.on_pressure.append(told.append)
+    try:
+        for key, priority in (("ns/low", 1), ("ns/high", 9)):
+            assert host.admit(key, plan(100, priority=priority)) == ""
+            host.say(key, ProcessPhase.READY)
+        # What is in use is mostly not ours: it stays.
+        host.available(50)
+        eventually(lambda: host.memory.pressure is MemoryPressure.CRITICAL, what="pressure")
+        eventually(lambda: "most of what is in use is not the processes'" in host.memory.note(), what="the reason")
+        assert host.admit("ns/new", plan(10)) == ProcessReason.INSUFFICIENT_MEMORY
+        host.memory.ledger.measure({"ns/low": 300 * MIB, "ns/high": 300 * MIB})
+        hold = eventually(lambda: host.processes.holds.by(PRESSURE).get("ns/low"), what="the eviction")
+        assert hold.reason == ProcessReason.EVICTED
+        assert hold.drain_timeout_s is not None
+        host.say("ns/low", ProcessPhase.PENDING)
+        assert "evicted and not yet back: ns/low" in host.memory.note()
+        host.available(900)
+        eventually(lambda: not host.processes.holds.by(PRESSURE), what="its return")
+        assert told[0] is MemoryPressure.CRITICAL
+        assert told[-1] is MemoryPressure.NORMAL
+        assert host.memory.watchdog.evictions == 1
+        text = metrics(host.memory)
+        assert "herdsman_agent_evictions_total 1.0" in text
+        assert 'herdsman_agent_memory_reserved_bytes{memory="ram"} 3.145728e+08' in text
+        assert "herdsman_agent_memory_pressure 0.0" in text
+        assert "pressure Normal, 900 MiB (90 %) available" in host.memory.explain()
+    finally:
+        host.memory.stop()
+
+
+def test_a_start_that_never_came_about_gives_its_room_back(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.server.memory.host_memory.LEAK_S", 0.1)
+    goal = Goal(plan(200), "hash")
+    host.processes.found["ns/a"] = goal
+    host.processes.phases["ns/a"] = ProcessPhase.BACKING_OFF
+    assert host.memory.admit("ns/a", goal, {}) is None
+    eventually(lambda: host.memory.reserved("ns/a") is None, what="the room to be given back")
+
+
+def test_an_unreadable_system_stops_nothing(host: Host) -> None:
+    host.meminfo.unlink()
+    time.sleep(0.2)
+    assert host.memory.pressure is MemoryPressure.NORMAL
+    assert host.admit("ns/a", plan(100)) == ""
+
+
+def metrics(memory: HostMemory) -> str:
+    registry = CollectorRegistry()
+    registry.register(MemoryMetrics(memory))
+    return generate_latest(registry).decode()
