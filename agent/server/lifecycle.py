@@ -21,6 +21,8 @@ class Policy:
     stable_probe_interval_s: float = 10.0
     """Between health checks of a process that was ready for `stable_s`; its exit is seen at once in any case."""
     starting_probe_interval_s: float = 0.2
+    """While a process starts; at first every `first_probe_interval_s`, so that a quick start is not held up."""
+    first_probe_interval_s: float = 0.02
     failing_probe_interval_s: float = 1.0
     """After a failed health check the next one comes sooner."""
     unhealthy_after: int = 3
@@ -293,7 +295,9 @@ def probed(life: Life, plan: ProcessPlan, *, failure: str | None, now: float, po
     if failure is not None:
         failures = life.probe_failures + 1
         if starting:
-            wait = now + policy.starting_probe_interval_s
+            # A tenth of the time so far: a start of any length is noticed soon after, without many questions.
+            soon = max(policy.first_probe_interval_s, (now - life.running.since) / 10)
+            wait = now + min(policy.starting_probe_interval_s, soon)
             return replace(life, probe_failures=failures, healthy=False, message=failure, wait_until=wait)
         lost = failures >= policy.unhealthy_after
         return replace(

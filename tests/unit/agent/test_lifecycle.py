@@ -67,7 +67,9 @@ def test_a_process_is_ready_after_health_and_one_completion() -> None:
     assert life.phase is ProcessPhase.STARTING
     assert next_step(life, wanted).do is Do.PROBE
     life = lifecycle.probed(life, wanted.plan, failure="503", now=0.0, policy=POLICY)
-    assert next_step(life, wanted, now=0.0) == Step(Do.WAIT, POLICY.starting_probe_interval_s)
+    assert next_step(life, wanted, now=0.0) == Step(Do.WAIT, POLICY.first_probe_interval_s)
+    life = lifecycle.probed(life, wanted.plan, failure="503", now=60.0, policy=POLICY)
+    assert next_step(life, wanted, now=60.0) == Step(Do.WAIT, 60.0 + POLICY.starting_probe_interval_s)
     life = lifecycle.probed(life, wanted.plan, failure=None, now=1.0, policy=POLICY)
     assert life.phase is ProcessPhase.STARTING, "health alone is not service"
     assert next_step(life, wanted, now=1.0).do is Do.PROVE
