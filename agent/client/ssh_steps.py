@@ -17,7 +17,7 @@ from agent.server import command_line, lifecycle
 from agent.server.flags import spoken
 from agent.steps import launchd, systemd
 from agent.steps.files import Directory, File, NoFile
-from agent.steps.machine import Facts, Machine, MachineError
+from agent.steps.machine import Facts, Machine, MachineError, checked
 from agent.steps.service import Service
 from agent.steps.step import Change, Step
 
@@ -84,10 +84,9 @@ _TO_FILE = {"log_to_file": True} if "log_to_file" in Service.__dataclass_fields_
 def written_steps(record: Record, place: Place) -> list[Step]:
     """List the steps to a plan that is written down on the host."""
     layout = place.layout
-    directories: list[Step] = [Directory(path, mode=0o700) for path in layout.directories]
     content = record.model_dump_json(by_alias=True).encode()
     # Not shown in a preview: the plan's own difference is, and better.
-    return [*directories, File(layout.record(record.key), content, mode=0o600, secret=True, what="plan")]
+    return [Store(layout), File(layout.record(record.key), content, mode=0o600, secret=True, what="plan")]
 
 
 def file_steps(plan: ProcessPlan, fetcher: Fetcher) -> list[Step]:
@@ -135,6 +134,24 @@ def removal_steps(key: str, place: Place) -> list[Step]:
         label = Service(name=name, description="", argv=("/",)).label
         return [launchd.Gone(label), NoFile(launchd.plist_path(label), sudo=True, what="no plist"), *notes]
     return [*systemd.removal_steps(name, place.machine, own_user=place.own_user), *notes]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The directories of the store, readable by nobody else. One step, since each question is a way there and back."""
+
+    layout: Layout
+
+    @property
+    def title(self) -> str:
+        return f"store {self.layout.root}"
+
+    def look(self, machine: Machine) -> Change | None:
+        there = machine.run(["sh", "-c", 'for d; do [ -d "$d" ] || exit 1; done', "sh", *self.layout.directories])
+        return None if there.code == 0 else Change("makes it")
+
+    def do(self, machine: Machine) -> None:
+        checked(machine, ["sh", "-c", 'umask 077 && mkdir -p -- "$@"', "sh", *self.layout.directories])
 
 
 @dataclass(frozen=True)
