@@ -27,8 +27,8 @@ from kubeapi.kinds import HOSTS
 
 Json = dict[str, Any]
 
-LOOK_EVERY_S = 15.0
-"""So often the host is looked at even when nobody touched it."""
+LOOK_EVERY_S = (15.0, 60.0)
+"""So often the host is looked at even when nobody touched it: the longer, the longer nothing was worth telling."""
 GAP_S = 1.0
 """Between two writes: several changes at once are told together."""
 RETRY_S = 30.0
@@ -107,14 +107,15 @@ class HostObject:
         self._touched.set()
 
     def _run(self) -> None:
-        failures = 0
+        failures, quiet_s = 0, LOOK_EVERY_S[0]
         while not self._stop.is_set():
-            wait_s = LOOK_EVERY_S
+            wait_s = quiet_s
             try:
                 if not self._made:
                     self._make()
                 if self._may_speak():
-                    self._look()
+                    told = self._look()
+                    wait_s = quiet_s = LOOK_EVERY_S[0] if told else min(2 * quiet_s, LOOK_EVERY_S[1])
                 else:
                     wait_s = MUTE_RETRY_S
                 failures = 0
@@ -142,15 +143,18 @@ class HostObject:
             self._client.create(HOSTS, None, body, field_manager=FIELD_MANAGER)
         self._made = True
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Say what is new; False when nothing is."""
         existing = self._informer.get(None, self._host)
         if existing is None:
-            return
+            return False
         status = self._status(running=True)
         since_s = self._clock() - self._written_at
         before = self._written
         if before is None or worth_writing(before, status, since_s=since_s) or _denied(existing):
             self._apply(status)
+            return True
+        return False
 
     def _status(self, *, running: bool) -> Json:
         existing = self._informer.get(None, self._host) or {}

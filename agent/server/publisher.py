@@ -28,6 +28,8 @@ Json = dict[str, Any]
 
 HEARTBEAT_S = 30.0
 MUTE_RETRY_S = 1.0
+BEATS = 6
+"""Of so many heartbeats one looks at Service and slice anew; the others are one request."""
 REFUSED_RETRY_S = 5.0
 BACKOFF_BASE_S = 0.5
 BACKOFF_CAP_S = 15.0
@@ -47,6 +49,18 @@ class Publication:
     plan: ProcessPlan | None
     """None: the plan could not be read, so there is a status and nothing to register."""
     report: ProcessReport
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """What was registered last."""
+
+    registration: Registration
+    at: float
+    version: str | None
+    """Of the EndpointSlice."""
+    beats: int = 0
+    """Heartbeats since Service and slice were looked at."""
 
 
 class Publisher:
@@ -81,7 +95,7 @@ class Publisher:
         self._registered: dict[str, Registered] = {}
         """By key: what this agent registered."""
         self._ports: dict[str, int] = {}
-        self._applied: dict[str, tuple[Registration, float]] = {}
+        self._applied: dict[str, _Applied] = {}
         self._written: dict[str, tuple[str, Json]] = {}
         self._withdrawn = False
         self._stopping = False
@@ -110,7 +124,7 @@ class Publisher:
             return None
         applied = self._applied.get(key)
         if applied is not None:
-            return not applied[0].ready
+            return not applied.registration.ready
         if key in self._registered:
             return False
         return True if self._look(key) is None else None
@@ -239,13 +253,19 @@ class Publisher:
             endpoint_slice=plan.endpoint_slice,
             process=process["metadata"]["name"],
         )
-        applied, at = self._applied.get(key, (None, 0.0))
-        # A report may change often (a download's progress) without a change for clients.
-        if applied == wanted and self._clock() - at < 0.9 * self._heartbeat_s:
-            return
-        registration.register(self._client, wanted, now=datetime.now(UTC))
+        applied = self._applied.get(key)
+        if applied is not None and applied.registration == wanted:
+            # A report may change often (a download's progress) without a change for clients.
+            if self._clock() - applied.at < 0.9 * self._heartbeat_s:
+                return
+            if applied.version is not None and applied.beats < BEATS - 1:
+                version = registration.beat(self._client, wanted, version=applied.version, now=datetime.now(UTC))
+                if version is not None:
+                    self._applied[key] = _Applied(wanted, self._clock(), version, applied.beats + 1)
+                    return
+        version = registration.register(self._client, wanted, now=datetime.now(UTC))
         self._registered[key] = here
-        self._applied[key] = (wanted, self._clock())
+        self._applied[key] = _Applied(wanted, self._clock(), version)
 
     def _unregister(self, known: Registered) -> None:
         registration.unregister(

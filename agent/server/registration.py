@@ -179,8 +179,8 @@ def _is_fresh(heartbeat: str, *, now: datetime) -> bool:
         return False
 
 
-def register(client: KubeClient, wanted: Registration, *, now: datetime) -> None:
-    """Make Service and EndpointSlice as wanted.
+def register(client: KubeClient, wanted: Registration, *, now: datetime) -> str | None:
+    """Make Service and EndpointSlice as wanted; gives the version of the slice, None while there is none to make.
 
     Raises Refused for foreign objects in the way, Moved when another host has the process by now, Conflict when
     somebody wrote to ours at the same time, ApiError.
@@ -202,15 +202,31 @@ def register(client: KubeClient, wanted: Registration, *, now: datetime) -> None
         built = _at_version(service_object(wanted), service)
         client.apply(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
     if wanted.port is None:
-        return
+        return None
     built = slice_object(wanted, now=now)
     if endpoints is not None and endpoints.get("addressType") != built["addressType"]:
         # The address family is immutable, and the host has another one now.
         _delete(client, ENDPOINT_SLICES, endpoints)
         endpoints = None
-    client.apply(
-        ENDPOINT_SLICES, wanted.namespace, _at_version(built, endpoints), field_manager=FIELD_MANAGER, force=True
-    )
+    return _apply_slice(client, wanted, _at_version(built, endpoints))
+
+
+def beat(client: KubeClient, wanted: Registration, *, version: str, now: datetime) -> str | None:
+    """Renew the heartbeat of a slice that is as wanted, by one request; gives its new version.
+
+    None: somebody wrote to it, or removed it. Raises ApiError.
+    """
+    built = slice_object(wanted, now=now)
+    built["metadata"]["resourceVersion"] = version
+    try:
+        return _apply_slice(client, wanted, built)
+    except (Conflict, NotFound):
+        return None
+
+
+def _apply_slice(client: KubeClient, wanted: Registration, built: Json) -> str:
+    applied = client.apply(ENDPOINT_SLICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
+    return str(applied["metadata"]["resourceVersion"])
 
 
 def _at_version(built: Json, existing: Json | None) -> Json:
