@@ -104,6 +104,32 @@ ALERTS = (
         summary="A GPUQuota holds {{ $labels.namespace }}/{{ $labels.name }} back",
         about="The service starts by itself once others of the quota's namespaces need less.",
     ),
+    Alert(
+        name="HostLost",
+        expr="herdsman_host_alive == 0",
+        lasts="1m",
+        severity="warning",
+        summary="Host {{ $labels.host }} does not say any more that it lives",
+        about="Its endpoints are out of service. What may move is started elsewhere; what may not waits for the host.",
+    ),
+    Alert(
+        name="HostMemoryCritical",
+        expr="herdsman_agent_memory_pressure == 2",
+        lasts="2m",
+        severity="warning",
+        summary="The host at {{ $labels.instance }} is critically short of memory",
+        about="It may swap, and the kernel may end processes. With eviction on, the least important services are "
+        "stopped until the pressure is over.",
+    ),
+    Alert(
+        name="ProcessCrashLoop",
+        expr="increase(herdsman_agent_process_restarts_total[15m]) > 3 "
+        'or herdsman_agent_process_phase{phase="Failed"} == 1',
+        lasts="0m",
+        severity="warning",
+        summary="The process {{ $labels.namespace }}/{{ $labels.name }} ends again and again",
+        about="It was started more than three times within a quarter of an hour, or is not started any more.",
+    ),
 )
 
 

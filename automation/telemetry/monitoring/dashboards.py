@@ -1,8 +1,9 @@
-"""What the dashboards show: the loop, the services, the GPU queue, and the engines. Pure; `documents` writes them."""
+"""What the dashboards show: loop, services, GPU queue, hosts and engines. Pure; `documents` writes them."""
 
 from __future__ import annotations
 
 from automation.telemetry.monitoring.grafana import Json, Panel, Query, choice, dashboard, stat, table
+from automation.telemetry.monitoring.hosts_dashboard import hosts_dashboard
 
 _RATE = "$__rate_interval"
 _OF_SERVICES = '{namespace=~"$namespace"}'
@@ -15,6 +16,7 @@ def dashboards() -> dict[str, Json]:
         "loop": _loop(),
         "services": _services(),
         "gpu-queue": _gpu_queue(),
+        "hosts": hosts_dashboard(),
         "llamacpp": _llamacpp(),
         "vllm": _vllm(),
     }

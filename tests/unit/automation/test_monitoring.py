@@ -6,12 +6,22 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import promql_parser
 import pytest
 import yaml
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
+from agent.contract import MemoryPressure, ProcessPhase, ProcessReport, ProcessUsage
+from agent.server.engine_metrics import Engine
+from agent.server.memory.metrics import MemoryMetrics
+from agent.server.memory.need import Need
+from agent.server.metrics import AgentMetrics
+from agent.server.store_space import StoreUsage
+from agent.server.usage import Measured, Sample
 from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.hosts.host_book import HostBook
@@ -29,8 +39,8 @@ from program.dialects.llmkube.conditions import Reason, Type
 Json = dict[str, Any]
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OF_THE_PROCESS = re.compile(r"process_[a-z_]+")
-OF_SCRAPES = frozenset({"job", "instance", "pod", "service", "namespace"})
-"""Labels that Prometheus or a PodMonitor adds."""
+OF_SCRAPES = frozenset({"job", "instance", "pod", "service", "namespace", "name"})
+"""Labels that Prometheus, a PodMonitor or, to what it passes on, an agent adds."""
 OF_ENGINES = frozenset({"le", "finished_reason"})
 
 
@@ -109,10 +119,32 @@ def served() -> dict[str, set[str]]:
     metrics.download_bytes.labels("ns", "m").inc()
     metrics.informer_relists.labels("Pod").inc()
     names: dict[str, set[str]] = {}
-    for family in metrics.registry.collect():
+    for family in (*metrics.registry.collect(), *served_by_an_agent()):
         for sample in family.samples:
             names.setdefault(sample.name, set()).update(sample.labels)
     return names
+
+
+def served_by_an_agent() -> Iterator[Metric]:
+    """Every family of an agent that runs one process of everything, but for the engines' own."""
+    report = ProcessReport(phase=ProcessPhase.READY, downloaded_bytes=1, total_bytes=2)
+    usage = ProcessUsage(slots=4)
+    sample = Sample("mark", 0.0, Measured(1, 1, 1.0), 1.0, usage, None)
+    engine = Engine("ns/svc", "svc", "127.0.0.1", 1, "/metrics")
+    sampler: Any = SimpleNamespace(samples=lambda **_: {"ns/svc": sample}, engines=lambda: [engine])
+    space: Any = SimpleNamespace(usage=lambda: StoreUsage(1, 2, 3, 4))
+    entry = SimpleNamespace(taken=Need(1), need=Need(1))
+    memory: Any = SimpleNamespace(
+        budget=SimpleNamespace(bytes=1, gpu_bytes=1),
+        ledger=SimpleNamespace(entries=lambda: {"ns/svc": entry}, waiting=list),
+        pressure=MemoryPressure.NORMAL,
+        watchdog=SimpleNamespace(evictions=0, skipped={}),
+        turns=SimpleNamespace(swaps=0),
+    )
+    agent = AgentMetrics(
+        lambda: {"ns/svc": report}, sampler, host="mac", space=space, collectors=(MemoryMetrics(memory),)
+    )
+    yield from text_string_to_metric_families(agent.text().decode())
 
 
 @pytest.mark.parametrize(("where", "query"), list(queries()))
@@ -146,7 +178,7 @@ def test_legends_name_labels_that_the_query_keeps() -> None:
                 kept = label_words(target["expr"])
                 names = [s.name for s in selectors(parsed(target["expr"]))]
                 if "by (" not in target["expr"]:
-                    kept |= {label for name in names for label in served().get(name, ())}
+                    kept |= {"instance"} | {label for name in names for label in served().get(name, ())}
                 assert named <= kept, (panel["title"], named)
 
 
@@ -175,7 +207,7 @@ def test_every_reason_and_condition_stands_in_the_guide() -> None:
 
 def test_dashboards_have_a_place_for_every_panel() -> None:
     boards = dashboards()
-    assert len({board["uid"] for board in boards.values()}) == len(boards) == 5
+    assert len({board["uid"] for board in boards.values()}) == len(boards) == 6
     for board in boards.values():
         taken: set[tuple[int, int]] = set()
         for panel in board["panels"]:
