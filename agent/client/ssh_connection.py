@@ -155,5 +155,5 @@ def redacted(argv: Sequence[str]) -> str:
         secret = any(word in name.lower() for word in _SECRET_WORDS) and (argument.startswith("-") or bool(equals))
         shown.append("…" if hide else f"{name}=…" if secret and equals else argument)
         hide = secret and not equals and not hide
-    text = shlex.join(shown).replace("'…'", "…")
+    text = " ".join(each if "…" in each else shlex.quote(each) for each in shown)
     return f"`{text if len(text) <= 200 else text[:199] + '…'}`"
