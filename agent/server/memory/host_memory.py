@@ -370,7 +370,9 @@ class HostMemory:
                     footprint_bytes=measured.get(key) or entry.taken.ram_bytes,
                     started=entry.since,
                     protected=goal is not None and goal.plan.eviction_protection,
-                    stopping=report.phase is ProcessPhase.STOPPING or goal is None,
+                    stopping=report.phase is ProcessPhase.STOPPING
+                    or goal is None
+                    or bool(supervisor.holds.sources(key)),
                 )
             )
         return found

@@ -151,6 +151,8 @@ def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None
         hold = eventually(lambda: host.processes.holds.by(PRESSURE).get("ns/low"), what="the eviction")
         assert hold.reason == ProcessReason.EVICTED
         assert hold.drain_timeout_s is not None
+        time.sleep(0.2)
+        assert host.memory.watchdog.evictions == 1, "while it stops nobody else goes"
         host.say("ns/low", ProcessPhase.PENDING)
         assert "evicted and not yet back: ns/low" in host.memory.note()
         host.available(900)
