@@ -17,6 +17,8 @@ from pathlib import Path
 
 from agent.steps.machine import COMMAND_TIMEOUT_S, CommandFailed, Facts, FileStat, Finished, MachineError, NotPermitted
 
+_AS_ROOT = "run the same command with sudo"
+
 
 class LocalMachine:
     """The machine that this runs on (`agent.steps.machine.Machine`)."""
@@ -52,15 +54,15 @@ class LocalMachine:
             raise CommandFailed(f"`{argv[0]}` could not be run: {error}") from error
         return Finished(ended.returncode, ended.stdout, ended.stderr)
 
-    def read(self, path: str, *, sudo: bool = False) -> bytes | None:
-        with self._explained("read", path, sudo):
+    def read(self, path: str, *, sudo: bool = False) -> bytes | None:  # noqa: ARG002 - reading needs it or does not
+        with self._explained("read", path):
             try:
                 return Path(path).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:
-        with self._explained("look at", path, sudo):
+    def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:  # noqa: ARG002 - likewise
+        with self._explained("look at", path):
             try:
                 found = Path(path).stat()
             except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +78,8 @@ class LocalMachine:
     def write(self, path: str, content: bytes, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
         target = Path(path)
         draft = target.with_name(f".{target.name}.herdsman-new")
-        with self._explained("write", path, sudo):
+        self._allow(sudo, f"write {path}")
+        with self._explained("write", path):
             try:
                 # O_EXCL: nobody else's file or link of that name is written through.
                 draft.unlink(missing_ok=True)
@@ -96,12 +99,14 @@ class LocalMachine:
             _make_durable(target.parent)
 
     def remove(self, path: str, *, sudo: bool = False) -> None:
-        with self._explained("remove", path, sudo):
+        self._allow(sudo, f"remove {path}")
+        with self._explained("remove", path):
             Path(path).unlink(missing_ok=True)
 
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
         target = Path(path)
-        with self._explained("make", path, sudo):
+        self._allow(sudo, f"make {path}")
+        with self._explained("make", path):
             target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             target.mkdir(mode=0o700, exist_ok=True)
             if owner is not None:
@@ -109,20 +114,18 @@ class LocalMachine:
             target.chmod(mode)
 
     @contextlib.contextmanager
-    def _explained(self, verb: str, path: str, sudo: bool) -> Iterator[None]:
-        self._allow(sudo, f"{verb} {path}")
+    def _explained(self, verb: str, path: str) -> Iterator[None]:
         try:
             yield
         except PermissionError:
-            raise NotPermitted(f"user `{self.facts.user}` may not {verb} {path}") from None
+            hint = "" if self.facts.is_root else _AS_ROOT
+            raise NotPermitted(f"user `{self.facts.user}` may not {verb} {path}", hint=hint) from None
         except OSError as error:
             raise MachineError(f"could not {verb} {path}: {error.strerror or error}") from error
 
     def _allow(self, sudo: bool, what: str) -> None:
         if sudo and not self.facts.is_root:
-            raise NotPermitted(
-                f"user `{self.facts.user}` may not {what}: that takes root", hint="run the same command with sudo"
-            )
+            raise NotPermitted(f"user `{self.facts.user}` may not {what}: that takes root", hint=_AS_ROOT)
 
 
 def _ids(owner: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+import psutil
 from pydantic import Field, ValidationError
 
 from agent.contract import Wire
@@ -27,6 +28,8 @@ from agent.steps.step import Change, Step
 PATH = "/usr/local/bin:/opt/homebrew/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 STOP_TIMEOUT_S = 120
 """An agent that takes its processes along drains them (30 s), ends them (30 s) and says so."""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Never by a proxy that the environment names: the agent is on this machine."""
 ANSWER_S = 60.0
 """How long a started agent may take until it answers."""
 
@@ -234,13 +237,11 @@ class LocalApi:
             found = RunFile.model_validate_json(content) if content is not None else None
         except ValidationError:
             return None
-        if found is None or machine.run(["kill", "-0", str(found.pid)], sudo=self.sudo).code != 0:
-            return None
-        return found
+        return found if found is not None and psutil.pid_exists(found.pid) else None
 
     def is_healthy(self, run: RunFile) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{run.http_port}/healthz", timeout=5.0) as answer:
+            with _DIRECT.open(f"http://127.0.0.1:{run.http_port}/healthz", timeout=5.0) as answer:
                 return bool(answer.status == 200)
         except (OSError, ValueError):
             return False
@@ -255,7 +256,7 @@ class LocalApi:
             headers={"Authorization": f"Bearer {token}"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10.0) as answer:
+            with _DIRECT.open(request, timeout=10.0) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             raise CommandFailed(f"the agent answered {error.code} to {method} {path}") from error
