@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-import psutil
 from pydantic import Field, ValidationError
 
 from agent.contract import Wire
-from agent.server.run_file import RUN_FILE, RunFile
+from agent.server.run_file import RUN_FILE
 from agent.server.store import ID_FILE, TOKEN_FILE
-from agent.steps import launchd, services, systemd
+from agent.steps import services
 from agent.steps.files import Directory, File, NoFile
-from agent.steps.machine import CommandFailed, Facts, Machine, MachineError, checked, failure
+from agent.steps.machine import CommandFailed, Facts, Machine, MachineError, failure
 from agent.steps.service import Service
 from agent.steps.step import Change, Step
+from automation.cli.local_agent import LocalApi, left_processes, log_words, service_pid
 
 PATH = "/usr/local/bin:/opt/homebrew/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 STOP_TIMEOUT_S = 120
 """An agent that takes its processes along drains them (30 s), ends them (30 s) and says so."""
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Never by a proxy that the environment names: the agent is on this machine."""
 ANSWER_S = 60.0
 """How long a started agent may take until it answers."""
 
@@ -224,50 +219,6 @@ def _other(machine: Machine, user: str) -> bool:
 
 
 @dataclass(frozen=True)
-class LocalApi:
-    """The API of the agent that runs on a store, as it is reached on its own machine."""
-
-    store: str
-    sudo: bool = False
-
-    def run(self, machine: Machine) -> RunFile | None:
-        """Find the agent that runs; None where none does."""
-        content = machine.read(f"{self.store}/{RUN_FILE}", sudo=self.sudo)
-        try:
-            found = RunFile.model_validate_json(content) if content is not None else None
-        except ValidationError:
-            return None
-        return found if found is not None and psutil.pid_exists(found.pid) else None
-
-    def is_healthy(self, run: RunFile) -> bool:
-        try:
-            with _DIRECT.open(f"http://127.0.0.1:{run.http_port}/healthz", timeout=5.0) as answer:
-                return bool(answer.status == 200)
-        except (OSError, ValueError):
-            return False
-
-    def ask(self, machine: Machine, run: RunFile, method: str, path: str, body: Mapping[str, str] | None = None) -> str:
-        """Make a request with the agent's token. Raises MachineError."""
-        token = (machine.read(self.token_file(run), sudo=self.sudo) or b"").decode().strip()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{run.http_port}{path}",
-            method=method,
-            data=json.dumps(body).encode() if body is not None else None,
-            headers={"Authorization": f"Bearer {token}"},
-        )
-        try:
-            with _DIRECT.open(request, timeout=10.0) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            raise CommandFailed(f"the agent answered {error.code} to {method} {path}") from error
-        except OSError as error:
-            raise CommandFailed(f"the agent does not answer to {method} {path}: {error}") from error
-
-    def token_file(self, run: RunFile) -> str:
-        return run.token_file or f"{self.store}/{TOKEN_FILE}"
-
-
-@dataclass(frozen=True)
 class Answers:
     """The agent that the manager started answers."""
 
@@ -351,45 +302,3 @@ class NoProcesses:
 
         for pid, mark in left_processes(machine, self.store).values():
             Handle(pid, mark).terminate(grace_s=self.grace_s)
-
-
-def left_processes(machine: Machine, store: str) -> dict[str, tuple[int, str]]:
-    """Find the processes of a store's agents that run on this very machine: pid and start mark, by key."""
-    from agent.server.process import marked_processes
-
-    identity = (machine.read(f"{store}/{ID_FILE}", sudo=machine.facts.is_root) or b"").decode().strip()
-    if not identity:
-        return {}
-    return {key: (each.pid, each.mark) for key, found in marked_processes(identity).items() for _, each in found}
-
-
-def service_pid(machine: Machine, service: Service, *, own_user: bool) -> int:
-    """Give the process that the manager keeps; 0 when it keeps none. Raises MachineError."""
-    if machine.facts.os == "darwin":
-        job = launchd.job_state(machine, service.label)
-        return job.pid if job is not None and job.running else 0
-    state = systemd.Systemd(machine.facts, own_user).state(machine, service.name)
-    return state.main_pid if state.active == "active" else 0
-
-
-def log_words(machine: Machine, service: Service, *, own_user: bool) -> str:
-    """Give the last lines that the service wrote, in one."""
-    if machine.facts.os == "darwin":
-        argv = ["tail", "-n", "6", service.log_file]
-        said = machine.run(argv).text
-    else:
-        said = systemd.Systemd(machine.facts, own_user).last_words(machine, service.name)
-    return " | ".join(line.strip() for line in said.splitlines()[-6:])
-
-
-def user_home(machine: Machine, user: str) -> str:
-    """Find a user's home directory. Raises MachineError when there is no such user."""
-    if user == machine.facts.user:
-        return machine.facts.home
-    checked_user = machine.run(["id", "-u", user])
-    if checked_user.code != 0:
-        raise MachineError(f"there is no user `{user}` on this machine", hint="name one that exists, or make it first")
-    if machine.facts.os == "darwin":
-        said = checked(machine, ["dscl", ".", "-read", f"/Users/{user}", "NFSHomeDirectory"])
-        return said.partition(":")[2].strip()
-    return checked(machine, ["getent", "passwd", user]).split(":")[5]

@@ -25,17 +25,9 @@ from agent.steps.machine import Machine, MachineError
 from agent.steps.service import NotExpressible
 from agent.steps.services import definition_path
 from agent.steps.step import Outcome, State, Step, is_changed, is_failed, run_steps
-from automation.cli.agent_installation import (
-    Installation,
-    LocalApi,
-    install_steps,
-    left_processes,
-    read_installation,
-    removal_steps,
-    service_pid,
-    user_home,
-)
+from automation.cli.agent_installation import Installation, install_steps, read_installation, removal_steps
 from automation.cli.agent_options import OptionsWrong, run_command, settled
+from automation.cli.local_agent import LocalApi, left_processes, service_pid, user_home
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 
 EXIT_WOULD_CHANGE = 2
