@@ -1,4 +1,4 @@
-"""docs/from-llmkube.md names a test for each known defect of LLMKube's controller, and each of them exists."""
+"""docs/from-llmkube.md names a test for each known defect of LLMKube's controller and agent, and each of them exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.statuses import service
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "from-llmkube.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| (C\d+) \| (.+?) \| (.+?) \| (.+?) \|$", GUIDE, re.MULTILINE)
+ROWS = re.findall(r"^\| ([AC]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", GUIDE, re.MULTILINE)
 NAMED = [(defect, test) for defect, _, _, shown in ROWS for test in re.findall(r"`([^`]+)`", shown)]
 
 
@@ -31,7 +31,8 @@ def functions(path: Path) -> frozenset[str]:
 
 
 def test_every_defect_has_one_line() -> None:
-    assert [defect for defect, *_ in ROWS] == [f"C{number}" for number in range(1, 19)]
+    wanted = [*(f"C{number}" for number in range(1, 19)), *(f"A{number}" for number in range(1, 15))]
+    assert [defect for defect, *_ in ROWS] == wanted
     assert {defect for defect, _ in NAMED} == {defect for defect, *_ in ROWS}, "a line that names no test"
 
 
