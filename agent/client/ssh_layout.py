@@ -104,10 +104,15 @@ class Layout:
         local = local_path(plan.source)
         if local is not None:
             return local
-        for part in (plan.cache_key, plan.file_name):
-            if part in ("", ".", "..") or "/" in part or "\n" in part or part.startswith("."):
+        for part in (plan.cache_key, *plan.file_name.split("/")):
+            if not part or part.startswith(".") or "\n" in part or "/" in part:
                 raise LayoutInvalid(f"`{part}` is no name of a file")
         return f"{self.models}/{plan.cache_key}/{plan.file_name}"
+
+    def named(self, plan: FilePlan) -> str:
+        """Say what stands for a file in the arguments: its path, or the directory of its set. Raises LayoutInvalid."""
+        path = self.model(plan)
+        return f"{self.models}/{plan.cache_key}" if plan.directory and path.startswith(self.models) else path
 
 
 def local_path(source: str) -> str | None:
@@ -117,6 +122,8 @@ def local_path(source: str) -> str | None:
     scheme, _, rest = source.partition("://")
     if scheme.lower() == "file":
         return rest.removeprefix("localhost")
+    if scheme.lower() in ("hf", "s3"):
+        raise LayoutInvalid(f"`{source}` takes an agent on the host, which has the tools and credentials for it")
     if scheme.lower() not in ("http", "https") or any(c.isspace() for c in source):
         raise LayoutInvalid(f"`{source}` is neither an http(s) URL, a `file://` URL nor an absolute path")
     return None

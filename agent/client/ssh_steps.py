@@ -59,7 +59,7 @@ def hash_of(plan: ProcessPlan, address: str) -> str:
 def service_of(record: Record, place: Place, *, binary: str, known_flags: frozenset[str]) -> Service:
     """Say what the service manager is to run. Raises command_line.FileMissing, NotExpressible."""
     plan = record.plan
-    paths = {name: place.layout.model(each) for name, each in files_of(plan).items()}
+    paths = {name: place.layout.named(each) for name, each in files_of(plan).items()}
     model = paths.pop(MODEL, None)
     arguments = command_line.arguments(plan, address=place.facts.address, port=record.port, model=model, files=paths)
     if plan.runtime == "llamacpp":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -142,7 +142,7 @@ class PlanWatch:
         self._supervisor.keep_only(self._keys())
         while not self._stop.is_set():
             try:
-                self._sweep()
+                sweep(self._client, host=self._host, namespaces=self._namespaces, processes=self._informer.list())
                 return
             except KubeError as error:
                 _log.warning("Failed to look for registrations without a process", error=str(error))
@@ -171,19 +171,20 @@ class PlanWatch:
         listed = self._informer.list()
         return {f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in listed}
 
-    def _sweep(self) -> None:
-        found = registration.registered(self._client, host=self._host, namespaces=self._namespaces)
-        wanted = set()
-        for process in self._informer.list():
-            spec = process.get("spec") or {}
-            names = (process["metadata"]["namespace"], spec.get("serviceName") or "", spec.get("endpointSlice"))
-            wanted.add(registration.Registered(*names))
-        for each in found - wanted:
-            registration.unregister(
-                self._client,
-                namespace=each.namespace,
-                service_name=each.service_name,
-                endpoint_slice=each.endpoint_slice,
-                host=self._host,
-            )
-            _log.info("Removed a registration without a process", namespace=each.namespace, service=each.service_name)
+
+def sweep(client: KubeClient, *, host: str, namespaces: tuple[str, ...], processes: Iterable[Json]) -> None:
+    """Remove what leads to a host and to none of its processes: nobody saw them go. Raises ApiError."""
+    wanted = set()
+    for process in processes:
+        spec = process.get("spec") or {}
+        names = (process["metadata"]["namespace"], spec.get("serviceName") or "", spec.get("endpointSlice"))
+        wanted.add(registration.Registered(*names))
+    for each in registration.registered(client, host=host, namespaces=namespaces) - wanted:
+        registration.unregister(
+            client,
+            namespace=each.namespace,
+            service_name=each.service_name,
+            endpoint_slice=each.endpoint_slice,
+            host=host,
+        )
+        _log.info("Removed a registration without a process", namespace=each.namespace, service=each.service_name)

@@ -26,7 +26,7 @@ from agent.server import registration
 from agent.server.host_lease import RENEW_S, HostLease, HostTaken
 from agent.server.host_status import host_status, worth_writing
 from agent.server.host_wishes import Wishes, wishes_of
-from agent.server.plan_watch import PlanInvalid, plan_of
+from agent.server.plan_watch import PlanInvalid, plan_of, sweep
 from agent.server.publisher import Publication, Publisher
 from agent.server.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import read_identity, target_of, way_to
@@ -72,6 +72,7 @@ class SshWorker:
         self._client = client
         self._object = host
         self._system_namespace = system_namespace
+        self._namespaces = namespaces
         self._policy = policy
         self._lane = lane
         self._version = version
@@ -84,6 +85,7 @@ class SshWorker:
         self._way: Object = {}
         self._failures = 0
         self._renewed_at = float("-inf")
+        self._swept = False
         self._written: Object | None = None
         self._written_at = float("-inf")
         self._wake = threading.Event()
@@ -180,6 +182,9 @@ class SshWorker:
         # It has just answered: it lives.
         if due and self._lease.renew():
             self._renewed_at = time.monotonic()
+        if not self._swept and self._lease.is_trusted:
+            sweep(self._client, host=self.name, namespaces=self._namespaces, processes=self._informer.list())
+            self._swept = True
         wanted = self._wanted()
         before = dict(self._reports)
         for key, (plan, generation) in wanted.items():
