@@ -94,6 +94,10 @@ class Hosts:
 @pytest.fixture
 def hosts(client: KubeClient) -> Iterator[Hosts]:
     fleet = Hosts(client)
+    # Agents of other tests leave their Host behind, as they do when they are stopped for a while.
+    fleet.names = [host["metadata"]["name"] for host in client.list(kinds.HOSTS)["items"]]
+    for name in list(fleet.names):
+        fleet.remove(name)
     yield fleet
     for name in list(fleet.names):
         fleet.remove(name)
