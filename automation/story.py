@@ -126,7 +126,7 @@ def _suspension(was: _View, now: _View) -> list[Entry]:
 def _sleep(was: _View, now: _View) -> list[Entry]:
     if was.reason() != now.reason() == Reason.ASLEEP:
         return [Entry("Normal", "Asleep", now.message())]
-    if was.reason() == Reason.ASLEEP and now.phase not in ("Stopped", "Suspended"):
+    if was.reason() == Reason.ASLEEP != now.reason() and now.phase not in ("Stopped", "Suspended"):
         return [Entry("Normal", "Woken", f"Replicas are wanted again: {now.message()}")]
     return []
 
