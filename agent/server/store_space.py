@@ -79,9 +79,11 @@ def named_by(records: Iterable[ProcessRecord], root: Path) -> frozenset[str]:
     """Tell which directories of the store plans name, or processes were started with that still run."""
     names = set()
     for record in records:
-        for file in (record.plan.file, *(record.plan.files or {}).values()):
-            if file is not None:
-                names |= {file.cache_key, _below(file.source.removeprefix("file://"), root)}
+        started_by = record.running.plan if record.running is not None else None
+        for plan in (record.plan, started_by):
+            for file in (plan.file, *(plan.files or {}).values()) if plan is not None else ():
+                if file is not None:
+                    names |= {file.cache_key, _below(file.source.removeprefix("file://"), root)}
         if record.running is not None and start_mark(record.running.pid) == record.running.mark:
             # The plan may have changed since; the process still reads what it was started with.
             with contextlib.suppress(psutil.Error):
