@@ -1,0 +1,99 @@
+"""From an InferenceService to a llama-server on a machine without an agent: the whole loop, with just its own rights.
+
+Covered: a key that the loop may not read, placement by what the host told of itself, a completion, a host that is
+cut off and comes back without a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.loop import LoopProcess, await_condition, eventually, loop_process, model, service, status
+from tests.support.model_server import File, FileServer
+from tests.support.netns import network
+from tests.support.sshd import sshd
+from tools.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+    """A loop that may look at models on the hosts' network."""
+    allowed = "--allowed-remote-hosts=127.0.0.0/8,10.87.0.0/16"
+    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), allowed) as running:
+        yield running
+
+
+def ready_of(client: KubeClient, name: str) -> dict[str, Any]:
+    found = (client.get(kinds.HOSTS, None, name).get("status") or {}).get("conditions") or ()
+    return next((dict(each) for each in found if each["type"] == "Ready"), {})
+
+
+def endpoint_ready(client: KubeClient, namespace: str) -> bool:
+    slices = client.list(kinds.ENDPOINT_SLICES, namespace)["items"]
+    return any(each["conditions"]["ready"] for s in slices for each in s["endpoints"])
+
+
+def test_a_service_runs_on_a_machine_without_an_agent(
+    loop: LoopProcess, client: KubeClient, namespace: str, tmp_path: Path, llama_server: Path
+) -> None:
+    name = f"old-{namespace}"
+    write_tiny_model(tmp_path / "tiny.gguf")
+    with network() as net, FileServer(address=net.gateway) as files:
+        there = net.host("s")
+        source = files.serve("/tiny.gguf", File((tmp_path / "tiny.gguf").read_bytes()))
+        with sshd(tmp_path / "h", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server:
+            way: dict[str, Any] = {
+                "user": server.user,
+                "port": server.port,
+                "knownHosts": [server.host_key],
+                "identitySecret": {"name": "no-right-to-it"},
+                "store": str(server.store),
+            }
+            host = {
+                "apiVersion": kinds.HOSTS.api_version,
+                "kind": kinds.HOSTS.kind,
+                "metadata": {"name": name, "labels": {"room": namespace}},
+                "spec": {"transport": "ssh", "address": there.address, "ssh": way},
+            }
+            client.create(kinds.HOSTS, None, host)
+            try:
+                told = eventually(lambda: ready_of(client, name) or None, what="a verdict", timeout_s=30)
+                assert told is not None and told["reason"] == "IdentityNotReadable"
+                assert "secrets-reader.yaml" in told["message"]
+                patch = {"spec": {"ssh": {"identitySecret": None, "identityFile": str(server.user_key)}}}
+                client.patch(kinds.HOSTS, None, name, patch)
+
+                model(client, namespace, source=source)
+                service(
+                    client, namespace, annotations={"herdsman.dev/host-selector": f"room={namespace}"}, contextSize=256
+                )
+                await_condition(client, namespace, "svc", "Ready", "True", timeout_s=90)
+                report = client.get(kinds.HOST_PROCESSES, namespace, "svc")["status"]
+                assert report["address"] == there.address
+                body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
+                url = f"http://{there.address}:{report['port']}/v1/chat/completions"
+                with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
+                    assert json.load(answer)["choices"]
+                assert status(client, namespace)["readyReplicas"] == 1
+                assert (server.store / "models").exists(), "the file was fetched by the host"
+
+                there.cut()
+                eventually(
+                    lambda: not endpoint_ready(client, namespace) or None, what="the endpoint to leave", timeout_s=40
+                )
+                there.heal()
+                await_condition(client, namespace, "svc", "Ready", "True", timeout_s=90)
+                eventually(lambda: endpoint_ready(client, namespace) or None, what="the endpoint again", timeout_s=60)
+                again = client.get(kinds.HOST_PROCESSES, namespace, "svc")["status"]
+                assert again["pid"] == report["pid"], "nothing was restarted"
+            finally:
+                client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+                client.delete(kinds.HOSTS, None, name)
