@@ -8,7 +8,6 @@ the pass.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from typing import Any
 import structlog
 
 from automation.admission.quota import claim_of
+from automation.drift import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
@@ -52,8 +52,6 @@ log = structlog.get_logger(__name__)
 
 # A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
 HOSTED_RECHECK_S = 90.0
-
-_KINDS = {kind.kind: kind for kind in (*kinds.WELL_KNOWN, *kinds.OPTIONAL)}
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,7 @@ class Controller:
         self._engine = EngineRuns()
         on_written = metrics.on_service_status if metrics is not None else lambda *_: None
         self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES, on_written=on_written)
-        self._lock = threading.Lock()
-        self._generations: dict[ServiceKey, int] = {}
+        self._drift = DriftWatch(client)
 
     # --- one pass -------------------------------------------------------------------------------------------------
 
@@ -183,7 +180,7 @@ class Controller:
         if self._engine.awaited(key) == rendered.fingerprint:
             return plan.action == "none"
         if plan.action == "none":
-            if not self._drifted(key, rendered, observed):
+            if not self._drift.drifted(rendered, observed.live, just_applied=self._engine.last(key) is not None):
                 return True
             plan = replace(plan, action="apply", why="the live object was changed by somebody else")
         if (hold_off_s := self._engine.hold_off_s(key, rendered.fingerprint, now=now)) > 0:
@@ -206,8 +203,7 @@ class Controller:
             self._sleep.forget(key)
         self._world.quotas.release(key)
         self._world.registry.release(key)
-        with self._lock:
-            self._generations.pop(key, None)
+        self._drift.forget(key)
         if self._engine.forget(key) or self._batcher.holds(key):
             self._batcher.remove(key)
             return
@@ -225,43 +221,12 @@ class Controller:
 
     def _sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
         for leftover in leftovers:
-            kind = _KINDS[leftover.name.kind]
+            kind = KINDS[leftover.name.kind]
             try:
                 self._client.delete(kind, key.namespace, leftover.name.name, uid=leftover.uid)
             except NotFound:
                 continue
             log.info("Deleted a leftover", kind=leftover.name.kind, name=leftover.name.name)
-
-    def _drifted(self, key: ServiceKey, rendered: RenderedService, observed: Observed) -> bool:
-        """Tell whether somebody changed the last object's spec in a field that is ours.
-
-        The generation says that something changed since the engine's last run, or that we do not know because we have
-        just started; a dry run of our own apply says whether that touches us (an autoscaler's replica count does not).
-        """
-        if not rendered.objects:
-            return False
-        last = rendered.objects[-1]
-        live = next((o for o in observed.live if o.name == (last.kind, last.name)), None)
-        if live is None:
-            return False
-        with self._lock:
-            known = self._generations.get(key)
-        just_applied = known is None and self._engine.last(key) is not None
-        if known != live.generation and not just_applied:
-            applied = self._client.apply(
-                _KINDS[last.kind],
-                key.namespace,
-                last.manifest,
-                field_manager=naming.FIELD_MANAGER,
-                force=True,
-                dry_run=True,
-            )
-            if int(applied["metadata"].get("generation", 0)) != live.generation:
-                # Not remembered as seen: the next pass must find the drift again until the engine has repaired it.
-                return True
-        with self._lock:
-            self._generations[key] = live.generation
-        return False
 
     def _care(
         self,
@@ -309,9 +274,8 @@ class Controller:
         if not self._engine.finished(key, outcome.error, now=self._clock()):
             return
         if outcome.error is None:
-            with self._lock:
-                # The engine's own change is not drift: learn the new generation from the next pass.
-                self._generations.pop(key, None)
+            # Learn the new generation from the next pass.
+            self._drift.forget(key)
         cr = self._world.services.get(key.namespace, key.name)
         if cr is not None and outcome.error is not None:
             self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
