@@ -13,11 +13,15 @@ import time
 import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from agent.client.http import HttpHost
 from agent.contract import ProcessPlan, ProcessReport
+from kubeapi.kinds import HOSTS
+from tests.hosts.test_agent_kubernetes import host_process, install_crds, status, until_ready
 from tests.support.agents import AgentProcess, agent, command_plan, llama_plan, until
-from tests.support.controlplane import eventually
+from tests.support.controlplane import Api, eventually
+from tools.localcluster import LocalCluster
 
 MIB = 1 << 20
 CONTEXT = ("-c", "65536", "-np", "1")
@@ -98,40 +102,91 @@ def test_what_does_not_fit_waits_its_turn_and_what_is_unknown_is_not_started(
         until(client, "prod/unknown", "Ready")
 
 
+class Meminfo:
+    """What the agent takes for the system's memory: little of it, so that processes have most of what is in use."""
+
+    def __init__(self, folder: Path, total_mib: int) -> None:
+        self.path = folder / "meminfo"
+        self._total_mib = total_mib
+        self.available(total_mib // 2)
+
+    def available(self, mib: int) -> None:
+        draft = self.path.with_suffix(".new")
+        draft.write_text(f"MemTotal: {self._total_mib * 1024} kB\nMemAvailable: {mib * 1024} kB\n")
+        draft.replace(self.path)
+
+
 def test_under_pressure_the_least_important_gives_way_and_comes_back(
     tmp_path: Path, llama_server: Path, tiny_model: Path
 ) -> None:
-    meminfo = tmp_path / "meminfo"
-
-    def memory(total_mib: int, available_mib: int) -> None:
-        draft = tmp_path / "meminfo.new"
-        draft.write_text(f"MemTotal: {total_mib * 1024} kB\nMemAvailable: {available_mib * 1024} kB\n")
-        draft.replace(meminfo)
-
-    memory(100, 60)
-    options = ("--meminfo", str(meminfo), "--memory-interval", "0.2", "--evict", "--memory-budget", "100Mi")
+    meminfo = Meminfo(tmp_path, 100)
+    options = ("--meminfo", str(meminfo.path), "--memory-interval", "0.2", "--evict", "--memory-budget", "100Mi")
     with host(tmp_path, tiny_model, *options) as made:
         client = made.start()
         client.put("prod/low", llama_plan(tiny_model, priority=100))
         client.put("prod/lowest", llama_plan(tiny_model, priority=1, eviction_protection=True))
         client.put("prod/high", llama_plan(tiny_model, priority=100_000))
         before = {key: until(client, key, "Ready") for key in ("prod/low", "prod/lowest", "prod/high")}
-        memory(100, 15)
+        meminfo.available(15)
         eventually(lambda: client.report().facts.memory_pressure == "Warning", what="a warning")
         assert client.get("prod/low").report.phase == "Ready"
-        memory(100, 5)
+        meminfo.available(5)
         evicted = reason(client, "prod/low", "Evicted")
         assert "5 MiB of 100 MiB (5 %) were available" in evicted.message
         # What one brought suffices.
-        memory(100, 30)
+        meminfo.available(30)
         eventually(lambda: client.report().facts.memory_pressure == "Normal", what="the pressure to be over")
         assert client.get("prod/low").report.phase == "Pending"
         for key in ("prod/lowest", "prod/high"):
             assert client.get(key).report.pid == before[key].pid
         assert metric(made, "herdsman_agent_evictions_total") == 1
-        memory(100, 80)
+        meminfo.available(80)
         assert until(client, "prod/low", "Ready").pid != before["prod/low"].pid
         assert metric(made, "herdsman_agent_evictions_total") == 1
+
+
+def test_the_host_object_sets_budget_and_eviction_and_tells_of_both(
+    control_plane: LocalCluster, api: Api, namespace: str, llama_server: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    install_crds(api)
+    name, meminfo = f"memory-{namespace}", Meminfo(tmp_path, 60)
+    body: dict[str, Any] = {
+        "apiVersion": HOSTS.api_version,
+        "kind": HOSTS.kind,
+        "metadata": {"name": name},
+        "spec": {"memoryBudget": "50Mi", "memoryPressure": {"eviction": True}},
+    }
+    api.apply(HOSTS.path(None, name), body)
+    options = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-host-path-roots", str(tiny_model.parent))
+    options = (*options, "--meminfo", str(meminfo.path), "--memory-interval", "0.2")
+
+    def condition() -> dict[str, str]:
+        told = ((api.get(HOSTS.path(None, name)) or {}).get("status") or {}).get("conditions") or ()
+        return next((c for c in told if c["type"] == "MemoryPressure"), {"status": "", "message": ""})
+
+    with agent(tmp_path / "store", *options, host=name) as made:
+        made.start()
+        eventually(lambda: "50 MiB (memoryBudget)" in condition()["message"], what="the budget to be told")
+        for service, priority in (("low", 1), ("high", 9)):
+            names = {"service": service, "service_name": service}
+            host_process(api, namespace, name, llama_plan(tiny_model, priority=priority, **names))
+            until_ready(api, namespace, service)
+        host_process(api, namespace, name, plan(tiny_model, service="large", service_name="large"))
+        eventually(lambda: status(api, namespace, "large").get("reason") == "InsufficientMemory", what="a refusal")
+        meminfo.available(3)
+        eventually(lambda: status(api, namespace, "low").get("reason") == "Evicted", what="the eviction")
+        pressed = eventually(lambda: c if (c := condition())["status"] == "True" else None, what="the condition")
+        assert pressed["reason"] == "Critical"
+        eventually(lambda: f"not yet back: {namespace}/low" in condition()["message"], what="who gave way")
+        assert status(api, namespace, "high")["ready"]
+        meminfo.available(55)
+        until_ready(api, namespace, "low")
+        eventually(lambda: condition()["status"] == "False", what="the end of the pressure to be told")
+        # More memory for all: what waited starts.
+        body["spec"]["memoryBudget"] = "200Mi"
+        api.apply(HOSTS.path(None, name), body)
+        refused = status(api, namespace, "large")["message"]
+        eventually(lambda: status(api, namespace, "large").get("message") != refused, what="the budget to be heeded")
 
 
 def test_models_of_a_group_take_turns_as_they_are_asked_for(

@@ -9,6 +9,7 @@ import pytest
 from automation.story import Entry, advice, story
 from program.desired.facts import (
     AutoscalerFacts,
+    HostedFacts,
     MemoryFacts,
     PodFacts,
     Problem,
@@ -91,6 +92,13 @@ def test_the_loss_of_all_replicas_is_an_alarm() -> None:
     lost, well = told(facts(ready=1), facts(pods=(CRASHES,)), facts(ready=1))[1:]
     assert reasons(lost) == [("Warning", "Unavailable"), ("Warning", "CrashLooping")]
     assert reasons(well) == [("Normal", "Ready")]
+
+
+def test_an_eviction_on_a_host_and_its_end_are_told() -> None:
+    evicted = HostedFacts(host="mac", phase="Pending", reason="Evicted", message="5 % were available")
+    _, gone, back = told(facts(ready=1), facts(hosted=evicted), facts(ready=1))
+    assert any(entry.type == "Warning" and "5 % were available" in entry.message for entry in gone)
+    assert reasons(back) == [("Normal", "Ready")]
 
 
 def test_replicas_that_come_and_go_beside_others_are_no_news() -> None:
