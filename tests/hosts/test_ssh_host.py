@@ -20,23 +20,28 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.client import ssh_look
 from agent.client.port import HostError, ProcessNotFound, ProcessState
 from agent.client.ssh_connection import SshConnection
 from agent.client.ssh_errors import AuthenticationFailed, CommandRefused, HostKeyRefused, SshUnreachable, SudoRefused
 from agent.client.ssh_host import SshHost
 from agent.client.ssh_keys import own_keys
+from agent.client.ssh_layout import LAUNCH, Layout, Record, unit_name
+from agent.client.ssh_look import Seen
 from agent.client.ssh_machine import SshMachine
 from agent.client.ssh_processes import SshProcesses
 from agent.client.ssh_target import SshServer, SshTarget
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.source_policy import SourcePolicy
+from agent.steps import launchd
 from agent.steps.machine import NotPermitted
+from agent.steps.service import Service
 from agent.steps.step import State
 from tests.support.agents import HOST, gone, kill, llama_plan
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 from tests.support.netns import network
-from tests.support.sshd import Sshd, make_key, sshd
+from tests.support.sshd import FAKES, Sshd, make_key, sshd
 
 KEY = "prod/tiny"
 
@@ -227,6 +232,36 @@ def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_
             assert told == "ChecksumMismatch"
             assert not (server.store / "models/k2/tiny.gguf").exists()
             host.close()
+
+
+def test_the_jobs_of_a_mac_are_read(tmp_path: Path) -> None:
+    """The same look over a launchctl that behaves as documented; its jobs really run."""
+    tools, store = tmp_path / "bin", tmp_path / "store"
+    tools.mkdir()
+    (tools / "launchctl").symlink_to(FAKES / "launchctl")
+    layout = Layout(str(store))
+    Path(layout.processes).mkdir(parents=True)
+    record = Record(key=KEY, plan=llama_plan("/m.gguf"), generation=2, port=18000)
+    Path(layout.record(KEY)).write_text(record.model_dump_json(by_alias=True))
+    service = Service(name=unit_name(KEY), description="", argv=("/bin/sleep", "60"), environment={LAUNCH: "cafe"})
+    job = tmp_path / "job.plist"
+    job.write_bytes(launchd.plist(service))
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path)}
+
+    def look() -> Seen:
+        command = ["sh", "-c", ssh_look.SCRIPT, "sh", str(store), "launchd", "system"]
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return ssh_look.read_processes(told)[0][KEY]
+
+    assert not look().runs
+    subprocess.run(["launchctl", "bootstrap", "system", str(job)], env=environment, check=True)
+    try:
+        seen = eventually(lambda: s if (s := look()).runs else None, what="the job", timeout_s=10)
+        assert seen.launch == "cafe" and seen.record == record
+        assert psutil.Process(seen.pid).name() == "sleep"
+    finally:
+        subprocess.run(["launchctl", "bootout", f"system/{service.label}"], env=environment, check=False)
+    eventually(lambda: not look().runs or None, what="the job to be gone", timeout_s=10)
 
 
 # --- connecting ---------------------------------------------------------------------------------------------------
