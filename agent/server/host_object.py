@@ -21,7 +21,7 @@ from agent.server.host_status import host_status, worth_writing
 from agent.server.host_wishes import HostWishes
 from agent.server.registration import FIELD_MANAGER
 from kubeapi.client import KubeClient
-from kubeapi.errors import AlreadyExists, Forbidden, KubeError, NotFound
+from kubeapi.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.informer import Informer
 from kubeapi.kinds import HOSTS
 
@@ -169,17 +169,25 @@ class HostObject:
         )
 
     def _apply(self, status: Json) -> None:
-        body = {
-            "apiVersion": HOSTS.api_version,
-            "kind": HOSTS.kind,
-            "metadata": {"name": self._host},
-            "status": status,
-        }
         try:
+            # At its present version: a write that is held up in a dead connection must not arrive after the loop has
+            # called this host lost.
+            version = self._client.get(HOSTS, None, self._host)["metadata"]["resourceVersion"]
+            if not self._may_speak():
+                return
+            body = {
+                "apiVersion": HOSTS.api_version,
+                "kind": HOSTS.kind,
+                "metadata": {"name": self._host, "resourceVersion": version},
+                "status": status,
+            }
             # Forced: of its own state the host speaks last, also where the loop had called it lost.
             self._client.apply(HOSTS, None, body, field_manager=FIELD_MANAGER, force=True, subresource="status")
         except NotFound:
             return  # removed; the watch will say so
+        except Conflict:
+            self._touched.set()  # somebody wrote at the same time
+            return
         self._written, self._written_at = status, self._clock()
 
 
