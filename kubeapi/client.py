@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -273,7 +273,9 @@ class KubeClient:
         """Read something that is no JSON: `/readyz`, the log of a pod."""
         return self._request("GET", path, query, None, JSON, timeout_s).decode("utf-8", "replace")
 
-    def stream(self, path: str, *, query: Mapping[str, str | None] | None = None, silence_s: float) -> Iterator[bytes]:
+    def stream(
+        self, path: str, *, query: Mapping[str, str | None] | None = None, silence_s: float
+    ) -> Generator[bytes, None, None]:
         """Read an answer that has no end, piece by piece as it comes: the log of a pod that is followed.
 
         Ends when the server ends it. Raises ApiError, and Unreachable when nothing came for `silence_s`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from kubeapi.client import KubeClient
@@ -71,7 +71,7 @@ def read_log(
     tail: int | None = None,
     previous: bool = False,
     follow: bool = False,
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     """Read a container's log piece by piece; with `follow` on and on. Raises ApiError."""
     query = {
         "container": container,

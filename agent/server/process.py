@@ -159,7 +159,7 @@ def launch(argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Ma
         with _opened(log) as output:
             child = subprocess.Popen(
                 list(argv),
-                env={**inherited_environment(os.environ), **env, MARKER: marker.encode()},
+                env={**_home(), **inherited_environment(os.environ), **env, MARKER: marker.encode()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -181,6 +181,14 @@ def _opened(log: Path) -> IO[bytes]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         return Path(os.devnull).open("ab")
+
+
+def _home() -> dict[str, str]:
+    """Give HOME, which a service manager may not have set: Ollama does not start without it."""
+    try:
+        return {"HOME": str(Path.home())}
+    except RuntimeError:
+        return {}
 
 
 def inherited_environment(own: Mapping[str, str]) -> dict[str, str]:

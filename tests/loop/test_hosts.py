@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.loop import (
     service,
     status,
 )
+from tests.support.supervising import DAEMONS, free_port
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
@@ -45,12 +47,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 def host(
     client: KubeClient, control_plane: LocalCluster, llama_server: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """An agent on this machine."""
+    """An agent on this machine, which has Ollama as its contract server plays it."""
     store = tmp_path_factory.mktemp("store")
-    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8")
-    # Metal's arguments do no harm where there is no such GPU.
-    arguments += ("--label", "herdsman.dev/accelerator=metal")
-    with agent(store, *arguments, host=HOST) as running:
+    arguments = [
+        *("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8"),
+        # Metal's arguments do no harm where there is no such GPU.
+        *("--label", "herdsman.dev/accelerator=metal"),
+    ]
+    with pytest.MonkeyPatch.context() as patch, agent(store, *arguments, host=HOST) as running:
+        patch.setenv("PATH", f"{DAEMONS}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("OLLAMA_HOST", f"127.0.0.1:{free_port()}")
+        patch.setenv("OLLAMA_MODELS", str(store / "ollama"))
+        patch.setenv("FAKE_OLLAMA_LIBRARY", "tiny:latest=4000")
         running.start()
         yield
 
@@ -62,8 +70,8 @@ def served(client: KubeClient, namespace: str, name: str = "svc") -> dict[str, A
     return report
 
 
-def ask(report: dict[str, Any]) -> dict[str, Any]:
-    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
+def ask(report: dict[str, Any], model: str = "any") -> dict[str, Any]:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{report['port']}/v1/chat/completions", body)
     with urllib.request.urlopen(request, timeout=30) as answer:
         completion: dict[str, Any] = json.load(answer)
@@ -91,6 +99,24 @@ def test_a_pinned_service_is_downloaded_started_and_answers(
     assert client.get(kinds.SERVICES, namespace, "svc")["spec"]["ports"][0]["port"] == 8080
     assert find(client, kinds.DEPLOYMENTS, namespace, "svc") is None
     assert client.list(kinds.CLAIMS, namespace)["items"] == []
+
+
+def test_a_model_of_ollama_is_pulled_loaded_and_gone_with_its_service(client: KubeClient, namespace: str) -> None:
+    model(client, namespace, source="library/tiny")
+    service(client, namespace, annotations={"herdsman.dev/host": HOST}, runtime="ollama")
+    report = served(client, namespace)
+    assert ask(report, "tiny")["model"] == "tiny"
+    assert status(client, namespace)["phase"] == "Ready"
+    with urllib.request.urlopen(f"http://127.0.0.1:{report['port']}/api/ps", timeout=5) as answer:
+        assert [each["name"] for each in json.load(answer)["models"]] == ["tiny:latest"]
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+    eventually(lambda: not psutil.pid_exists(report["pid"]), what="Ollama to be stopped", timeout_s=60)
+
+
+def test_a_daemon_of_a_host_is_refused_in_pods(client: KubeClient, namespace: str) -> None:
+    model(client, namespace, source="library/tiny")
+    service(client, namespace, runtime="ollama")
+    await_condition(client, namespace, "svc", "Ready", "False", saying="herdsman.dev/host-selector")
 
 
 def test_a_metal_model_goes_to_a_live_host(client: KubeClient, namespace: str, models: tuple[Path, str]) -> None:
@@ -165,3 +191,25 @@ def test_a_service_for_a_host_that_is_away_waits_and_says_so(
     eventually(lambda: status(client, namespace).get("schedulingStatus") == "WaitingForMetalAgent", what="the reason")
     assert waiting["reason"]
     assert loop.poll() is None
+
+
+def test_a_service_sleeps_behind_its_endpoint_and_wakes_for_a_request(
+    client: KubeClient, namespace: str, models: tuple[Path, str]
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf")
+    annotations = {"herdsman.dev/host": HOST, "herdsman.dev/idle-timeout": "2s"}
+    service(client, namespace, annotations=annotations, contextSize=256)
+    port = served(client, namespace)["port"]
+    await_condition(client, namespace, "svc", "Ready", "True", saying="the next request starts them")
+    asleep = client.get(kinds.HOST_PROCESSES, namespace, "svc")["status"]
+    assert (asleep["phase"], asleep.get("pid"), asleep["port"]) == ("Asleep", None, port)
+    written = status(client, namespace)
+    assert (written["phase"], written["readyReplicas"]) == ("Ready", 0)
+    (endpoints,) = client.list(kinds.ENDPOINT_SLICES, namespace)["items"]
+    assert endpoints["endpoints"][0]["conditions"]["ready"] is True
+    assert endpoints["ports"][0]["port"] == port
+    assert ask(asleep)["usage"]["completion_tokens"] >= 1
+    reasons = {"Asleep", "Woken"}
+    eventually(
+        lambda: reasons <= {e["reason"] for e in client.list(kinds.EVENTS, namespace)["items"]}, what="both Events"
+    )

@@ -14,6 +14,7 @@ import pytest
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.pods import read_log
 from tests.support import node as real
 from tests.support.controlplane import Api
 from tests.support.loop import (
@@ -124,6 +125,10 @@ def test_a_service_answers_through_its_cluster_address(served: Served) -> None:
     assert served.says() == served.says() != ""
     assert served.downloads("/first.gguf") == 1
     assert status(served.client, served.namespace)["endpoint"].startswith(f"http://svc.{served.namespace}.svc")
+    name = str(served.pod["metadata"]["name"])
+    read = read_log(served.client, served.namespace, name, "llama-server", tail=3, follow=True)
+    assert next(read).count(b"\n") == 3, "what a log that is followed has already comes at once"
+    read.close()
 
 
 def test_a_new_pod_takes_its_weights_from_the_cache(served: Served) -> None:

@@ -12,8 +12,8 @@ from components.host_plan import process_plan
 from components.render import RenderOptions, render
 from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, Sglang, SpeculativeDecoding, Vllm
 from program.desired.errors import SpecInvalid
-from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
-from program.desired.service import HostPlacement
+from program.desired.model import DesiredModel, Gpu, ModelFormat, ModelSource, SourceKind
+from program.desired.service import HostPlacement, PodSettings
 from program.dialects.llmkube.source import parse_source
 from program.runtimes.ollama import ollama_name
 from tests.support.builders import claim_model, http_model, repository_model, service
@@ -193,3 +193,22 @@ def test_a_command_that_tells_whether_it_is_idle_is_asked() -> None:
 def test_what_is_not_asked_for_is_not_written() -> None:
     (process,) = render(service(host_placement=HostPlacement(host="box")), RenderOptions()).objects
     assert not {"idle", "daemonModel", "metricsPath", "drainTimeoutS"} & set(process.manifest["spec"])
+
+
+def test_fields_that_llmkubes_agent_leaves_out_reach_the_process() -> None:
+    """A11 of its defects: all layers by -1, a reasoning budget of 0, drafts, projectors, variables."""
+    settings = LlamaCpp(reasoning_budget=0, speculative=SpeculativeDecoding(type="draft-simple", draft_path="d.gguf"))
+    made = plan(
+        engine=settings,
+        model=repository_model(
+            files=("m.gguf", "d.gguf", "p.gguf"), mmproj="p.gguf", accelerator="metal", file_name="m.gguf"
+        ),
+        gpu=Gpu(count=1, layers=-1),
+        pod=PodSettings(env=({"name": "GGML_METAL_N_CB", "value": "2"},)),
+    )
+    flags = dict(zip(made.argv[1::1], made.argv[2::1], strict=False))
+    assert (flags["--n-gpu-layers"], flags["--reasoning-budget"], flags["--ctx-size"]) == ("99", "0", "2048")
+    assert (flags["-md"], flags["--mmproj"], flags["--spec-type"]) == ("{draft}", "{mmproj}", "draft-simple")
+    assert {"draft", "mmproj"} <= set(made.files)
+    assert made.env == {"GGML_METAL_N_CB": "2"}
+    assert {"--mlock", "--flash-attn"} <= set(made.argv)
