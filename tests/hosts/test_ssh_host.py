@@ -37,6 +37,8 @@ from agent.steps import launchd
 from agent.steps.machine import NotPermitted
 from agent.steps.service import Service
 from agent.steps.step import State
+from tests.hosts.test_agent_drain import TOKENS, LongAnswer
+from tests.hosts.test_agent_drain import plan as long_plan
 from tests.support.agents import HOST, gone, kill, llama_plan
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
@@ -162,15 +164,19 @@ def _is_gone(host: SshHost, key: str = KEY) -> bool:
 
 
 def test_a_request_under_way_ends_before_its_process_is_replaced(host: SshHost, server: Sshd, tiny_model: Path) -> None:
-    host.put(KEY, llama_plan(tiny_model))
+    host.put(KEY, long_plan(tiny_model))
     first = ready(host)
-    url = f"http://{first.report.address}:{first.report.port}/v1/completions"
-    body = json.dumps({"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"})) as stream:
-        assert stream.readline()
-        host.put(KEY, llama_plan(tiny_model, extra=("--alias", "new"), drain_timeout_s=30.0))
-        said = stream.read()
-    assert b"[DONE]" in said, "it was not cut off"
+    answer = LongAnswer(first.report)
+    host.put(KEY, long_plan(tiny_model, "--alias", "renamed"))
+
+    def stopping() -> ProcessState | None:
+        state = host.get(KEY)
+        return state if state.report.phase is ProcessPhase.STOPPING else None
+
+    told = eventually(stopping, what="the drain").report
+    assert (told.reason, told.ready) == (ProcessReason.REPLACING, False)
+    assert answer.thread.is_alive(), "the answer is too short for this test"
+    assert answer.whole() and answer.pieces[-1]["tokens_predicted"] == TOKENS
     assert ready(host, but=first.report.pid).report.pid != first.report.pid
 
 
