@@ -233,7 +233,7 @@ class HostBook:
             limit = wish.limit_bytes(host.capacity)
             free = math.inf if limit is None else limit - host.reserved_bytes + mine.memory_bytes
             if (wish.memory_bytes or 0) > free:
-                return placement.lack(wish.memory_bytes or 0, int(free))
+                return placement.lack((wish.memory_bytes or 0) - int(free))
         return ""
 
     def _may_be_lost_in_s(self, name: str) -> tuple[float, ...]:
@@ -273,13 +273,16 @@ class HostBook:
         answers = self._answers_to(wish.requirements)
         taken = {r.host for r in self._placed.get(key, {}).values()}
         reasons = Counter(answers.counted)
+        lacking: list[int] = []
         for hosts in (answers.fits, answers.discouraged):
             for host in hosts.values():
                 if host.name in taken:
                     reasons[placement.TAKEN] += 1
                 elif not host.has_room(wish):
                     limit = wish.limit_bytes(host.capacity) or 0
-                    reasons[placement.lack(host.grows_by(wish), limit - host.reserved_bytes)] += 1
+                    lacking.append(host.grows_by(wish) + host.reserved_bytes - limit)
+        if lacking:
+            reasons[placement.lack(min(lacking), max(lacking))] = len(lacking)
         return Refusals(sum(1 for host in self._hosts.values() if host.exists), dict(reasons))
 
     def _answers_to(self, requirements: Requirements) -> Answers:

@@ -137,10 +137,13 @@ class Refusals:
     def __str__(self) -> str:
         """One sentence, as the scheduler writes it; the most frequent reason first."""
         told = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
-        listed = ", ".join(f"{count} {_plural(reason, count)}" for reason, count in told)
-        return f"0/{self.hosts} hosts fit" + (f": {listed}" if listed else "")
+        listed = [f"{count} {_plural(reason, count)}" for reason, count in told[:MOST_REASONS]]
+        if rest := sum(count for _, count in told[MOST_REASONS:]):
+            listed.append(f"{rest} for other reasons")
+        return f"0/{self.hosts} hosts fit" + (f": {', '.join(listed)}" if listed else "")
 
 
+MOST_REASONS = 6
 LOST = "is lost"
 EXCLUDED = "is excluded"
 DRAINING = "is being drained"
@@ -191,12 +194,17 @@ def why_leave(host: HostCapacity, wish: Requirements) -> str:
     return ""
 
 
-def lack(need_bytes: int, free_bytes: int) -> str:
-    """Name what a host lacks, rounded so that hosts that lack about the same are counted together."""
-    missing = need_bytes - free_bytes
-    if missing < GIB // 10:
-        return f"lacks {max(1, -(-missing // (1 << 20)))} MiB of memory"
-    return f"lacks {missing / GIB:.1f} GiB of memory"
+def lack(least_bytes: int, most_bytes: int | None = None) -> str:
+    """Name the memory that a host lacks, or that several lack, from the least to the most."""
+    most = _amount(least_bytes if most_bytes is None else most_bytes)
+    least = _amount(least_bytes)
+    return f"lacks {least} of memory" + ("" if least == most else " or more")
+
+
+def _amount(missing_bytes: int) -> str:
+    if missing_bytes < GIB // 10:
+        return f"{max(1, -(-missing_bytes // (1 << 20)))} MiB"
+    return f"{missing_bytes / GIB:.1f} GiB"
 
 
 def _plural(reason: str, count: int) -> str:

@@ -100,10 +100,13 @@ def test_a_discouraged_host_is_one_with_a_taint_that_is_not_tolerated() -> None:
 
 
 def test_refusals_are_told_in_one_sentence_with_counts() -> None:
-    reasons = {"is unschedulable": 1, "has no metal": 2, lack(int(5.1 * GIB), 2 * GIB): 2}
+    reasons = {"is unschedulable": 1, "has no metal": 2, lack(int(3.1 * GIB)): 2}
     assert str(Refusals(5, reasons)) == "0/5 hosts fit: 2 have no metal, 2 lack 3.1 GiB of memory, 1 is unschedulable"
     assert str(Refusals(0)) == "0/0 hosts fit"
-    assert lack(1 << 20, 0) == "lacks 1 MiB of memory"
+    assert lack(1 << 20) == "lacks 1 MiB of memory"
+    assert str(Refusals(9, {lack(GIB, 2 * GIB): 9})) == "0/9 hosts fit: 9 lack 1.0 GiB of memory or more"
+    many = {f"has taint t{number}": 1 for number in range(9)}
+    assert str(Refusals(9, many)).endswith(", 1 has taint t5, 3 for other reasons")
 
 
 def test_a_models_own_budget_stands_instead_of_the_hosts() -> None:
