@@ -1,26 +1,181 @@
-"""An agent under a service manager, installed, changed, upgraded, killed and taken away, while a real model serves."""
+"""An agent under a service manager, installed, changed, upgraded, killed and taken away, while a real model serves.
+
+On a real systemd, booted in namespaces; on a fake one where that cannot be; and on a fake launchd.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import psutil
 import pytest
 
 from agent.client.http import HttpHost, token_from
 from agent.server.process import marked_processes
 from agent.server.run_file import read_run_file
 from automation.cli import agent_service, main
-from tests.support.agents import HOST, _end_all, gone, llama_plan, until
+from tests.support.agents import HOST, _end_all, llama_plan, until
+from tests.support.booted_systemd import BootedSystemd, booted
 from tests.support.controlplane import eventually
 from tests.support.services import FakedMachine
 
-VERSION = agent_service.agent_version()
+NEWER = "9.9.9"
+
+
+class Stage(Protocol):
+    """Where `herdsman agent …` is called; `newer` calls a later version of it."""
+
+    def herdsman(self, *words: str, newer: bool = False) -> tuple[int, Any]: ...
+
+    def kill(self, pid: int) -> None: ...
+
+
+@dataclass
+class Booted:
+    systemd: BootedSystemd
+    later: Path
+    """Has the metadata of a later version, for PYTHONPATH."""
+
+    def herdsman(self, *words: str, newer: bool = False) -> tuple[int, Any]:
+        environment = {"PYTHONPATH": str(self.later)} if newer else {}
+        ended = self.systemd.run(sys.executable, "-m", "automation.cli", "agent", *words, "-o", "json", **environment)
+        assert ended.stdout, ended.stderr
+        return ended.returncode, json.loads(ended.stdout)
+
+    def kill(self, pid: int) -> None:
+        self.systemd.run("bash", "-c", f"kill -9 {pid}")
+
+
+@dataclass
+class Faked:
+    machine: FakedMachine
+    capsys: pytest.CaptureFixture[str]
+    patch: pytest.MonkeyPatch
+    program: Path
+
+    def herdsman(self, *words: str, newer: bool = False) -> tuple[int, Any]:
+        self.capsys.readouterr()
+        with self.patch.context() as patched:
+            patched.setattr(agent_service, "this_machine", lambda: self.machine)
+            if newer:
+                patched.setattr(agent_service, "agent_version", lambda: NEWER)
+                patched.setattr(agent_service, "program", lambda: (str(self.program),))
+            code = main.invoke(["agent", *words, "-o", "json"])
+        said = self.capsys.readouterr()
+        assert said.out, said.err
+        return code, json.loads(said.out)
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def on_systemd(tmp_path: Path) -> Iterator[Booted]:
+    metadata = tmp_path / "later" / f"herdsman-{NEWER}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: herdsman\nVersion: {NEWER}\n")
+    with booted(tmp_path / "boot") as systemd:
+        yield Booted(systemd, tmp_path / "later")
+
+
+@pytest.fixture(params=["systemd", "launchd"])
+def stage(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Stage]:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_end_all, tmp_path / "store")
+        if request.param == "systemd":
+            with contextlib.suppress(pytest.skip.Exception):
+                yield stack.enter_context(on_systemd(tmp_path))
+                return
+        machine = FakedMachine(tmp_path / "root", "systemctl" if request.param == "systemd" else "launchctl")
+        stack.callback(machine.end)
+        program = tmp_path / "herdsman-newer"
+        program.write_text(
+            f'#!/bin/sh\n[ "$1" = version ] && echo {NEWER} && exit\nexec {agent_service.program()[0]} "$@"\n'
+        )
+        program.chmod(0o755)
+        yield Faked(machine, capsys, monkeypatch, program)
+
+
+def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
+    stage: Stage, tmp_path: Path, llama_server: Path, tiny_model: Path
+) -> None:
+    store = tmp_path / "store"
+    install = ("install", "--user", agent_service.LocalMachine().facts.user)
+    install += ("--env", f"HERDSMAN_LLAMA_SERVER={llama_server}")
+    install += ("--host", HOST, "--store", str(store), "--plan-source", "http", "--address", "127.0.0.1")
+    install += ("--allowed-host-path-roots", str(tiny_model.parent))
+
+    def agent_pid() -> int:
+        found = read_run_file(store)
+        assert found is not None
+        return found.pid
+
+    def client() -> HttpHost:
+        found = read_run_file(store)
+        assert found is not None
+        return HttpHost(f"http://127.0.0.1:{found.http_port}", token_from(store / "agent-token"))
+
+    def model_servers() -> list[int]:
+        identity = (store / "agent-id").read_text().strip()
+        return [handle.pid for each in marked_processes(identity).values() for _, handle in each]
+
+    code, said = stage.herdsman(*install, "--dry-run")
+    assert code == 2 and said["changed"] and not store.exists(), said
+    assert any(f'+  "--host={HOST}"' in each["diff"] for each in said["steps"])
+    code, said = stage.herdsman(*install)
+    assert code == 0 and said["changed"], said
+    first = agent_pid()
+    assert stage.herdsman(*install)[1]["changed"] is False
+    assert stage.herdsman("upgrade", "--dry-run")[0] == 0
+
+    client().put("prod/tiny", llama_plan(tiny_model))
+    pid = until(client(), "prod/tiny", "Ready").pid
+    served = model_servers()
+    assert len(served) == 1
+
+    # Other options, then another version: a new agent each time, the same model server.
+    assert stage.herdsman(*install, "--label", "rack=1")[0] == 0
+    second = agent_pid()
+    assert second != first and until(client(), "prod/tiny", "Ready").pid == pid
+    assert stage.herdsman("upgrade", "--dry-run", newer=True)[0] == 2
+    assert agent_pid() == second
+    code, said = stage.herdsman("upgrade", newer=True)
+    assert code == 0, said
+    assert agent_pid() != second and until(client(), "prod/tiny", "Ready").pid == pid
+    assert client().report().facts.labels == {"rack": "1"}, "an upgrade keeps the options"
+    assert stage.herdsman("upgrade", newer=True)[1]["changed"] is False
+
+    # The manager starts an agent that died, and that one adopts what it finds.
+    killed = agent_pid()
+    stage.kill(killed)
+    eventually(lambda: (found := read_run_file(store)) and found.pid != killed, what="another agent", timeout_s=30)
+    assert until(client(), "prod/tiny", "Ready").pid == pid
+    assert model_servers() == served
+    code, told = stage.herdsman("status")
+    assert code == 0 and told["answers"] and told["processes"] == {"Ready": 1} and told["host"] == HOST
+
+    # Without being asked to, an uninstall leaves them; the next agent takes them over; with it, nothing is left.
+    assert stage.herdsman("uninstall")[0] == 0
+    assert model_servers() == served
+    assert stage.herdsman(*install)[0] == 0
+    assert until(client(), "prod/tiny", "Ready").pid == pid
+    assert model_servers() == served
+    code, said = stage.herdsman("uninstall", "--stop-processes")
+    assert code == 0, said
+    assert model_servers() == []
+    assert stage.herdsman("uninstall", "--stop-processes")[1]["changed"] is False
 
 
 @pytest.fixture(params=["systemctl", "launchctl"])
@@ -29,93 +184,6 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(agent_service, "this_machine", lambda: made)
     yield made
     made.end()
-    _end_all(tmp_path / "store")
-
-
-def herdsman(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
-    capsys.readouterr()
-    code = main.invoke(["agent", *words, "-o", "json"])
-    said = capsys.readouterr()
-    assert said.out, said.err
-    return code, json.loads(said.out)
-
-
-def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
-    machine: FakedMachine,
-    tmp_path: Path,
-    llama_server: Path,
-    tiny_model: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = tmp_path / "store"
-    run = ("--host", HOST, "--store", str(store), "--plan-source", "http", "--address", "127.0.0.1")
-    run = (*run, "--allowed-host-path-roots", str(tiny_model.parent))
-    own = ("--user", machine.facts.user, "--env", f"HERDSMAN_LLAMA_SERVER={llama_server}")
-    install = ("install", *own, *run)
-
-    def agent_pid() -> int:
-        found = read_run_file(store)
-        assert found is not None and psutil.pid_exists(found.pid)
-        return found.pid
-
-    def client() -> HttpHost:
-        found = read_run_file(store)
-        assert found is not None
-        return HttpHost(f"http://127.0.0.1:{found.http_port}", token_from(store / "agent-token"))
-
-    def model_pids() -> list[int]:
-        identity = (store / "agent-id").read_text().strip()
-        return [handle.pid for each in marked_processes(identity).values() for _, handle in each]
-
-    code, said = herdsman(capsys, *install, "--dry-run")
-    assert code == 2 and said["changed"] and not store.exists() and machine.changes() == []
-    assert any(f'+  "--host={HOST}"' in each["diff"] for each in said["steps"])
-    code, said = herdsman(capsys, *install)
-    assert code == 0 and said["changed"]
-    first = agent_pid()
-    assert herdsman(capsys, *install)[1]["changed"] is False
-    assert herdsman(capsys, "upgrade", "--dry-run")[0] == 0
-
-    client().put("prod/tiny", llama_plan(tiny_model))
-    pid = until(client(), "prod/tiny", "Ready").pid
-
-    # Other options, then another version: a new agent each time, the same model server.
-    assert herdsman(capsys, *install, "--label", "rack=1")[0] == 0
-    second = agent_pid()
-    assert second != first and until(client(), "prod/tiny", "Ready").pid == pid
-    newer = tmp_path / "herdsman-newer"
-    newer.write_text(f'#!/bin/sh\n[ "$1" = version ] && echo 9.9.9 && exit\nexec {agent_service.program()[0]} "$@"\n')
-    newer.chmod(0o755)
-    with monkeypatch.context() as patched:
-        patched.setattr(agent_service, "agent_version", lambda: "9.9.9")
-        patched.setattr(agent_service, "program", lambda: (str(newer),))
-        assert herdsman(capsys, "upgrade", "--dry-run")[0] == 2
-        assert agent_pid() == second
-        assert herdsman(capsys, "upgrade")[0] == 0
-        assert agent_pid() != second and until(client(), "prod/tiny", "Ready").pid == pid
-        assert client().report().facts.labels == {"rack": "1"}, "an upgrade keeps the options"
-        assert herdsman(capsys, "upgrade")[1]["changed"] is False
-
-    # The manager starts an agent that died, and that one adopts what it finds.
-    killed = agent_pid()
-    os.kill(killed, signal.SIGKILL)
-    eventually(lambda: (found := read_run_file(store)) and found.pid != killed, what="another agent", timeout_s=30)
-    assert until(client(), "prod/tiny", "Ready").pid == pid
-    assert model_pids() == [pid]
-    code, told = herdsman(capsys, "status")
-    assert code == 0 and told["answers"] and told["processes"] == {"Ready": 1} and told["host"] == HOST
-
-    # Without being asked to, an uninstall leaves them; the next agent takes them over; with it, nothing is left.
-    assert herdsman(capsys, "uninstall")[0] == 0
-    assert model_pids() == [pid] and main.invoke(["agent", "status"]) == 1
-    assert herdsman(capsys, *install)[0] == 0
-    assert until(client(), "prod/tiny", "Ready").pid == pid
-    code, said = herdsman(capsys, "uninstall", "--stop-processes")
-    assert code == 0, said
-    assert gone(pid) and model_pids() == []
-    assert herdsman(capsys, "uninstall", "--stop-processes")[1]["changed"] is False
-    assert not list((tmp_path / "root/etc").rglob("*.json")) and not list(machine.units.glob("*.service"))
 
 
 def test_what_is_wrong_is_said_before_anything_is_changed(
