@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from agent.steps.machine import MachineError
 from agent.steps.service import Service
 from agent.steps.services import install_steps, removal_steps
 from agent.steps.step import Outcome, State, run_steps
+from agent.steps.systemd import unit_text
+from tests.support.booted_systemd import booted
+from tests.support.controlplane import eventually
 from tests.support.services import FakedMachine
 
 # Starts a child in a session of its own, as an agent does with a model server, and says who it is.
@@ -48,6 +52,43 @@ def service(tmp_path: Path) -> Service:
         stop_timeout_s=5,
         settle_s=0.3,
     )
+
+
+def test_a_real_systemd_reads_every_argument_and_variable_as_it_was_meant(tmp_path: Path) -> None:
+    odd = (
+        "a b",
+        '"q"',
+        "it's",
+        "$HOME",
+        "${X}",
+        "$$",
+        "100%",
+        "%h%%",
+        "",
+        "\\",
+        "new\nline",
+        "tab\t",
+        "ünï",
+        ";",
+        "\x01",
+    )
+    told = tmp_path / "told"
+    program = "import json, os, sys; json.dump([sys.argv[2:], os.environ['ODD']], open(sys.argv[1], 'w'))"
+    service = Service(
+        name="herdsman-probe",
+        description="100% odd",
+        argv=(sys.executable, "-c", program, str(told), *odd),
+        environment={"ODD": "".join(odd)},
+        restart_delay_s=60,
+    )
+    (tmp_path / "unit").write_text(unit_text(service))
+    with booted(tmp_path / "boot") as systemd:
+        systemd.run("cp", str(tmp_path / "unit"), "/etc/systemd/system/herdsman-probe.service")
+        assert systemd.run("systemctl", "start", "herdsman-probe").returncode == 0
+        content = eventually(lambda: told.exists() and told.read_text(), what="the program's words", timeout_s=10)
+        assert json.loads(content) == [list(odd), "".join(odd)]
+        shown = systemd.run("systemctl", "show", "herdsman-probe", "--property=Description,KillMode,OOMPolicy").stdout
+        assert "Description=100% odd\n" in shown and "KillMode=mixed" in shown
 
 
 def started(tmp_path: Path) -> list[tuple[int, int]]:
