@@ -101,6 +101,10 @@ def run(
         bool, typer.Option("--keep-processes", help="Leave processes running at the end; the next agent adopts them.")
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that placements can ask for.")] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="PEM file with authorities to trust, beside the system's, where models come from."),
+    ] = None,
     store_size: Annotated[
         str | None, typer.Option(help="Most that models may take on disk (`200Gi`); the Host's storeSize wins.")
     ] = None,
@@ -190,7 +194,9 @@ def run(
         ),
         keep_processes=keep_processes,
         source_policy=SourcePolicy(
-            allowed_remote_hosts=_split(allowed_remote_hosts), allowed_host_path_roots=_split(allowed_host_path_roots)
+            allowed_remote_hosts=_split(allowed_remote_hosts),
+            allowed_host_path_roots=_split(allowed_host_path_roots),
+            ca_file=str(_absolute(ca_file)) if ca_file else None,
         ),
         locate=_locate,
         labels=_labels(label or ()),
