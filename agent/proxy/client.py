@@ -140,7 +140,8 @@ class Client(asyncio.Protocol):
 
     def close_if_late(self, now: float) -> None:
         """Close a connection that has had no complete request for too long."""
-        if self.request is None and now - self.waits_since > self._service.limits.client_idle_s:
+        late = now - self.waits_since > self._service.limits.client_idle_s
+        if late and self.request is None and not self._transport.get_write_buffer_size():
             self._transport.abort()
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -351,7 +352,7 @@ class Client(asyncio.Protocol):
             return
         can_replay = stale and self._parts is not None and not self._replayed and self.request.idempotent
         if can_replay and self._service.runs:
-            self._replayed = True
+            self._replayed, self._full = True, False
             self.dispatch()
             return
         self.refuse(502, Code.UPSTREAM_FAILED, why)

@@ -183,6 +183,8 @@ def read_request(head: bytes) -> RequestHead:
             raise Malformed("the length of the body is not clear", 400 if lengths or old else 501)
         body = Chunked()
     elif lengths:
+        if len(lengths) > 1:
+            raise Malformed("Content-Length stands there twice")
         length = _length_of(lengths)
         body = Sized(length) if length else None
     keep_alive = b"keep-alive" in connection if old else b"close" not in connection

@@ -28,7 +28,7 @@ class Upstream(asyncio.Protocol):
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.client: Client | None = None
         self.used = False
-        """It has carried a request before the present one."""
+        """It has carried a request before the present one, of which it has said nothing yet."""
         self.since = 0.0
         """In the pool: since when."""
         self._partial = b""
@@ -45,6 +45,8 @@ class Upstream(asyncio.Protocol):
             # Nobody asked: whatever it is, it must not become somebody's answer.
             self.transport.abort()
             return
+        # It answers: it was not stale, and what it got must not be sent to another.
+        self.used = False
         try:
             if self._body is not None:
                 self._pass_body(client, data, self._body)

@@ -54,6 +54,7 @@ def test_no_client_has_the_length_or_the_key_removed() -> None:
     [
         ([b"Content-Length: 3", b"Content-Length: 4"], 400),
         ([b"Content-Length: 3, 4"], 400),
+        ([b"Content-Length: 3", b"Content-Length: 3"], 400),
         ([b"Content-Length: +3"], 400),
         ([b"Content-Length: "], 400),
         ([b"Content-Length: 3", b"Transfer-Encoding: chunked"], 400),

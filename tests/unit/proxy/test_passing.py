@@ -251,6 +251,20 @@ def test_a_stale_connection_costs_a_get_nothing(engine: Make, front: MakeFront) 
     assert behind.connections == 2
 
 
+def test_what_was_answered_in_part_is_not_sent_again(engine: Make, front: MakeFront) -> None:
+    def script(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(ok(b"first"))
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 20")
+
+    behind, before = engine(script), front()
+    before.lead(behind)
+    assert exchange(before.port, GET)[1] == b"first"
+    assert exchange(before.port, GET)[0].startswith(b"HTTP/1.1 502 ")
+    assert behind.connections == 1
+
+
 def test_a_post_is_never_sent_twice(engine: Make, front: MakeFront) -> None:
     behind, before = engine(closes_when_used_again), front()
     before.lead(behind)
