@@ -421,3 +421,53 @@ def test_too_many_connections_are_told_so(engine: Make, front: MakeFront) -> Non
         read_response(first)
         with connected(before.port) as second:
             assert read_to_end(second).startswith(b"HTTP/1.1 503 ")
+
+
+_PIECES = st.sampled_from(
+    [
+        *(b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\n", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n"),
+        *(
+            b"Content-Length: 5\r\n",
+            b"Transfer-Encoding: chunked\r\n",
+            b"Connection: close\r\n",
+            b"Expect: 100-continue\r\n",
+        ),
+        *(
+            b"\r\n",
+            b"\n",
+            b"5\r\nhello\r\n",
+            b"0\r\n\r\n",
+            b"hello",
+            b"\x00",
+            b"x" * 5000,
+            b": ",
+            b"HEAD / HTTP/1.0\r\n",
+        ),
+    ]
+)
+_NONSENSE = st.lists(_PIECES | st.binary(max_size=30), max_size=12).map(b"".join)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(_NONSENSE, _NONSENSE, st.booleans())
+def test_nonsense_on_either_side_harms_nobody_else(
+    engine: Make, front: MakeFront, proxy: object, asked: bytes, said: bytes, hangs_up: bool
+) -> None:
+    def script(connection: socket.socket) -> None:
+        if b"sane" in connection.recv(65536):
+            connection.sendall(ok(b"sane"))
+        else:
+            connection.sendall(said)
+        time.sleep(0.005)
+
+    behind = engine(script)
+    before = _fronts.get(id(front)) or _fronts.setdefault(id(front), front())
+    before.lead(behind)
+    with connected(before.port) as client, contextlib.suppress(OSError):
+        client.sendall(asked)
+        if not hangs_up:
+            client.settimeout(0.02)
+            client.recv(65536)
+    before.eventually(lambda state: state.in_flight == 0 and state.connections == 0)
+    assert exchange(before.port, b"GET /sane HTTP/1.1\r\n\r\n")[1] == b"sane"
+    behind.close()
