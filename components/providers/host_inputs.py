@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from agent.contract import ProcessPlan
 from components.providers import kubernetes_diff as diffs
-from components.providers.host_schema import AGENT, BASTION, INPUTS, OBSERVED, REQUIRED, SSH, TYPE
+from components.providers.host_schema import AGENT, AGENT_TLS, BASTION, INPUTS, OBSERVED, REQUIRED, SSH, TYPE
 from components.providers.marshalling import UNKNOWN, Properties, has_unknown
 
 Faults = list[tuple[str, str]]
@@ -22,7 +22,7 @@ def input_faults(token: str, given: Properties) -> Faults:
         return [("", f"`{token}` is not a resource of this plugin; it has `{TYPE}`")]
     faults = [(name, "is required") for name in REQUIRED if given.get(name) in (None, "")]
     faults += [(n, "is no property of a HostProcess") for n in given if n not in INPUTS and n not in OBSERVED]
-    faults += [(n, _TEXT) for n in (*REQUIRED, *AGENT) if n != "plan" and not _is_text(given.get(n))]
+    faults += [(n, _TEXT) for n in (*REQUIRED, *AGENT, *AGENT_TLS) if n != "plan" and not _is_text(given.get(n))]
     return faults + _way_faults(given) + _plan_faults(given.get("plan"))
 
 
@@ -33,7 +33,8 @@ def _way_faults(given: Properties) -> Faults:
     if UNKNOWN in (transport, ssh):
         return []
     if transport == "ssh" or (transport is None and ssh is not None):
-        faults = [(name, "belongs to an agent; this host is reached over SSH") for name in AGENT if given.get(name)]
+        agents = [name for name in (*AGENT, *AGENT_TLS) if given.get(name)]
+        faults = [(name, "belongs to an agent; this host is reached over SSH") for name in agents]
         return faults + _ssh_faults(ssh)
     if ssh is not None:
         return [("ssh", "belongs to transport `ssh`")]

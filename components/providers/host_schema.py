@@ -10,6 +10,8 @@ TYPE = "herdsman:index:HostProcess"
 REQUIRED = ("namespace", "name", "plan")
 AGENT = ("endpoint", "tokenFile")
 """What the way to an agent takes."""
+AGENT_TLS = ("caFile", "fingerprint")
+"""What it may take: how the certificate of an agent beyond loopback is known."""
 _TEXT = {"type": "string"}
 BASTION: dict[str, Any] = {
     "address": {**_TEXT, "description": "Name or IP address."},
@@ -34,7 +36,7 @@ SSH: dict[str, Any] = {
 OBSERVED = ("address", "port", "phase")
 """What the host adds to the inputs."""
 
-INPUTS = ("transport", *AGENT, "ssh", *REQUIRED)
+INPUTS = ("transport", *AGENT, *AGENT_TLS, "ssh", *REQUIRED)
 
 
 def package_schema() -> dict[str, Any]:
@@ -42,8 +44,10 @@ def package_schema() -> dict[str, Any]:
     text = _TEXT
     inputs: dict[str, Any] = {
         "transport": {**text, "description": "`agent` or `ssh`; where it is missing, `ssh` decides by being there."},
-        "endpoint": {**text, "description": "URL of the agent's HTTP API."},
+        "endpoint": {**text, "description": "URL of the agent's HTTP API: https, or http on loopback."},
         "tokenFile": {**text, "description": "File on this machine with the agent's bearer token."},
+        "caFile": {**text, "description": "File on this machine with the authority of the agent's certificate, or it."},
+        "fingerprint": {**text, "description": "SHA-256 of the agent's certificate, hex: that one alone is trusted."},
         "ssh": {"$ref": "#/types/herdsman:index:Ssh", "description": "How a host without an agent is reached."},
         "namespace": {**text, "description": "Groups processes; part of their key."},
         "name": {**text, "description": "Name of the process, unique in its namespace."},

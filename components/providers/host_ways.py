@@ -16,6 +16,7 @@ from agent.client.port import HostClient, HostRefused
 from agent.client.ssh_host import SshHost
 from agent.client.ssh_keys import KnownHosts, KnownHostsInvalid, keys_in_file
 from agent.client.ssh_target import DEFAULT_PORT, DEFAULT_STORE, SshServer, SshTarget
+from components.providers.host_schema import AGENT, AGENT_TLS
 
 DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts"
 
@@ -30,17 +31,24 @@ class Ways:
     def to(self, given: Mapping[str, Any]) -> HostClient:
         """Give the client for a resource's inputs, which have passed Check. Raises HostRefused."""
         ssh = given.get("ssh")
-        way = {"ssh": ssh} if ssh else {"endpoint": given["endpoint"], "tokenFile": given["tokenFile"]}
+        way = {"ssh": ssh} if ssh else {name: given.get(name) for name in (*AGENT, *AGENT_TLS)}
         host = str(given["plan"]["host"]) if ssh else ""
         key = json.dumps([host, way], sort_keys=True)
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = (
-                    SshHost(ssh_target(ssh), host=host)
-                    if ssh
-                    else HttpHost(str(given["endpoint"]), token_from(Path(str(given["tokenFile"]))))
-                )
+                self._clients[key] = SshHost(ssh_target(ssh), host=host) if ssh else agent_host(given)
             return self._clients[key]
+
+
+def agent_host(given: Mapping[str, Any]) -> HttpHost:
+    """Make the client of an agent. Raises HostRefused."""
+    ca_file = Path(str(given["caFile"])) if given.get("caFile") else None
+    return HttpHost(
+        str(given["endpoint"]),
+        token_from(Path(str(given["tokenFile"]))),
+        ca_file=ca_file,
+        fingerprint=str(given.get("fingerprint") or ""),
+    )
 
 
 def ssh_target(ssh: Mapping[str, Any]) -> SshTarget:

@@ -21,6 +21,8 @@ GOOD: dict[str, Any] = {
 
 def test_good_inputs_have_no_fault() -> None:
     assert input_faults(TYPE, GOOD) == []
+    assert input_faults(TYPE, {**GOOD, "endpoint": "https://10.0.0.7:8443", "caFile": "/mac.crt"}) == []
+    assert input_faults(TYPE, {**GOOD, "fingerprint": UNKNOWN}) == []
 
 
 def test_what_is_known_only_later_passes() -> None:
@@ -33,6 +35,7 @@ def test_what_is_known_only_later_passes() -> None:
     [
         ({"endpoint": None}, "endpoint"),
         ({"name": 5}, "name"),
+        ({"caFile": 5}, "caFile"),
         ({"nmae": "typo"}, "nmae"),
         ({"plan": {"host": "h"}}, "plan.service"),
         ({"plan": {**GOOD["plan"], "argv": [1]}}, "plan.argv[0]"),
@@ -62,6 +65,7 @@ def test_a_host_over_ssh_needs_no_agent() -> None:
         ({"transport": "telnet"}, "transport"),
         ({"transport": "agent"}, "ssh"),
         ({"endpoint": "http://127.0.0.1:1"}, "endpoint"),
+        ({"fingerprint": "0" * 64}, "fingerprint"),
         ({"ssh": None}, "ssh"),
         ({"ssh": {"address": "a", "user": "me"}}, "ssh.identityFile"),
         ({"ssh": {**SSH["ssh"], "password": "no"}}, "ssh.password"),
