@@ -163,7 +163,8 @@ class HostMemory:
             return None
         self.machine.wait()
         need, unknown = self._need(key, plan, paths)
-        turn = self.turns.refusal(key, plan)
+        # Nobody makes way for one that would be refused then.
+        turn = self.turns.refusal(key, plan) if need is not None or plan.memory_check in ("warn", "off") else None
         if turn is not None:
             return turn
         if self.watchdog.enabled and self.pressure is MemoryPressure.CRITICAL and plan.memory_check != "off":

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.server.memory.need import Need
+from agent.server.memory.need import Need, total
 
 Residency = Literal["pinned", "preferred", "onDemand"]
 
@@ -69,6 +69,8 @@ class Decision:
     outside: tuple[str, ...]
     blocked_by: dict[str, tuple[str, ...]]
     """Who has the place of each that is outside, and claims it."""
+    too_large: dict[str, Need]
+    """Who could not come in if all but the pinned went, and what it would have then."""
     look_again: float | None = None
     """When time alone may change the decision."""
 
@@ -87,13 +89,18 @@ def decide(members: Iterable[Member], room: Need, *, now: float, rules: Rules) -
         if member.residency == "pinned" or (need.within(left) and (member.need is not None or left == room)):
             inside.append(member)
             left -= need
+    if not any(_out(member) for member in inside):
+        # Nobody would come in for those who would have to go, because they have grown or there is less for all.
+        inside += [member for member in claiming if not _out(member) and member not in inside]
     chosen = {m.key for m in inside}
     outside = [m for m in everyone if m.key not in chosen]
     blocked = {m.key: tuple(i.key for i in inside) for m in outside if ranks[m.key] is not None}
+    beside_pinned = room - total(m.need or Need() for m in claiming if m.residency == "pinned")
     return Decision(
         inside=tuple(m.key for m in inside),
         outside=tuple(m.key for m in outside),
         blocked_by=blocked,
+        too_large={m.key: beside_pinned for m in outside if m.need is not None and not m.need.within(beside_pinned)},
         look_again=_next_change(everyone, now, rules) if blocked else None,
     )
 

@@ -67,6 +67,7 @@ class Turns:
     _demand: dict[str, _Demand] = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
     """Who gets no admission, and the message for it."""
+    _too_large: set[str] = field(default_factory=set)
     _serves_since: dict[str, float] = field(default_factory=dict)
     _fetched: dict[str, tuple[FilePlan | None, dict[str, FilePlan] | None]] = field(default_factory=dict)
     """The files of those that were ready to start once: fetching them again takes no time."""
@@ -95,8 +96,12 @@ class Turns:
             return None
         with self._look_lock:
             self.look(asking=key)
-            message = self._waiting.get(key)
-        return _hold(plan, message) if message is not None else None
+            message, too_large = self._waiting.get(key), key in self._too_large
+        if message is None:
+            return None
+        if too_large:
+            return Hold(ProcessPhase.PENDING, ProcessReason.INSUFFICIENT_MEMORY, message)
+        return _hold(plan, message)
 
     def look(self, *, asking: str = "") -> float | None:
         """Decide for each group and act on it. Gives the moment at which to look again; None: when something changes.
@@ -120,6 +125,7 @@ class Turns:
                 groups.setdefault(standing.plan.group or "", []).append(key)
             moments: list[float] = []
             waiting: dict[str, str] = {}
+            self._too_large.clear()
             for name, keys in sorted(groups.items()):
                 members = [self._member(key, standings[key], asking=asking) for key in keys]
                 decision = decide(members, self.room(keys), now=now, rules=self.rules)
@@ -137,17 +143,23 @@ class Turns:
         for key in decision.inside:
             if key in held:
                 self.release(key)
+        self._too_large |= decision.too_large.keys()
         for key in decision.outside:
-            message = self._message(group, key, decision)
+            message = self._message(group, key, decision, standings[key].need)
             if standings[key].inside or key in held:
                 if key not in held:
                     self.swaps += 1
                     self.hold(key, _hold(standings[key].plan, message))
-            elif key in decision.blocked_by or standings[key].plan.residency == "onDemand":
+            elif key in decision.blocked_by or key in decision.too_large or standings[key].plan.residency == "onDemand":
                 waiting[key] = message
 
-    def _message(self, group: str, key: str, decision: Decision) -> str:
+    def _message(self, group: str, key: str, decision: Decision, need: Need | None) -> str:
         named = f"group `{group}`" if group else "its group"
+        if key in decision.too_large:
+            return (
+                f"Needs {need}; others on the host and what is pinned in {named} leave no more than "
+                f"{decision.too_large[key]}, however many of the group make way"
+            )
         others = [other for other in decision.blocked_by.get(key, ()) if other != key]
         if others:
             return f"Waits for its turn: the memory of {named} is with {', '.join(others)}"
@@ -168,8 +180,10 @@ class Turns:
             self._fetched[key] = files
         elif self._fetched.get(key) != files:
             self._fetched.pop(key, None)
+        known = standing.need is not None or plan.memory_check in ("warn", "off")
         ready = key == asking or (
-            not standing.held_by_others
+            known
+            and not standing.held_by_others
             and standing.phase is not ProcessPhase.BACKING_OFF
             and (standing.phase is not ProcessPhase.DOWNLOADING or key in self._fetched)
         )

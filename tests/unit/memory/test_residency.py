@@ -115,6 +115,18 @@ def test_nobody_leaves_for_one_that_would_not_fit_then() -> None:
     assert inside(pinned, home, member("big", "onDemand", 12, wanted=900)) == {"p", "home"}
 
 
+def test_who_has_grown_is_not_pushed_out_for_nobody() -> None:
+    assert inside(member("a", gib=20, since=0)) == {"a"}
+    assert inside(member("a", gib=20, since=0), member("idle", "onDemand")) == {"a"}
+    assert inside(member("a", gib=20, since=0), member("w", "onDemand", 1, wanted=900)) == {"w"}
+
+
+def test_who_can_never_come_in_is_told_apart_from_who_waits() -> None:
+    decision = choose(member("p", "pinned", 8, since=0), member("a", gib=8, since=0), member("big", gib=9))
+    assert decision.too_large == {"big": Need(8 * GIB)}
+    assert choose(member("a", since=0), member("b")).too_large == {}
+
+
 def test_a_model_that_is_still_downloaded_pushes_nobody_out() -> None:
     assert inside(member("a", since=0), member("w", "onDemand", wanted=900, ready=False)) == {"a"}
 

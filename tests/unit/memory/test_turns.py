@@ -173,3 +173,25 @@ def test_a_start_that_takes_long_is_not_broken_off_and_its_least_time_begins_whe
     host.now += 2
     host.turns.look()
     assert set(host.holds) == {"guest"}
+
+
+def test_who_does_not_fit_beside_the_pinned_is_told_so_and_pushes_nobody_out(host: Host) -> None:
+    host.add("pinned", plan("pinned"), need=4, phase=READY, inside=True)
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0), need=13)
+    host.turns.wanted("guest")
+    refusal = host.turns.refusal("guest", host.standings["guest"].plan)
+    assert refusal is not None
+    assert (refusal.phase, refusal.reason) == (PENDING, ProcessReason.INSUFFICIENT_MEMORY)
+    assert "what is pinned in group `g` leave no more than" in refusal.message
+    assert not host.holds
+
+
+def test_one_of_unknown_size_pushes_nobody_out(host: Host) -> None:
+    host.add("guest", plan("onDemand", idle_timeout_s=5.0))
+    host.change("guest", need=None)
+    host.turns.wanted("guest")
+    host.turns.look()
+    assert not host.holds
+    host.change("guest", plan=plan("onDemand", idle_timeout_s=5.0, memory_check="off"))
+    host.turns.look()
+    assert set(host.holds) == {"home"}

@@ -12,9 +12,9 @@ import pytest
 from program.desired.engines import LlamaCpp, Vllm
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, GgufFacts, Gpu, ModelGpu, ModelSource, SourceKind
-from program.desired.service import DesiredService, PodSettings
+from program.desired.service import DesiredService, HostPlacement, PodSettings
 from program.runtimes.llamacpp_memory import MIB, UNKNOWN_COMPUTE_BYTES, Serving, serving_of
-from program.sizing import estimate, memory_of
+from program.sizing import declared_bytes, estimate, memory_of
 
 GIB = 1 << 30
 MIDDLE = GgufFacts(
@@ -149,6 +149,21 @@ def test_what_the_service_asks_for_stands_beside_it() -> None:
     silent = estimate(service(gpu=Gpu(count=1)))
     assert silent is not None
     assert silent.asked_bytes is None
+
+
+def test_on_a_host_the_host_s_own_defaults_count() -> None:
+    in_pod, on_host = estimate(service()), estimate(service(host_placement=HostPlacement()))
+    assert in_pod is not None
+    assert on_host is not None
+    # There a context that nobody asked for is 2,048 tokens, a quarter of what the model was trained with.
+    assert on_host.cache_bytes == in_pod.cache_bytes // 4
+
+
+def test_what_an_engine_declares_counts_where_nothing_is_estimated() -> None:
+    asked = PodSettings(memory_request="2Gi")
+    assert declared_bytes(service(Vllm(), pod=asked)) == 2 * GIB
+    assert declared_bytes(service(Vllm())) is None
+    assert declared_bytes(service(pod=asked)) is None, "llama.cpp's need is read off the model"
 
 
 def test_a_draft_model_counts_too() -> None:
