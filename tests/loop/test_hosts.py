@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.agents import agent
@@ -32,6 +33,7 @@ from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("loop", "host")
 HOST = "loop-tests"
+OTHER_HOST = "loop-tests-2"
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +215,55 @@ def test_a_service_sleeps_behind_its_endpoint_and_wakes_for_a_request(
     eventually(
         lambda: reasons <= {e["reason"] for e in client.list(kinds.EVENTS, namespace)["items"]}, what="both Events"
     )
+
+
+def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
+    client: KubeClient, namespace: str, models: tuple[Path, str], control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf", hardware={"accelerator": "metal"})
+    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8")
+    label = ("--label", "herdsman.dev/accelerator=metal")
+    with agent(tmp_path / "other-store", *arguments, *label, host=OTHER_HOST) as other:
+        other.start()
+        service(client, namespace, replicas=2, contextSize=128, extraArgs=["--flash-attn", "off"])
+        first = served(client, namespace)
+        second_name = naming.host_process_name("svc", 1)
+        second = client.get(kinds.HOST_PROCESSES, namespace, second_name)
+        hosts = {client.get(kinds.HOST_PROCESSES, namespace, "svc")["spec"]["host"], second["spec"]["host"]}
+        assert hosts == {HOST, OTHER_HOST}
+        assert status(client, namespace)["readyReplicas"] == 2
+        assert ready_slices(client, namespace) == {"svc", naming.endpoint_slice_name("svc", 1)}
+        assert all(ask(report)["usage"]["completion_tokens"] >= 1 for report in (first, second["status"]))
+
+        edit(client, namespace, replicas=1)
+        eventually(lambda: not psutil.pid_exists(second["status"]["pid"]), what="the second process to end")
+        eventually(lambda: ready_slices(client, namespace) == {"svc"}, what="one EndpointSlice")
+        await_condition(client, namespace, "svc", "Ready", "True", saying="1 of 1")
+        stays = client.get(kinds.HOST_PROCESSES, namespace, "svc")
+        here, there = stays["spec"]["host"], (hosts - {stays["spec"]["host"]}).pop()
+        try:
+            client.patch(kinds.HOSTS, None, here, {"spec": {"drain": True}})
+
+            def moved() -> dict[str, Any] | None:
+                found = client.get(kinds.HOST_PROCESSES, namespace, "svc")
+                report = found.get("status") or {}
+                ready = report.get("ready") and report["pid"] != first["pid"]
+                return found if found["spec"]["host"] == there and ready else None
+
+            found = eventually(moved, what=f"the replica to serve on {there}", timeout_s=60)
+            assert found is not None
+            assert found["metadata"]["uid"] == stays["metadata"]["uid"]
+            eventually(lambda: not psutil.pid_exists(first["pid"]), what="the first process to end")
+            assert ask(found["status"])["usage"]["completion_tokens"] >= 1
+            await_condition(client, namespace, "svc", "Ready", "True", saying="1 of 1")
+            assert ready_slices(client, namespace) == {"svc"}
+            events = client.list(kinds.EVENTS, namespace)["items"]
+            assert [here in e["message"] and there in e["message"] for e in events if e["reason"] == "Moved"] == [True]
+        finally:
+            client.patch(kinds.HOSTS, None, here, {"spec": {"drain": False}})
+            client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+
+
+def ready_slices(client: KubeClient, namespace: str) -> set[str]:
+    slices = client.list(kinds.ENDPOINT_SLICES, namespace)["items"]
+    return {s["metadata"]["name"] for s in slices if any(e["conditions"]["ready"] for e in s.get("endpoints") or ())}
