@@ -1,7 +1,7 @@
 """Lost hosts against a real API server: simulated agents that hold real Leases and slices, and the part of the loop
 that judges them.
 
-Durations are shortened: a Lease lasts 2 s here, so that an outage of 8 s is as long for it as one of 48 s for a real
+Durations are shortened: a Lease lasts 2 s here, so that an outage of 6 s is as long for it as one of 36 s for a real
 one. Covered: silence, wrong clocks, outages of the API server, mixed fleets, good-byes, ten restarts at once.
 """
 
@@ -213,7 +213,7 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     peers = {"kubernetes.io/service-name": "peers", "llmkube.ai/managed-by": "metal-agent"}
     client.create(kinds.ENDPOINT_SLICES, namespace, slice_object("peers", peers, ready=True))
     liveness = judge().liveness
-    time.sleep(2 * DURATION_S)
+    time.sleep(1.5 * DURATION_S)
     assert set(liveness.living()) == {dead.name, alive.name}
     dead.die()
     died = time.monotonic()
@@ -251,16 +251,15 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     assert dead.ready
 
 
-@pytest.mark.parametrize("skew", [timedelta(minutes=-10), timedelta(minutes=10)])
-def test_a_wrong_clock_changes_nothing(judge: StartJudge, host: Callable[..., Host], skew: timedelta) -> None:
-    wrong = host("wrong", skew=skew)
+def test_a_wrong_clock_changes_nothing(judge: StartJudge, host: Callable[..., Host]) -> None:
+    behind, ahead = host("behind", skew=timedelta(minutes=-10)), host("ahead", skew=timedelta(minutes=10))
     liveness = judge().liveness
-    time.sleep(3 * DURATION_S)
-    assert liveness.alive(wrong.name)
-    assert wrong.ready
-    wrong.die()
+    time.sleep(2.5 * DURATION_S)
+    assert set(liveness.living()) == {behind.name, ahead.name}
+    for wrong in (behind, ahead):
+        wrong.die()
     died = time.monotonic()
-    eventually(lambda: not wrong.ready, what="the endpoint to be out", timeout_s=10)
+    eventually(lambda: not behind.ready and not ahead.ready, what="the endpoints to be out", timeout_s=10)
     assert time.monotonic() - died < DURATION_S + 1
 
 
@@ -304,11 +303,11 @@ def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
         assert set(liveness.living()) == {there.name, silent.name}
         silent.live()
         relay.refusing = False
-        time.sleep(3 * DURATION_S)
+        time.sleep(2 * DURATION_S)
         assert (there.fence, silent.fence, there.ready, silent.ready) == ("", "", True, True)
         # Frozen: no byte passes and nothing tells that.
         relay.freeze()
-        time.sleep(3 * DURATION_S)
+        time.sleep(2 * DURATION_S)
         relay.thaw()
         time.sleep(2 * DURATION_S)
         assert (there.fence, silent.fence, there.ready, silent.ready) == ("", "", True, True)
@@ -347,7 +346,7 @@ def test_ten_agents_that_restart_at_once_go_on_with_their_leases_and_do_not_beat
         for each in first:
             each.stop(release=False)  # as a kill would: the Lease is not released
         second = [begin(number, 1) for number in range(10)]
-        deadline = time.monotonic() + 6
+        deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
             for each in client.list(kinds.LEASES, SYSTEM_NAMESPACE, label_selector="herdsman.dev/host")["items"]:
                 name, at = each["metadata"]["name"], datetime.fromisoformat(each["spec"]["renewTime"]).timestamp()

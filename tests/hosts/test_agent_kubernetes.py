@@ -402,6 +402,8 @@ def test_a_stopped_agent_takes_its_endpoints_out_of_service(
     lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
     assert lease is not None
     assert not lease["spec"].get("holderIdentity")
+    said = (hosts_api.get(HOSTS.path(None, host)) or {})["status"]
+    assert ("False", "AgentStopped") in [(c["status"], c["reason"]) for c in said["conditions"]]
     running.start()
     until_ready(hosts_api, namespace)
 

@@ -207,6 +207,12 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         assert condition(client, namespace, "stays", "Ready")["status"] == "False"
         assert stayed.is_running()
         assert left.is_running(), "the host that was cut off does not know yet"
+        # Meanwhile the third host's agent crashes and comes back to its own Lease and processes.
+        crashed = fleet["spare"][1]
+        (kept,) = running_on(fleet, "spare", "moves")
+        crashed_at = time.monotonic()
+        crashed.kill()
+        crashed.start()
         time.sleep(max(0.0, cut_at + CUT_S - time.monotonic()))
 
         healed_at = time.monotonic()
@@ -222,16 +228,11 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         assert not record.was_ready("moves", far.address, since=healed_at), "no endpoint led to the returning copy"
         await_condition(client, namespace, "stays", "Ready", "True", timeout_s=30)
 
-        # An agent that crashes comes back to its own Lease, and nobody calls the host lost.
-        crashed = fleet["spare"][1]
-        (kept,) = running_on(fleet, "spare", "moves")
-        before = time.monotonic()
-        crashed.kill()
-        crashed.start()
-        time.sleep(14)
+        time.sleep(max(0.0, crashed_at + 14 - time.monotonic()))
         assert [p.pid for p in running_on(fleet, "spare", "moves")] == [kept.pid]
-        assert all(ready for at, name, _, ready in record.states if name == "moves" and at > before)
+        assert all(ready for at, name, _, ready in record.states if name == "moves" and at > crashed_at)
         assert "Adopted" in crashed.output
+        assert "called lost" not in crashed.output
         assert far_agent.output.count("called lost") >= 1
         for _, running in fleet.values():
             assert "Forbidden" not in running.output
