@@ -5,6 +5,7 @@ Made by `automation.cli`; read by whoever wires the loop together. The defaults 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pathlib
 from typing import Annotated, Literal
@@ -141,6 +142,19 @@ class Settings(BaseSettings):
         if scheme == "file":
             return pathlib.Path(path).expanduser() / "work"
         return _state_home() / "work"
+
+    @field_validator("proxy_address")
+    @classmethod
+    def _clusters_reach_it(cls, value: str) -> str:
+        if not value:
+            return value
+        try:
+            address = ipaddress.ip_address(value)
+        except ValueError:
+            raise ValueError(f"`{value}` is no IP address; an EndpointSlice names no hosts") from None
+        if address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
+            raise ValueError(f"`{value}` is no address at which pods of a cluster reach anything")
+        return value
 
     @field_validator("state")
     @classmethod

@@ -82,6 +82,7 @@ def loop(
         (f"--allowed-remote-hosts={node.network.link}",),
         {
             "HERDSMAN_INIT_CONTAINER_IMAGE": image_set.DOWNLOADER_IMAGE,
+            "HERDSMAN_PROXY_ADDRESS": node.network.gateway,
             # Short, because tests wait for them; long enough for a machine that does other things too.
             "HERDSMAN_COMPLETION_TIMEOUT_S": "8",
             "HERDSMAN_STALL_TIMEOUT_S": "4",

@@ -22,6 +22,7 @@ from tests.support.loop import (
     condition,
     edit,
     eventually,
+    find,
     model,
     service,
     status,
@@ -295,3 +296,23 @@ def test_replicas_share_one_download(client: KubeClient, node: Node, troubled: s
         what="the download to be over in the Model's status",
     )
     assert real.said(real.chat(real.cluster_address(client, node, troubled, "slow")))
+
+
+def test_a_service_sleeps_and_a_request_to_its_address_wakes_it(served: Served) -> None:
+    client, place = served.client, served.namespace
+    service(client, place, "sleepy", annotations={"herdsman.dev/idle-timeout": "4s"}, **ENGINE)
+    await_condition(client, place, "sleepy", "Ready", "True", saying="the next request", timeout_s=2 * STARTED_S)
+    eventually(lambda: not served.pods_of("sleepy"), what="no pod", timeout_s=STARTED_S)
+    address = real.cluster_address(client, served.node, place, "sleepy")
+    # From a client by kube-proxy to the loop, which waits for the pod; and the pod's answer all the way back.
+    woken = real.chat(address, timeout_s=2 * STARTED_S)
+    assert woken.status == 200
+    (pod,) = served.pods_of("sleepy")
+    assert real.said(woken) != ""
+    eventually(
+        lambda: find(client, kinds.ENDPOINT_SLICES, place, "sleepy-herdsman-wake") is None,
+        what="the service to lead to its pod alone",
+    )
+    assert real.chat(address).status == 200
+    assert served.pods_of("sleepy")[0]["metadata"]["uid"] == pod["metadata"]["uid"]
+    client.delete(kinds.INFERENCE_SERVICES, place, "sleepy")

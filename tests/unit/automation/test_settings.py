@@ -62,3 +62,10 @@ def test_what_makes_no_sense_is_refused_by_name(field: str, value: object) -> No
     with pytest.raises(ValidationError) as refused:
         Settings(**{field: value})
     assert refused.value.errors()[0]["loc"] == (field,)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "169.254.0.1", "herdsman.example", "10.0.0"])
+def test_an_address_that_pods_cannot_reach_is_refused(address: str) -> None:
+    with pytest.raises(ValidationError, match="proxy_address"):
+        Settings(proxy_address=address)
+    assert Settings(proxy_address="10.0.0.7").proxy_address == "10.0.0.7"
