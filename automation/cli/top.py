@@ -31,6 +31,8 @@ from kubeapi.errors import KubeError, NotFound
 from kubeapi.kinds import Kind
 
 REFRESH_S = 2.0
+_REST = 4
+"""How many times longer than a look the time to the next one is at least."""
 _BAR_WIDTH = 8
 _NAME_WIDTH = 8
 """What is left of a name at least."""
@@ -222,22 +224,24 @@ def _table(
 
 def _live(client: KubeClient, what: What | None, namespace: str | None, view: View, order: Order) -> None:
     """Draw again and again in the same place until `q` or Ctrl-C."""
-    console, problem, looked_at = Console(highlight=False), "", time.monotonic()
+    console, problem, due_at = Console(highlight=False), "", time.monotonic() + REFRESH_S
     with _keys() as key_within, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             note = f"{datetime.now():%H:%M:%S}  sorted by {order}  n/m/t sort  q quit  {problem}"
             live.update(drawn(view, order, width=console.width, height=console.height, note=note), refresh=True)
-            key = key_within(max(0.05, looked_at + REFRESH_S - time.monotonic()))
+            key = key_within(max(0.0, due_at - time.monotonic()))
             if key in ("q", "Q", "\x03", "\x04"):
                 return
             order = _ORDER_KEYS.get(key.lower(), order)
-            if time.monotonic() - looked_at >= REFRESH_S:
-                looked_at = time.monotonic()
+            began = time.monotonic()
+            if began >= due_at:
                 try:
                     view, problem = look(client, what, namespace), ""
                 except KubeError as error:
                     # What was seen last stays on the screen.
                     problem = str(error)
+                # A cluster that takes long to answer is asked less often.
+                due_at = time.monotonic() + max(REFRESH_S, _REST * (time.monotonic() - began))
 
 
 @contextmanager
