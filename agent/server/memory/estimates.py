@@ -81,6 +81,8 @@ class Estimator:
 
     def _parts(self, argv: list[str], serving: Serving, paths: Mapping[str, str]) -> MemoryFacts:
         model, draft, projector = (word_of(argv, *names) for names in (_MODEL, _DRAFT, _PROJECTOR))
+        # A file that the plan brings counts, however the process is told of it.
+        model = model or paths.get("model", "")
         if not model:
             raise Unknown("llama-server fetches its model by itself, so that its size is known only afterwards")
         sets: dict[str, int] = {}
