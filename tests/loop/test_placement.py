@@ -134,10 +134,9 @@ def test_a_service_waits_for_room_and_gets_it_and_a_deletion_makes_room(
     label = {"metadata": {"labels": {"room": "own"}}}
     client.patch(kinds.HOSTS, None, "p-small", label)
     await_condition(client, namespace, "svc", "Ready", "False", saying="of memory")
-    client.patch(kinds.HOSTS, None, "p-small", {"status": {"allocatable": {"memory": GIB}}}, subresource="status")
-    on(client, namespace, "p-small")
-
+    # Enough for one of these, and not for two.
     client.patch(kinds.HOSTS, None, "p-small", {"status": {"allocatable": {"memory": 2 << 20}}}, subresource="status")
+    on(client, namespace, "p-small")
     service(
         client, namespace, "next", annotations=SELECTED, modelRef="any", contextSize=128, nodeSelector={"room": "own"}
     )
