@@ -16,6 +16,9 @@ from agent.server.memory.need import Need
 WAITING_S = 20.0
 """Who has not asked again for so long waits no more; a refused process asks every few seconds."""
 
+NOTICED_SHARE = 0.05
+"""A smaller change of what a process has is none: every message with the numbers would change with it."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -67,11 +70,14 @@ class Ledger:
             self._entries[key] = replace(known, need=need) if known is not None else Entry(need, priority, now)
 
     def measure(self, footprints: Mapping[str, int]) -> None:
-        """Note what processes were measured to have, in bytes."""
+        """Note what processes were measured to have, in bytes; small changes are let go."""
         with self._lock:
             for key, measured in footprints.items():
-                if key in self._entries and not self._entries[key].need.gpu_bytes:
-                    self._entries[key] = replace(self._entries[key], measured_bytes=measured)
+                entry = self._entries.get(key)
+                if entry is None or entry.need.gpu_bytes:
+                    continue
+                if abs(measured - entry.measured_bytes) > NOTICED_SHARE * entry.measured_bytes:
+                    self._entries[key] = replace(entry, measured_bytes=measured)
 
     def strike(self, key: str) -> bool:
         """Strike off a process that is gone; False when it had nothing."""

@@ -99,6 +99,10 @@ def test_more_than_the_estimate_counts_once_it_was_measured() -> None:
     assert ledger.admit(asking("a", 4), now=0) is None
     ledger.measure({"a": 13 * GIB, "gone": GIB})
     assert ledger.admit(asking("b", 4), now=0) is not None
+    ledger.measure({"a": 13 * GIB + 600_000_000})
+    entry = ledger.entry("a")
+    assert entry is not None
+    assert entry.taken == Need(13 * GIB), "a little more is no news"
     ledger.measure({"a": 1 * GIB})
     assert ledger.admit(asking("b", 4), now=0) is None
     assert ledger.strike("a")
