@@ -139,9 +139,7 @@ class HostBook:
                 return
             if not memory_bytes or mine.host != host or mine.memory_bytes == memory_bytes:
                 return
-            gave_back = memory_bytes < mine.memory_bytes
-            self._put(key, replica, replace(mine, memory_bytes=memory_bytes, reported=True))
-            who = self._could_use(host) if gave_back else []
+            who = self._put(key, replica, replace(mine, memory_bytes=memory_bytes, reported=True))
         self._tell(who)
 
     def gone(self, key: ServiceKey, replica: int) -> None:
@@ -177,29 +175,28 @@ class HostBook:
                 mine = self._placed.get(key, {}).get(replica)
                 if wish.pinned is not None:
                     if replica == 0:
-                        self._settle(key, replica, wish, wish.pinned)
+                        who += self._settle(key, replica, wish, wish.pinned)
                         stuck += self._pin_trouble(wish)
                     continue
                 if mine is None:
                     chosen = self._choose(key, wish)
                     if chosen is not None:
-                        self._settle(key, replica, wish, chosen)
+                        who += self._settle(key, replica, wish, chosen)
                     else:
                         refusals = refusals or self._explain(key, wish)
                         told = str(refusals)
                     continue
                 why = self._why_leave(mine, wish)
                 if not why:
-                    self._settle(key, replica, wish, mine.host)
+                    who += self._settle(key, replica, wish, mine.host)
                     soon += self._may_be_lost_in_s(mine.host) if wish.may_move else ()
                     continue
                 away = self._choose(key, wish) if wish.may_move else None
                 if away is not None:
                     moved.append(f"replica {replica} moves from host `{mine.host}`, which {why}, to `{away}`")
-                    who += self._drop(key, replica)
-                    self._settle(key, replica, wish, away)
+                    who += self._settle(key, replica, wish, away)
                 else:
-                    self._settle(key, replica, wish, mine.host, unwillingly=True)
+                    who += self._settle(key, replica, wish, mine.host, unwillingly=True)
                     told = str(self._explain(key, wish)) if wish.may_move else "the service may not move"
                     stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
             if refusals is not None or (stuck and wish.may_move and wish.pinned is None):
@@ -297,10 +294,13 @@ class HostBook:
 
     # --- keeping the sums; the lock is held -----------------------------------------------------------------------
 
-    def _settle(self, key: ServiceKey, replica: int, wish: Wish, host: str, *, unwillingly: bool = False) -> None:
+    def _settle(
+        self, key: ServiceKey, replica: int, wish: Wish, host: str, *, unwillingly: bool = False
+    ) -> list[ServiceKey]:
         """Reserve, or go on reserving, a place with what the replica needs now.
 
         A place that it is to leave as soon as another is found goes on being judged by what was asked for before.
+        Names who waits and could use what it gave back.
         """
         wanted = Reservation(
             host, wish.memory_bytes or 0, wish.group, wish.stays_in_memory, wish.requirements, wish.memory_bytes
@@ -311,10 +311,10 @@ class HostBook:
                 wanted = replace(wanted, memory_bytes=before.memory_bytes, reported=True)
             if unwillingly and before.requirements is not None:
                 wanted = replace(wanted, requirements=before.requirements, asked_bytes=before.asked_bytes)
-        if before != wanted:
-            self._put(key, replica, wanted)
+        return self._put(key, replica, wanted) if before != wanted else []
 
-    def _put(self, key: ServiceKey, replica: int, reservation: Reservation) -> None:
+    def _put(self, key: ServiceKey, replica: int, reservation: Reservation) -> list[ServiceKey]:
+        before = self._placed.get(key, {}).get(replica)
         self._drop(key, replica)
         host = self._hosts.get(reservation.host)
         if host is None:
@@ -323,6 +323,10 @@ class HostBook:
         self._placed.setdefault(key, {})[replica] = reservation
         if reservation.group is not None:
             self._groups.setdefault(reservation.group, Counter())[reservation.host] += 1
+        gave_back = before is not None and (
+            before.host != reservation.host or before.memory_bytes > reservation.memory_bytes
+        )
+        return self._could_use(before.host) if before is not None and gave_back else []
 
     def _drop(self, key: ServiceKey, replica: int) -> list[ServiceKey]:
         """Give up a place; name who waits and could use it."""

@@ -110,6 +110,18 @@ def test_a_host_that_appears_wakes_only_those_whom_it_can_help() -> None:
     assert fleet.told[1:] == ["big", "metal", "small"]
 
 
+def test_what_a_service_gives_back_while_it_is_placed_is_room_for_others() -> None:
+    fleet = Fleet("a", "b")
+    fleet.place("pinned", 8, pinned="a")
+    fleet.place("large", 8, preferred=("b",))
+    fleet.decide("waits", 5)
+    fleet.place("large", 4, preferred=("b",))
+    assert fleet.told == ["waits"]
+    fleet.place("pinned", 8, pinned="elsewhere")
+    assert fleet.told == ["waits", "waits"]
+    assert fleet.reserved("a") == 0
+
+
 def test_who_waits_is_told_again_only_when_the_reason_is_another() -> None:
     fleet = Fleet("a")
     fleet.decide("big", 11)
