@@ -229,7 +229,8 @@ class Agent:
             self._watch.start()
         else:
             # Here the written plan is the plan: what no record names was to be removed.
-            supervisor.keep_only(supervisor.plans())
+            wanted = supervisor.plans()
+            supervisor.keep_only(lambda: wanted)
         if self._host is not None:
             self._host.start()
         if self._lease is not None:

@@ -139,7 +139,7 @@ class PlanWatch:
         while not self._informer.has_synced:
             if self._stop.wait(SYNC_POLL_S):
                 return
-        self._supervisor.keep_only(self._keys())
+        self._supervisor.keep_only(self._keys)
         while not self._stop.is_set():
             try:
                 sweep(self._client, host=self._host, namespaces=self._namespaces, processes=self._informer.list())
@@ -155,8 +155,8 @@ class PlanWatch:
         """
         if not self._informer.relist(RELIST_TIMEOUT_S):
             return False
+        self._supervisor.keep_only(self._keys)
         wanted = self._keys()
-        self._supervisor.keep_only(wanted)
         deadline = time.monotonic() + STRAY_TIMEOUT_S
         while strays := set(self._supervisor.reports()) - wanted:
             if time.monotonic() > deadline:

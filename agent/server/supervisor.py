@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -113,16 +113,21 @@ class Supervisor:
         if worker is not None:
             worker.wake()
 
-    def keep_only(self, keys: Iterable[str]) -> None:
-        """Remove all but these. To be called only with a plan that was read in full."""
-        wanted = set(keys)
+    def keep_only(self, keys: Callable[[], Iterable[str]]) -> None:
+        """Remove all but these. To be called only with a plan that was read in full.
+
+        `keys` is asked while no process can be put: one that is put in this moment is among them, or comes after.
+        """
         with self._lock:
+            if self._stopping:
+                return
+            wanted = set(keys())
             orphans = {key: each for key, each in self._orphans.items() if key not in wanted}
             for key in orphans:
                 del self._orphans[key]
-            unwanted = [key for key in self._workers if key not in wanted and not is_daemon_key(key)]
-        for key in unwanted:
-            self.remove(key)
+            for key, worker in self._workers.items():
+                if key not in wanted and not is_daemon_key(key):
+                    worker.offer(None)
         for key, each in orphans.items():
             if each.handle is None:
                 continue
