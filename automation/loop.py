@@ -12,13 +12,11 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from agent.proxy.collector import ProxyCollector
-from agent.server.source_policy import SourcePolicy
 from automation.admission.quota_controller import QuotaController
 from automation.controller import Controller
 from automation.engine.batches import Batcher, BatchReport
@@ -39,6 +37,7 @@ from automation.serving.checks import Checks
 from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import own_address
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.settings_for import render_options, source_policy
 from automation.telemetry.health import HealthServer
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
@@ -47,12 +46,10 @@ from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from automation.watch import World
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
-from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from program.desired.keys import ServiceKey
-from program.dialects.llmkube.source import HUB
 from tools import toolchain
 
 log = structlog.get_logger(__name__)
@@ -387,42 +384,6 @@ class Loop:
                     queue.done(key)
                     here.note(result=result)
             self._metrics.on_reconcile(result, time.monotonic() - started)
-
-
-def source_policy(settings: Settings) -> SourcePolicy:
-    """Take from the settings what the loop may look at; the hub that an operator names may be a private host."""
-    hub = urlsplit(settings.hub_url).hostname
-    hosts = settings.allowed_remote_hosts
-    return SourcePolicy(
-        allowed_remote_hosts=(*hosts, hub) if hub and settings.hub_url.rstrip("/") != HUB else hosts,
-        allowed_host_path_roots=settings.allowed_host_path_roots,
-        ca_file=str(settings.ca_cert_file) if settings.ca_cert_file else None,
-    )
-
-
-def render_options(settings: Settings) -> RenderOptions:
-    """Take from the settings what the renderers need."""
-    return RenderOptions(
-        cache_size=settings.model_cache_size,
-        cache_storage_class=settings.model_cache_storage_class,
-        cache_access_mode=settings.model_cache_access_mode,
-        default_fs_group=settings.default_fsgroup,
-        init_image=settings.init_container_image,
-        ca_configmap=settings.ca_cert_configmap,
-        hub_url=settings.hub_url.rstrip("/"),
-        prometheus_url=settings.prometheus_url,
-        shared_gpu_selector=_pairs(settings.shared_gpu_selector),
-        claim_mode=settings.model_cache_mode,
-        render_group=settings.dri_render_gid,
-        runtime_images=_pairs(settings.runtime_images),
-        monitors=settings.pod_monitors,
-    )
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """Read `key=value,…`; a word without `=` has an empty value."""
-    words = (word.strip().partition("=") for word in text.split(",") if word.strip())
-    return {key.strip(): value.strip() for key, _, value in words}
 
 
 def _is_stuck(status: dict[str, Any]) -> bool:

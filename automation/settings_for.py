@@ -1,0 +1,46 @@
+"""What parts of the loop take from its settings: the renderers their options, what looks at models its policy. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from agent.server.source_policy import SourcePolicy
+from automation.settings import Settings
+from components.render import RenderOptions
+from program.dialects.llmkube.source import HUB
+
+
+def source_policy(settings: Settings) -> SourcePolicy:
+    """Take from the settings what the loop may look at; the hub that an operator names may be a private host."""
+    hub = urlsplit(settings.hub_url).hostname
+    hosts = settings.allowed_remote_hosts
+    return SourcePolicy(
+        allowed_remote_hosts=(*hosts, hub) if hub and settings.hub_url.rstrip("/") != HUB else hosts,
+        allowed_host_path_roots=settings.allowed_host_path_roots,
+        ca_file=str(settings.ca_cert_file) if settings.ca_cert_file else None,
+    )
+
+
+def render_options(settings: Settings) -> RenderOptions:
+    """Take from the settings what the renderers need."""
+    return RenderOptions(
+        cache_size=settings.model_cache_size,
+        cache_storage_class=settings.model_cache_storage_class,
+        cache_access_mode=settings.model_cache_access_mode,
+        default_fs_group=settings.default_fsgroup,
+        init_image=settings.init_container_image,
+        ca_configmap=settings.ca_cert_configmap,
+        hub_url=settings.hub_url.rstrip("/"),
+        prometheus_url=settings.prometheus_url,
+        shared_gpu_selector=_pairs(settings.shared_gpu_selector),
+        claim_mode=settings.model_cache_mode,
+        render_group=settings.dri_render_gid,
+        runtime_images=_pairs(settings.runtime_images),
+        monitors=settings.pod_monitors,
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Read `key=value,…`; a word without `=` has an empty value."""
+    words = (word.strip().partition("=") for word in text.split(",") if word.strip())
+    return {key.strip(): value.strip() for key, _, value in words}
