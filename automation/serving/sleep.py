@@ -219,6 +219,8 @@ class Sleep:
                 if error.errno == errno.EADDRNOTAVAIL:
                     # The cluster reaches us by an address that is not the machine's own.
                     self._listen = "::" if ":" in self._address else "0.0.0.0"  # noqa: S104
+                elif error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
         raise RuntimeError(f"no port is free at {self._listen} for sleeping services")
 
     def _meet(self, life: _Life, cr: Object, observed: Observed) -> None:
