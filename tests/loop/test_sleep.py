@@ -198,8 +198,10 @@ def test_an_engine_that_cannot_be_asked_never_sleeps_and_the_status_says_so(
     model(client, namespace)
     service(client, namespace, annotations={IDLE: "1s"}, runtime="generic", image="x", skipModelInit=True)
     found = eventually(
-        lambda: condition(client, namespace, "svc", "SpecHonoured").get("status") == "False"
-        and condition(client, namespace, "svc", "SpecHonoured"),
+        lambda: (
+            condition(client, namespace, "svc", "SpecHonoured").get("status") == "False"
+            and condition(client, namespace, "svc", "SpecHonoured")
+        ),
         what="SpecHonoured=False",
     )
     assert IDLE in found["message"] and "cannot be asked" in found["message"]
