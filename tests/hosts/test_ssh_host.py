@@ -40,6 +40,7 @@ from agent.steps.step import State
 from tests.hosts.test_agent_drain import TOKENS, LongAnswer
 from tests.hosts.test_agent_drain import plan as long_plan
 from tests.support.agents import HOST, gone, kill, llama_plan
+from tests.support.booted_systemd import booted
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 from tests.support.netns import network
@@ -238,6 +239,26 @@ def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_
             assert told == "ChecksumMismatch"
             assert not (server.store / "models/k2/tiny.gguf").exists()
             host.close()
+
+
+def test_a_real_systemd_keeps_the_process(tmp_path: Path, llama_server: Path, tiny_model: Path) -> None:
+    with (
+        booted(tmp_path / "boot") as systemd,
+        sshd(tmp_path / "h", prefix=tuple(systemd.command()), binaries=[llama_server], manager=None) as server,
+    ):
+        host = SshHost(server.target(), host=HOST)
+        host.put(KEY, llama_plan(tiny_model, env={"SOME": 'a "quoted" $word with 100%'}))
+        first = ready(host)
+        assert answers(first)
+        shown = systemd.run("systemctl", "show", "herdsman-process-prod.tiny.service", "--property=MainPID,NRestarts")
+        assert f"MainPID={first.report.pid}" in shown.stdout
+        assert {step.state for step in host.changes(KEY, host.get(KEY).plan)} == {State.OK}
+        systemd.run("kill", "-9", str(first.report.pid))
+        assert ready(host, but=first.report.pid).report.restarts == 1
+        host.delete(KEY)
+        eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=30)
+        assert "not-found" in systemd.run("systemctl", "show", "herdsman-process-prod.tiny", "-pLoadState").stdout
+        host.close()
 
 
 def test_the_jobs_of_a_mac_are_read(tmp_path: Path) -> None:

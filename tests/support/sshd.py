@@ -45,6 +45,8 @@ class Sshd:
     """What runs a command on the host: `ip netns exec …`."""
     binaries: Sequence[Path] = ()
     """Programs that are on the host's PATH."""
+    manager: Path | None = FAKES / "systemctl"
+    """What stands for systemd; None: the prefix leads to a machine with a real one."""
     port: int = 0
     host_key: str = ""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -58,12 +60,13 @@ class Sshd:
         self.host_key = make_key(self.directory / "host_key")
         self.user_key = self.directory / "user_key"
         (self.directory / "authorized_keys").write_text(make_key(self.user_key) + "\n")
-        for program in (FAKES / "systemctl", *self.binaries):
+        for program in (*([self.manager] if self.manager else ()), *self.binaries):
             (self.directory / "bin" / program.name).symlink_to(program)
         # What the fakes are started by: not a shim that takes longer than they do.
         (self.directory / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
-        self._tool("loginctl", "exit 0")
-        self._tool("journalctl", "exit 1")
+        if self.manager is not None:
+            self._tool("loginctl", "exit 0")
+            self._tool("journalctl", "exit 1")
 
     @property
     def user(self) -> str:
@@ -113,8 +116,10 @@ class Sshd:
         command = [*self.prefix, *sshd]
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
-            # A root user's units belong to the system; this one's are kept away from the machine's own.
             there = 'mount --bind "$0" /etc/systemd && exec "$@"'
+            command = [*self.prefix, "sh", "-c", 'mkdir -p /run/sshd && exec "$@"', "sh", *sshd]
+        if os.geteuid() == 0 and self.manager is not None:
+            # A root user's units belong to the system; this one's are kept away from the machine's own.
             command = [*self.prefix, "unshare", "--mount", "sh", "-c", there, str(self.directory / "systemd"), *sshd]
         with (self.directory / "sshd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -176,11 +181,16 @@ class Sshd:
 
 @contextlib.contextmanager
 def sshd(
-    directory: Path, *, address: str = "127.0.0.1", prefix: tuple[str, ...] = (), binaries: Sequence[Path] = ()
+    directory: Path,
+    *,
+    address: str = "127.0.0.1",
+    prefix: tuple[str, ...] = (),
+    binaries: Sequence[Path] = (),
+    manager: Path | None = FAKES / "systemctl",
 ) -> Iterator[Sshd]:
     """Have a running server; afterwards neither it nor anything that it started runs."""
     _sshd()
-    made = Sshd(directory, address, prefix, binaries)
+    made = Sshd(directory, address, prefix, binaries, manager)
     try:
         made.start()
         yield made
