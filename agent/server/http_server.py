@@ -71,17 +71,24 @@ class BoundedServer(ThreadingHTTPServer):
             _log.warning("Turned a connection away: there are too many", client=client)
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            # No thread could be started.
+            self._leave(client)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            client = str(client_address[0])
-            with self._lock:
-                self._clients[client] -= 1
-                if not self._clients[client]:
-                    del self._clients[client]
+            self._leave(str(client_address[0]))
+
+    def _leave(self, client: str) -> None:
+        with self._lock:
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         if self._tls is None:
