@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks hosts-lost", description=__doc__)
     parser.add_argument("--hosts", type=int, default=100)
     parser.add_argument("--deaths", type=int, default=60)
+    parser.add_argument("--at-once", action="store_true", help="let them all die in the same moment")
     parser.add_argument("--services", type=int, default=5, help="EndpointSlices of each host")
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
         )
         loop.start()
         loop.wait_ready()
-        result = measure(client, hosts, deaths=min(options.deaths, options.hosts))
+        result = measure(client, hosts, deaths=min(options.deaths, options.hosts), at_once=options.at_once)
     finally:
         for host in hosts:
             host.stop(release=False)
@@ -134,14 +135,15 @@ class Seen:
         self._informer.stop()
 
 
-def measure(client: KubeClient, hosts: list[HostLease], *, deaths: int) -> Json:
+def measure(client: KubeClient, hosts: list[HostLease], *, deaths: int, at_once: bool) -> Json:
     """End hosts one after the other at random moments, and wait until all are out."""
     seen = Seen(client)
     time.sleep(duration_s(RENEW_S))
     died_at: dict[str, float] = {}
     chosen = random.sample(range(len(hosts)), deaths)
     for number in chosen:
-        time.sleep(random.uniform(*BETWEEN_DEATHS_S))
+        if not at_once:
+            time.sleep(random.uniform(*BETWEEN_DEATHS_S))
         hosts[number].stop(release=False)
         died_at[name_of(number)] = time.monotonic()
     deadline = time.monotonic() + TIMEOUT_S

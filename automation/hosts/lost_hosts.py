@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +32,8 @@ from kubeapi.errors import Conflict, Invalid, KubeError, NotFound
 from kubeapi.informer import Informer
 
 Object = dict[str, Any]
+SliceName = tuple[str, str]
+"""Namespace and name of an EndpointSlice."""
 
 FIELD_MANAGER = "herdsman-loop"
 SLOW_S = 2.0
@@ -41,6 +43,8 @@ SWEEP_S = 5.0
 IDLE_S = 30.0
 BROKEN_POLL_S = 0.2
 AGAIN_S = 0.2
+SETTLE_S = 2.0
+"""What was taken out so lately is not taken out again."""
 UNKNOWN_S = 60.0
 """A host of which there is no Lease at all is lost after so long."""
 PARALLEL = 8
@@ -71,11 +75,17 @@ class LostHosts:
         self._conditions = conditions
         self._active = active
         self._clock = clock
+        self._taken: dict[SliceName, float] = {}
+        """When what was taken out: the cache may not know it yet."""
         self._steady: float | None = None
         """Since when nothing was missed, as of the last look."""
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="lost-hosts")
+        self._speaker = ThreadPoolExecutor(1, thread_name_prefix="host-conditions")
+        self._saying: Future[bool] | None = None
+        self._said: tuple[str, ...] = ()
+        """The lost hosts that it was last told of."""
         self._thread = threading.Thread(target=self._run, name="lost-hosts", daemon=True)
 
     def start(self) -> None:
@@ -86,7 +96,8 @@ class LostHosts:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._speaker):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def host_changed(self, _host: str) -> None:
         """Look again now: a host came back, or said good-bye. Never blocks."""
@@ -114,19 +125,52 @@ class LostHosts:
         if since != self._steady:
             self._steady = since
             self._liveness.restart()
-        self._each(self._judge, self._liveness.silent())
+        silent = self._liveness.silent()
+        if silent:
+            # Host by host, so that where many are lost at once the first are not out only with the last.
+            endpoints = self._endpoints_of(silent)
+            self._all(self._pool.submit(self._judge, host, endpoints.get(host, ())) for host in silent)
         self._sweep()
-        pending = self._conditions.keep(lost=self._liveness.lost(), alive=self._liveness.alive)
+        pending = self._say()
         next_s = self._liveness.next_silence_s()
         wait_s = IDLE_S if next_s is None else max(next_s, AGAIN_S)
         return min(wait_s, SWEEP_S) if pending or self._liveness.lost() else wait_s
 
-    def _each(self, act: Callable[[str], None], hosts: Iterable[str]) -> None:
-        for done in [self._pool.submit(act, host) for host in hosts]:
+    def _say(self) -> bool:
+        """Have the Hosts say who is lost, in another thread, since no judging may wait for that. True: not done yet."""
+        if self._saying is not None and not self._saying.done():
+            return True
+        pending = self._saying is None or self._saying.result()
+        lost = self._liveness.lost()
+        if pending or lost != self._said:
+            self._said = lost
+            self._saying = self._speaker.submit(self._keep_conditions, lost)
+            return True
+        return False
+
+    def _keep_conditions(self, lost: tuple[str, ...]) -> bool:
+        try:
+            return self._conditions.keep(lost=lost, alive=self._liveness.alive)
+        except Exception:
+            _log.exception("Failed to say who is lost")
+            return True
+
+    @staticmethod
+    def _all(jobs: Iterable[Future[None]]) -> None:
+        for done in tuple(jobs):
             done.result()
 
-    def _judge(self, host: str) -> None:
-        """Fence a host that is silent, unless it only could not be heard."""
+    def _endpoints_of(self, hosts: Iterable[str]) -> dict[str, list[SliceName]]:
+        """Name the EndpointSlices of these hosts that are ready."""
+        found: dict[str, list[SliceName]] = {host: [] for host in hosts}
+        for each in self._slices.list():
+            metadata = each["metadata"]
+            if each["ready"] and metadata["host"] in found:
+                found[metadata["host"]].append((metadata["namespace"], metadata["name"]))
+        return found
+
+    def _judge(self, host: str, endpoints: Iterable[SliceName]) -> None:
+        """Fence a host that is silent, unless it only could not be heard, and take its endpoints out."""
         asked = self._clock()
         try:
             path = kinds.LEASES.path(SYSTEM_NAMESPACE, lease_name(host))
@@ -143,10 +187,11 @@ class LostHosts:
             return
         # What the watch has not brought yet.
         self._liveness.seen(host, trim.lease(lease))
-        if host in self._liveness.silent():
-            self._fence(host, lease)
+        if host in self._liveness.silent() and self._fence(host, lease):
+            for each in endpoints:
+                self._take_out(each, host)
 
-    def _fence(self, host: str, lease: Object) -> None:
+    def _fence(self, host: str, lease: Object) -> bool:
         metadata = lease["metadata"]
         token = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         # With the version: a host that renews at this very moment is not fenced.
@@ -154,32 +199,40 @@ class LostHosts:
         try:
             self._client.patch(kinds.LEASES, metadata["namespace"], metadata["name"], body, field_manager=FIELD_MANAGER)
         except Conflict:
-            return  # it lives; the watch will say so, and if not it is judged again
+            return False  # it lives; the watch will say so, and if not it is judged again
         except NotFound:
             self._liveness.seen(host, None)
-            return
+            return False
         except KubeError as error:
             _log.warning("Could not fence a silent host", host=host, error=str(error))
             self._liveness.restart(host)
-            return
+            return False
         _log.warning("Lost a host", host=host, silent_for_s=(lease.get("spec") or {}).get("leaseDurationSeconds"))
         self._liveness.lose(host)
+        return True
 
     def _sweep(self) -> None:
         """Take every endpoint of a lost host out of service."""
-        dead = set(self._liveness.lost())
-        known = {*dead, *self._liveness.living()}
-        doomed = []
-        for each in self._slices.list():
-            host = each["metadata"]["host"]
-            if not host or not each["ready"]:
-                continue
-            if host in dead or (host not in known and (self._liveness.lost_for_s(host) or 0.0) > UNKNOWN_S):
-                doomed.append((each["metadata"]["namespace"], each["metadata"]["name"], host))
-        for done in [self._pool.submit(self._take_out, *which) for which in doomed]:
-            done.result()
+        lost = set(self._liveness.lost())
+        known = {*lost, *self._liveness.living()}
+        hosts = {each["metadata"]["host"] for each in self._slices.list() if each["ready"]} - {""}
+        doomed = [
+            host
+            for host in hosts
+            if host in lost or (host not in known and (self._liveness.lost_for_s(host) or 0.0) > UNKNOWN_S)
+        ]
+        now = self._clock()
+        self._taken = {which: at for which, at in self._taken.items() if now - at < SETTLE_S}
+        endpoints = self._endpoints_of(doomed)
+        self._all(
+            self._pool.submit(self._take_out, each, host)
+            for host, each_of in endpoints.items()
+            for each in each_of
+            if each not in self._taken
+        )
 
-    def _take_out(self, namespace: str, name: str, host: str) -> None:
+    def _take_out(self, endpoint_slice: SliceName, host: str) -> None:
+        namespace, name = endpoint_slice
         conditions = "/endpoints/0/conditions"
         # An agent's slice has one endpoint. Tested: another host may have taken the slice over.
         body = [
@@ -197,4 +250,5 @@ class LostHosts:
             # Looked for again: the next sweep finds it still ready.
             _log.warning("Could not take an endpoint out", namespace=namespace, name=name, host=host, error=str(error))
             return
+        self._taken[endpoint_slice] = self._clock()
         _log.info("Took an endpoint of a lost host out", namespace=namespace, name=name, host=host)
