@@ -106,7 +106,9 @@ class Front:
                 self._close(key)
             return None
         limits = _limits(plan)
-        if self._open.get(key) != limits and not self._stopping:
+        # A process that was removed may still be asked for a report; only one that is written down is wanted.
+        wanted = key in self._open or key in self._store.records()
+        if self._open.get(key) != limits and wanted and not self._stopping:
             self._open_or_change(key, limits)
         record = self._records.get(key)
         return record.port if record is not None else None

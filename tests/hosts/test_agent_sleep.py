@@ -147,6 +147,13 @@ def test_an_engine_that_is_killed_while_it_answers_hangs_nobody(
     assert set(statuses) <= {502, 503}
     assert engine_of(host).pid != engine.pid
 
+    # Removed: nothing listens, nothing is remembered.
+    client.delete(KEY)
+    eventually(lambda: not host.processes(), what="the process to be gone")
+    eventually(lambda: KEY not in (host.store / "front-state.json").read_text(), what="the front to be forgotten")
+    with pytest.raises(OSError):
+        connected(port, timeout_s=1).close()
+
 
 def test_a_wake_that_fails_is_told_to_the_client(host: AgentProcess, llama_server: Path, tiny_model: Path) -> None:
     model = tiny_model.with_name("fragile.gguf")
