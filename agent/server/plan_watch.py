@@ -156,9 +156,8 @@ class PlanWatch:
         if not self._informer.relist(RELIST_TIMEOUT_S):
             return False
         self._supervisor.keep_only(self._keys)
-        wanted = self._keys()
         deadline = time.monotonic() + STRAY_TIMEOUT_S
-        while strays := set(self._supervisor.reports()) - wanted:
+        while strays := set(self._supervisor.reports()) - self._keys():
             if time.monotonic() > deadline:
                 # They are on their way out, and nothing leads to them: what is in the plan need not wait for them.
                 _log.warning("Went on before everything had ended", processes=sorted(strays))
