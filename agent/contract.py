@@ -16,6 +16,9 @@ ANNOTATION_FENCED = "herdsman.dev/fenced"
 """On a host's Lease: the loop called it lost. Its agent takes this off once nothing runs that is not in its plan."""
 
 
+DRAIN_TIMEOUT_S = 30.0
+
+
 class Wire(BaseModel):
     """A frozen value on the wire: camelCase names, unknown fields refused where we parse plans."""
 
@@ -96,7 +99,7 @@ class ProcessPlan(Wire):
     idle: IdleQuestion | None = None
     metrics_path: str | None = None
     drain_timeout_s: float | None = None
-    """How long requests under way may take to end before the process is stopped."""
+    """How long requests under way may take to end before the process is stopped; None is `DRAIN_TIMEOUT_S`."""
     idle_timeout_s: float | None = None
     """Stop the process after so long without a request, and start it at the next one; None: it runs always."""
     wake_timeout_s: float | None = None

@@ -15,10 +15,9 @@ from http.client import HTTPConnection, HTTPException
 
 import psutil
 
-from agent.contract import IdleQuestion, ProcessPlan
+from agent.contract import DRAIN_TIMEOUT_S, IdleQuestion, ProcessPlan
 from agent.server.engines import idle_questions
 
-DEFAULT_TIMEOUT_S = 30.0
 ENDPOINTS_GONE_S = 3.0
 """How long to wait for the word that clients are sent elsewhere."""
 SETTLE_S = 1.0
@@ -61,7 +60,7 @@ class Draining:
 
 def timeout_of(plan: ProcessPlan, cap_s: float | None = None) -> float:
     """Give how long requests under way may take: the plan's time or the usual one, at most `cap_s`."""
-    wished = DEFAULT_TIMEOUT_S if plan.drain_timeout_s is None else plan.drain_timeout_s
+    wished = DRAIN_TIMEOUT_S if plan.drain_timeout_s is None else plan.drain_timeout_s
     return max(0.0, wished if cap_s is None else min(wished, cap_s))
 
 

@@ -21,7 +21,8 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, st
 from pydantic import ValidationError
 
 from agent.client.port import HostClient, HostError, HostUnreachable, ProcessNotFound, ProcessState
-from agent.contract import ProcessPhase, ProcessPlan
+from agent.contract import DRAIN_TIMEOUT_S, ProcessPhase, ProcessPlan, ProcessReason
+from agent.server.errors import Reason
 from components.providers import kubernetes_diff as diffs
 from components.providers.host_inputs import input_faults
 from components.providers.host_preview import Preview
@@ -56,6 +57,12 @@ _KINDS = {
     (diffs.Kind.UPDATE, False): provider_pb2.PropertyDiff.UPDATE,
     (diffs.Kind.UPDATE, True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
 }
+
+_NEEDS_A_HAND = (
+    *(ProcessReason.RUNTIME_MISSING, ProcessReason.RUNTIME_TOO_OLD, ProcessReason.PLAN_INVALID),
+    *(Reason.NOT_FOUND, Reason.REFUSED, Reason.UNAUTHORIZED, Reason.CHECKSUM_MISMATCH, Reason.PLAN_INVALID),
+)
+"""A host tries again by itself, but whoever waits at a terminal is told at once of what only people can mend."""
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -232,7 +239,8 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         given = plain(decode(request.properties))
         host, plan = self._ways.to(given), _plan_or_none(given.get("plan"))
         host.delete(request.id)
-        grace_s = (plan.stop_grace_s if plan else 30.0) + GONE_MARGIN_S
+        drain_s = plan.drain_timeout_s if plan is not None and plan.drain_timeout_s is not None else DRAIN_TIMEOUT_S
+        grace_s = drain_s + (plan.stop_grace_s if plan else 30.0) + GONE_MARGIN_S
         deadline = time.monotonic() + (request.timeout or grace_s)
         while True:
             try:
@@ -257,7 +265,8 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
             if current and report.ready and report.phase is not ProcessPhase.DOWNLOADING:
                 return _observed(state)
             said = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
-            if current and report.phase is ProcessPhase.FAILED:
+            hopeless = report.phase is ProcessPhase.BACKING_OFF and report.reason in _NEEDS_A_HAND
+            if current and (report.phase is ProcessPhase.FAILED or hopeless):
                 raise NotServing(f"process `{key}` is {said}", _observed(state))
             if time.monotonic() > deadline or self._is_over(context):
                 raise NotServing(f"process `{key}` does not serve yet, it is {said}", _observed(state))
