@@ -1,4 +1,4 @@
-"""docs/from-llmkube.md names a test for each known defect of LLMKube's controller and agent, and each of them exists."""
+"""docs/from-llmkube.md names a test for each known defect of LLMKube, and each of these tests exists."""
 
 from __future__ import annotations
 
