@@ -104,8 +104,11 @@ STATUS: dict[str, dict[str, Any]] = {
     },
     # It was never let in.
     "068": {"Model/bad-10": ABSENT},
-    # minReplicas 0 was let in; what is wrong with the service now is that it has no Model.
+    # minReplicas 0 and runtime ollama were let in; what is wrong with the services now is that they have no Model.
     "070": {
+        "InferenceService/bad-03/phase": "Failed",
+        "InferenceService/bad-03/effectivePriority": 10000,
+        "InferenceService/bad-03/conditions[Degraded]": "True/Failed",
         "InferenceService/bad-07/phase": "Failed",
         "InferenceService/bad-07/effectivePriority": 10000,
         "InferenceService/bad-07/conditions[Degraded]": "True/Failed",
