@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from agent.server.source_policy import SourcePolicy
+from agent.server.models.source_policy import SourcePolicy
 from automation.settings import Settings
 from components.render import RenderOptions
 from program.dialects.llmkube.source import HUB

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.contract import FilePlan
-from agent.server.download import download
-from agent.server.source_policy import SourcePolicy
+from agent.server.models.download import download
+from agent.server.models.source_policy import SourcePolicy
 from benchmarks.file_service import serving
 from components.model_files import download_script
 

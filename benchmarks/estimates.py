@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from agent.server.gguf_header import read_header
+from agent.server.models.gguf_header import read_header
 from program.desired.engines import LlamaCpp
 from program.desired.facts import MemoryFacts
 from program.desired.keys import ServiceKey

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent.server.host_lease import RENEW_S, HostLease, duration_s
+from agent.server.cluster.host_lease import RENEW_S, HostLease, duration_s
 from benchmarks.host_start import HEALTH_PORT, NAMESPACE, install
 from benchmarks.subject import Subject
 from kubeapi import kinds

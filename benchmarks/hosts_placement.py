@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.server.host_lease import lease_name
+from agent.server.cluster.host_lease import lease_name
 from automation import trim
 from automation.hosts.registry import HostRegistry
 from automation.settings import SYSTEM_NAMESPACE

@@ -1,4 +1,4 @@
-"""Talks to an agent's HTTP API; the other end is `agent.server.http_api`.
+"""Talks to an agent's HTTP API; the other end is `agent.server.api.http_api`.
 
 Called by `components.providers.host_plugin`. Errors of urllib3 become those of `agent.client.port`.
 """

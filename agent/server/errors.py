@@ -1,6 +1,6 @@
 """What can go wrong with a model's file, each with the reason that a condition or a host's report shows.
 
-Raised by `agent.server.remote`, `agent.server.download` and `agent.server.gguf_header`; caught by `agent.server.worker`
+Raised by `models.remote`, `models.download` and `models.gguf_header`; caught by `processes.worker`
 and `automation.models.model_probe`. Errors of urllib3, ssl and the operating system never pass this border.
 """
 

@@ -19,11 +19,11 @@ from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks
 from agent.server import front_state
 from agent.server.front_state import FrontRecord
-from agent.server.holds import Holds
-from agent.server.lifecycle import Goal, Hold
-from agent.server.ports import NoPortFree, Ports
+from agent.server.processes.holds import Holds
+from agent.server.processes.lifecycle import Goal, Hold
+from agent.server.processes.ports import NoPortFree, Ports
+from agent.server.processes.supervisor import Supervisor
 from agent.server.store import Store
-from agent.server.supervisor import Supervisor
 
 SOURCE = "idle"
 """The name in which processes are held."""

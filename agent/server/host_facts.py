@@ -1,6 +1,6 @@
 """Measures what this host is: address, memory, processors, and which engines are installed.
 
-Called by `agent.server.main` and `agent.server.host_lease`.
+Called by `agent.server.main` and `agent.server.cluster.host_lease`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from agent.contract import HostFacts
-from agent.server.flags import version_of
+from agent.server.processes.flags import version_of
 
 KNOWN_BINARIES = ("llama-server", "ollama", "omlx", "vllm")
 _SLOW = ("vllm",)

@@ -18,31 +18,31 @@ import structlog
 from agent.contract import Accelerator, FilePlan, HostFacts, ProcessPhase, ProcessReport
 from agent.proxy.collector import ProxyCollector
 from agent.server import accelerators, heap, host_facts
-from agent.server.api_listeners import ApiListeners, ApiSettings
-from agent.server.download import download
+from agent.server.api.api_listeners import ApiListeners, ApiSettings
+from agent.server.api.http_api import Api
+from agent.server.cluster.host_lease import RENEW_S, HostLease
+from agent.server.cluster.host_object import HostObject
+from agent.server.cluster.host_wishes import HostWishes, Wishes
+from agent.server.cluster.plan_watch import PlanWatch
 from agent.server.errors import FileError
 from agent.server.front import Front
-from agent.server.holds import Holds
 from agent.server.host_facts import Binaries
-from agent.server.host_lease import RENEW_S, HostLease
-from agent.server.host_object import HostObject
-from agent.server.host_wishes import HostWishes, Wishes
-from agent.server.http_api import Api
-from agent.server.lifecycle import Goal
 from agent.server.memory.budget import MemoryWishes
 from agent.server.memory.host_memory import HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
-from agent.server.metrics import AgentMetrics
-from agent.server.plan_watch import PlanWatch
-from agent.server.ports import COUNT, FIRST, Ports
+from agent.server.models.download import download
+from agent.server.models.source_access import SourceAccess
+from agent.server.models.source_policy import SourcePolicy
+from agent.server.models.store_space import StoreSpace, named_by
+from agent.server.processes.holds import Holds
+from agent.server.processes.lifecycle import Goal
+from agent.server.processes.ports import COUNT, FIRST, Ports
+from agent.server.processes.supervisor import Supervisor
+from agent.server.processes.surroundings import Surroundings
 from agent.server.run_file import RunFile, write_run_file
-from agent.server.source_access import SourceAccess
-from agent.server.source_policy import SourcePolicy
 from agent.server.store import Store
-from agent.server.store_space import StoreSpace, named_by
-from agent.server.supervisor import Supervisor
-from agent.server.surroundings import Surroundings
-from agent.server.usage import UsageSampler
+from agent.server.telemetry.metrics import AgentMetrics
+from agent.server.telemetry.usage import UsageSampler
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
 

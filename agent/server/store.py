@@ -1,7 +1,7 @@
 """The agent's directory on disk: models, logs, and what a restarted agent must know.
 
 Called by `agent.server.main`, the supervisor and its workers. One agent per directory, ensured by a file lock. Layout:
-`<cache key>/<file>` are models (`agent.server.download`), `logs/` process output, `agent-state.json` the processes,
+`<cache key>/<file>` are models (`models.download`), `logs/` process output, `agent-state.json` the processes,
 `agent-id` the agent's identity across restarts, `agent-token` the secret of the HTTP API.
 """
 
@@ -32,7 +32,7 @@ class StoreInUse(Exception):
 
 
 class RunningRecord(Wire):
-    """A process as written down; see `agent.server.lifecycle.Running`."""
+    """A process as written down; see `agent.server.processes.lifecycle.Running`."""
 
     pid: int
     mark: str

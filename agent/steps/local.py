@@ -1,6 +1,6 @@
 """This machine, for steps. Its user is who runs the command; root's rights are never taken by `sudo` behind their back.
 
-The SSH counterpart is `agent.client.ssh_machine`.
+The SSH counterpart is `agent.client.ssh.machine`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a step needs of a machine: commands, files and a few facts. Local or over SSH.
 
-`agent.steps.local` is this machine, `agent.client.ssh_machine` one over SSH. Every failure is a MachineError.
+`agent.steps.local` is this machine, `agent.client.ssh.machine` one over SSH. Every failure is a MachineError.
 """
 
 from __future__ import annotations

@@ -144,16 +144,16 @@ def run(
     running, and the next one with the same --store adopts them.
     """
     # Imported here, so that other commands do not wait for it.
-    from agent.server.api_listeners import ApiSettings
+    from agent.server.api.api_listeners import ApiSettings
+    from agent.server.api.tls import TlsFailed
+    from agent.server.cluster.host_lease import HostTaken
     from agent.server.host_facts import NoAddress, agent_version, own_address
-    from agent.server.host_lease import HostTaken
     from agent.server.main import Agent, AgentSettings
     from agent.server.memory.budget import MemoryWishes
     from agent.server.memory.host_memory import MemorySettings
-    from agent.server.ports import is_free
-    from agent.server.source_policy import SourcePolicy
+    from agent.server.models.source_policy import SourcePolicy
+    from agent.server.processes.ports import is_free
     from agent.server.store import StoreInUse
-    from agent.server.tls import TlsFailed
     from automation.telemetry.logs import configure_logging
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError

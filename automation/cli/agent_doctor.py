@@ -25,7 +25,7 @@ import typer
 from agent.server.host_facts import Binaries, NoAddress, own_address
 from agent.server.memory.budget import MemoryWishes, host_budget
 from agent.server.memory.machine import Machine
-from agent.server.ports import COUNT, FIRST, is_free
+from agent.server.processes.ports import COUNT, FIRST, is_free
 from agent.steps.machine import MachineError
 from automation.cli.agent_installation import read_installation
 from automation.cli.agent_options import STORE, run_command

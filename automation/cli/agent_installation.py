@@ -298,7 +298,7 @@ class NoProcesses:
         return Change(f"stops {', '.join(sorted(left))}") if left else None
 
     def do(self, machine: Machine) -> None:
-        from agent.server.process import Handle
+        from agent.server.processes.process import Handle
 
         for pid, mark in left_processes(machine, self.store).values():
             Handle(pid, mark).terminate(grace_s=self.grace_s)

@@ -14,8 +14,8 @@ import typer
 from pydantic import ValidationError
 
 from agent.server.errors import FileError
+from agent.server.models.store_space import StoredModel, StoreSpace, named_by, stored_models
 from agent.server.store import STATE_FILE, StateFile
-from agent.server.store_space import StoredModel, StoreSpace, named_by, stored_models
 from automation.cli.get import duration_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
 

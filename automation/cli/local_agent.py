@@ -70,7 +70,7 @@ class LocalApi:
 
 def left_processes(machine: Machine, store: str) -> dict[str, tuple[int, str]]:
     """Find the processes of a store's agents that run on this very machine: pid and start mark, by key."""
-    from agent.server.process import marked_processes
+    from agent.server.processes.process import marked_processes
 
     identity = (machine.read(f"{store}/{ID_FILE}", sudo=machine.facts.is_root) or b"").decode().strip()
     if not identity:

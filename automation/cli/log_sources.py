@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostError, HostRefused, HostUnreachable, ProcessNotFound
 from agent.contract import LogPiece
-from agent.server import process_log
 from agent.server.daemons.plans import PREFIX
+from agent.server.processes import process_log
 from agent.server.store import ProcessRecord, Store
 
 Object = dict[str, Any]

@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from agent.contract import ANNOTATION_FENCED
-from agent.server.host_lease import lease_name
+from agent.server.cluster.host_lease import lease_name
 from automation import trim
 from automation.hosts.host_status import HostConditions
 from automation.hosts.liveness import Liveness

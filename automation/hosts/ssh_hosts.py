@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from agent.server.host_facts import agent_version
-from agent.server.source_policy import SourcePolicy
+from agent.server.models.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import is_ssh
 from automation.hosts.ssh_worker import SshWorker
 from automation.settings import SYSTEM_NAMESPACE, Settings

@@ -7,8 +7,8 @@ import binascii
 from typing import Any
 
 from agent.client.port import HostRefused
-from agent.client.ssh_keys import KnownHosts, KnownHostsInvalid, own_keys
-from agent.client.ssh_target import DEFAULT_PORT, DEFAULT_STORE, Patience, SshServer, SshTarget
+from agent.client.ssh.keys import KnownHosts, KnownHostsInvalid, own_keys
+from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_STORE, Patience, SshServer, SshTarget
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound

@@ -18,17 +18,17 @@ from typing import Any
 import structlog
 
 from agent.client.port import HostError, HostUnreachable
-from agent.client.ssh_connection import SshConnection
-from agent.client.ssh_look import Seen
-from agent.client.ssh_processes import SshProcesses
+from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.look import Seen
+from agent.client.ssh.processes import SshProcesses
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server import registration
-from agent.server.host_lease import RENEW_S, HostLease, HostTaken
-from agent.server.host_status import host_status, worth_writing
-from agent.server.host_wishes import Wishes, wishes_of
-from agent.server.plan_watch import PlanInvalid, plan_of, sweep
-from agent.server.publisher import Publication, Publisher
-from agent.server.source_policy import SourcePolicy
+from agent.server.cluster import registration
+from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
+from agent.server.cluster.host_status import host_status, worth_writing
+from agent.server.cluster.host_wishes import Wishes, wishes_of
+from agent.server.cluster.plan_watch import PlanInvalid, plan_of, sweep
+from agent.server.cluster.publisher import Publication, Publisher
+from agent.server.models.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import read_identity, target_of, way_to
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound

@@ -1,7 +1,7 @@
 """One look at a model where it lies: is it there, how large is it, what does its header say, is it intact.
 
-Called by the threads of `model_probe`. Calls `agent.server.peek` and `agent.server.remote` for what is
-remote, `agent.server.gguf_header` for local files, and reads credentials only by the reader that it was given.
+Called by the threads of `model_probe`. Calls `agent.server.models.peek` and `agent.server.models.remote` for what is
+remote, `agent.server.models.gguf_header` for local files, and reads credentials only by the reader that it was given.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.server import remote
-from agent.server.credentials import Credentials, Signer
 from agent.server.errors import (
     FileError,
     GgufInvalid,
@@ -25,11 +23,13 @@ from agent.server.errors import (
     SourceNotFound,
     SourceRefused,
 )
-from agent.server.gguf_header import read_header
-from agent.server.model_store import sha256_of, storing
-from agent.server.peek import peek_header
-from agent.server.remote import RemoteFile
-from agent.server.source_policy import SourcePolicy
+from agent.server.models import remote
+from agent.server.models.credentials import Credentials, Signer
+from agent.server.models.gguf_header import read_header
+from agent.server.models.model_store import sha256_of, storing
+from agent.server.models.peek import peek_header
+from agent.server.models.remote import RemoteFile
+from agent.server.models.source_policy import SourcePolicy
 from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.model import GgufFacts, ModelSource, SourceKind

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.server import remote
-from agent.server.source_policy import SourcePolicy
+from agent.server.models import remote
+from agent.server.models.source_policy import SourcePolicy
 from automation.backoff import backoff_s
 from automation.models.model_look import Looker, LookSettings, ReadSecret
 from program.desired.facts import ProbeFacts

@@ -10,7 +10,7 @@ import structlog
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
 from agent.client.port import HostError
-from agent.client.ssh_host import SshHost
+from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from agent.steps.step import Outcome, State
 from components.providers.host_ways import Ways

@@ -13,9 +13,9 @@ from typing import Any
 
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostClient, HostRefused
-from agent.client.ssh_host import SshHost
-from agent.client.ssh_keys import KnownHosts, KnownHostsInvalid, keys_in_file
-from agent.client.ssh_target import DEFAULT_PORT, DEFAULT_STORE, SshServer, SshTarget
+from agent.client.ssh.host import SshHost
+from agent.client.ssh.keys import KnownHosts, KnownHostsInvalid, keys_in_file
+from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_STORE, SshServer, SshTarget
 from components.providers.host_schema import AGENT, AGENT_TLS
 
 DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from agent.contract import ANNOTATION_FENCED
-from agent.server.host_lease import HostLease, lease_name, lease_object
+from agent.server.cluster.host_lease import HostLease, lease_name, lease_object
 from automation import trim
 from automation.hosts.host_status import HostConditions, ready_of
 from automation.hosts.liveness import Liveness

@@ -16,12 +16,12 @@ import urllib3
 
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostRefused, HostUnreachable
-from agent.server import http_server, self_signed
-from agent.server.api_listeners import ApiListeners, ApiSettings
+from agent.server.api import http_server, self_signed
+from agent.server.api.api_listeners import ApiListeners, ApiSettings
+from agent.server.api.http_api import Api
+from agent.server.api.tls import Certificate, OwnCertificate, TlsFailed, fingerprint
 from agent.server.host_facts import NoAddress, own_address
-from agent.server.http_api import Api
 from agent.server.store import Store
-from agent.server.tls import Certificate, OwnCertificate, TlsFailed, fingerprint
 from tests.support.agents import agent, llama_plan, until
 
 

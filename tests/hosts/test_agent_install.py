@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pytest
 
 from agent.client.http import HttpHost, token_from
-from agent.server.process import marked_processes
+from agent.server.processes.process import marked_processes
 from agent.server.run_file import read_run_file
 from automation.cli import agent_service, main
 from tests.support.agents import HOST, _end_all, llama_plan, until

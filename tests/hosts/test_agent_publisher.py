@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
-from agent.server import registration
-from agent.server.publisher import Publication, Publisher
-from agent.server.registration import Registered, Registration
+from agent.server.cluster import registration
+from agent.server.cluster.publisher import Publication, Publisher
+from agent.server.cluster.registration import Registered, Registration
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict
 from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, SERVICES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.client.port import HostClient, ProcessNotFound, ProcessState
-from agent.client.ssh_host import SshHost
+from agent.client.ssh.host import SshHost
 from tests.support.agents import HOST, agent, gone, llama_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import sshd

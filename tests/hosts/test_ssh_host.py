@@ -20,19 +20,19 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.client import ssh_look
 from agent.client.port import HostError, ProcessNotFound, ProcessState
-from agent.client.ssh_connection import SshConnection
-from agent.client.ssh_errors import AuthenticationFailed, CommandRefused, HostKeyRefused, SshUnreachable, SudoRefused
-from agent.client.ssh_host import SshHost
-from agent.client.ssh_keys import own_keys
-from agent.client.ssh_layout import LAUNCH, Layout, Record, unit_name
-from agent.client.ssh_look import Seen
-from agent.client.ssh_machine import SshMachine
-from agent.client.ssh_processes import SshProcesses
-from agent.client.ssh_target import SshServer, SshTarget
+from agent.client.ssh import look as ssh_look
+from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.errors import AuthenticationFailed, CommandRefused, HostKeyRefused, SshUnreachable, SudoRefused
+from agent.client.ssh.host import SshHost
+from agent.client.ssh.keys import own_keys
+from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
+from agent.client.ssh.look import Seen
+from agent.client.ssh.machine import SshMachine
+from agent.client.ssh.processes import SshProcesses
+from agent.client.ssh.target import SshServer, SshTarget
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
-from agent.server.source_policy import SourcePolicy
+from agent.server.models.source_policy import SourcePolicy
 from agent.steps import launchd
 from agent.steps.machine import NotPermitted
 from agent.steps.service import Service

@@ -14,7 +14,7 @@ import pulumi.automation as auto
 import pytest
 
 from agent.client.port import ProcessNotFound
-from agent.client.ssh_host import SshHost
+from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from tests.hosts.test_host_plugin import HostProcess, Program, changes, stack, up
 from tests.support.agents import HOST, gone, llama_plan

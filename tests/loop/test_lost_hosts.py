@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.server.host_lease import lease_name
+from agent.server.cluster.host_lease import lease_name
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.server.host_lease import lease_name
+from agent.server.cluster.host_lease import lease_name
 from automation.settings import SYSTEM_NAMESPACE
 from components import naming
 from kubeapi import kinds

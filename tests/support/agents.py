@@ -16,7 +16,7 @@ import psutil
 
 from agent.client.http import HttpHost, token_from
 from agent.contract import FilePlan, ProcessPlan, ProcessReport
-from agent.server.process import MARKER, marked_processes
+from agent.server.processes.process import MARKER, marked_processes
 from tests.support.controlplane import eventually
 
 HOST = "test-host"

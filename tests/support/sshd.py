@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.client.ssh_keys import own_keys
-from agent.client.ssh_target import Patience, SshServer, SshTarget
+from agent.client.ssh.keys import own_keys
+from agent.client.ssh.target import Patience, SshServer, SshTarget
 from tests.support.controlplane import eventually
 
 FAKES = Path(__file__).resolve().parents[1] / "fakes"

@@ -16,12 +16,12 @@ import psutil
 
 from agent.contract import ProcessPlan, ProcessReport
 from agent.server.host_facts import Binaries
-from agent.server.lifecycle import Goal, Policy
-from agent.server.ports import Ports
-from agent.server.process import MARKER
+from agent.server.processes.lifecycle import Goal, Policy
+from agent.server.processes.ports import Ports
+from agent.server.processes.process import MARKER
+from agent.server.processes.supervisor import Supervisor
+from agent.server.processes.surroundings import Surroundings
 from agent.server.store import Store
-from agent.server.supervisor import Supervisor
-from agent.server.surroundings import Surroundings
 from tests.support.controlplane import eventually
 
 FAKES = Path(__file__).resolve().parent.parent / "fakes"

@@ -1,7 +1,7 @@
 """Keeps the shared daemons of a host and the models in them: finds or starts a daemon, loads a model, lets go of both.
 
-Called by `agent.server.launching`. A daemon that the agent started is a process like any other, with a worker, a log,
-back-off and adoption of its own (`agent.server.supervisor` keeps it); it is stopped when no model needs it for a while.
+Called by `processes.launching`. A daemon that the agent started is a process like any other, with a worker, a log,
+back-off and adoption of its own (`processes.supervisor` keeps it); it is stopped when no model needs it for a while.
 One that somebody else started is used and left alone.
 """
 
@@ -22,10 +22,10 @@ from agent.server.daemons.ollama import Ollama, canonical
 from agent.server.daemons.omlx import Omlx
 from agent.server.daemons.plans import DaemonPlan
 from agent.server.daemons.port import DaemonFailed, DaemonNotReady, ModelDaemon, Progress
-from agent.server.lifecycle import Running
-from agent.server.process import Usage
-from agent.server.surroundings import Surroundings
-from agent.server.unit import Unit
+from agent.server.processes.lifecycle import Running
+from agent.server.processes.process import Usage
+from agent.server.processes.surroundings import Surroundings
+from agent.server.processes.unit import Unit
 
 LINGER_S = 20.0
 """How long a daemon without a model is kept: a changed plan unloads and loads again."""

@@ -16,7 +16,6 @@ from pathlib import Path
 import structlog
 
 from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server.lifecycle import Goal, Hold
 from agent.server.memory.admission import Asking, Bound
 from agent.server.memory.budget import Budget, MemoryWishes, host_budget, process_budget
 from agent.server.memory.estimates import Estimator, Headers, Unknown
@@ -29,10 +28,11 @@ from agent.server.memory.turns import SOURCE as TURNS
 from agent.server.memory.turns import Standing, Turns
 from agent.server.memory.watchdog import Watchdog
 from agent.server.memory.wording import amount, percent
-from agent.server.process import start_mark
+from agent.server.processes.lifecycle import Goal, Hold
+from agent.server.processes.process import start_mark
+from agent.server.processes.supervisor import Supervisor
 from agent.server.store import ProcessRecord
-from agent.server.supervisor import Supervisor
-from agent.server.usage import footprints
+from agent.server.telemetry.usage import footprints
 
 PRESSURE = "pressure"
 """In whose name evicted processes are held."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agent.server.engine_metrics import Engine, count_slots, fetch_all
+from agent.server.telemetry.engine_metrics import Engine, count_slots, fetch_all
 
 BODY = b"llamacpp:requests_processing 1\n"
 Answer = Callable[[socket.socket, threading.Event], None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.server.credentials import BearerToken, Credentials, S3Signer
+from agent.server.models.credentials import BearerToken, Credentials, S3Signer
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.server.exits import ExitWatch
-from agent.server.process import Handle, start_mark
+from agent.server.processes.exits import ExitWatch
+from agent.server.processes.process import Handle, start_mark
 
 
 @pytest.fixture

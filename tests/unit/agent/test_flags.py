@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.server.flags import spoken
+from agent.server.processes.flags import spoken
 
 OLD = frozenset({"--mlock", "--ctx-size"})
 NEW = frozenset({"--load-mode", "--ctx-size"})

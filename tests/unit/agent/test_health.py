@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.server.health import Question, smallest_request
+from agent.server.processes.health import Question, smallest_request
 
 ANSWERS: dict[str, tuple[int, bytes]] = {
     "/health": (200, b'{"status":"ok"}'),

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from agent.contract import ANNOTATION_FENCED
-from agent.server.host_lease import HostLease, HostTaken, duration_s, holder_of, lease_name, lease_object
+from agent.server.cluster.host_lease import HostLease, HostTaken, duration_s, holder_of, lease_name, lease_object
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, KubeError, NotFound, Unreachable
 

@@ -14,8 +14,8 @@ from agent.contract import (
     ProcessReport,
     ProcessUsage,
 )
-from agent.server.host_status import NUMBERS_EVERY_S, host_status, worth_writing
-from agent.server.host_wishes import HostWishes, Wishes, wishes_of
+from agent.server.cluster.host_status import NUMBERS_EVERY_S, host_status, worth_writing
+from agent.server.cluster.host_wishes import HostWishes, Wishes, wishes_of
 from program.desired.errors import SpecInvalid
 from program.dialects.crd_schema import CrdModel
 from program.dialects.host_schema import HostStatus

@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 
 from agent.contract import ProcessPlan
-from agent.server.ports import Ports
+from agent.server.processes.ports import Ports
+from agent.server.processes.supervisor import Supervisor
+from agent.server.processes.surroundings import Surroundings
 from agent.server.store import Store
-from agent.server.supervisor import Supervisor
-from agent.server.surroundings import Surroundings
 
 
 def plan(name: str) -> ProcessPlan:

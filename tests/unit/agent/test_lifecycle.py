@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
-from agent.server import lifecycle
-from agent.server.lifecycle import Do, Goal, Life, Policy, Running, Step
+from agent.server.processes import lifecycle
+from agent.server.processes.lifecycle import Do, Goal, Life, Policy, Running, Step
 
 POLICY = Policy()
 FILE = FilePlan(source="https://example.org/a.gguf", cache_key="k", file_name="a.gguf")

@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from agent.contract import ProcessPlan
-from agent.server import engine_metrics
-from agent.server.engine_metrics import Engine, relabelled, total_of
-from agent.server.process import start_mark
+from agent.server.processes.process import start_mark
 from agent.server.store import ProcessRecord, RunningRecord
-from agent.server.usage import UsageSampler
+from agent.server.telemetry import engine_metrics
+from agent.server.telemetry.engine_metrics import Engine, relabelled, total_of
+from agent.server.telemetry.usage import UsageSampler
 
 LLAMA = """# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
 # TYPE llamacpp:tokens_predicted_total counter

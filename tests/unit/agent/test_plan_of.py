@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.contract import ProcessPlan
-from agent.server.plan_watch import PlanInvalid, plan_of
+from agent.server.cluster.plan_watch import PlanInvalid, plan_of
 
 SPEC: dict[str, Any] = {"host": "mac", "service": "s", "argv": ["llama-server"], "serviceName": "s"}
 

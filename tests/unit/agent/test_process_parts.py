@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.contract import ProcessPlan
-from agent.server import process_log
-from agent.server.ports import NoPortFree, Ports
-from agent.server.process import Handle, LaunchFailed, Marker, inherited_environment, launch, start_mark
-from agent.server.records import found_processes
+from agent.server.processes import process_log
+from agent.server.processes.ports import NoPortFree, Ports
+from agent.server.processes.process import Handle, LaunchFailed, Marker, inherited_environment, launch, start_mark
+from agent.server.processes.records import found_processes
 from agent.server.store import ProcessRecord, RunningRecord, Store, StoreInUse
 
 PLAN = ProcessPlan(host="h", service="s", argv=("x",), service_name="s")

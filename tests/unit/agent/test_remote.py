@@ -13,10 +13,11 @@ from pathlib import Path
 import gguf
 import pytest
 
-from agent.server import errors, remote
-from agent.server.credentials import BearerToken
-from agent.server.peek import peek_header
-from agent.server.source_policy import SourcePolicy, is_public
+from agent.server import errors
+from agent.server.models import remote
+from agent.server.models.credentials import BearerToken
+from agent.server.models.peek import peek_header
+from agent.server.models.source_policy import SourcePolicy, is_public
 from tests.support.model_server import File, FileServer, self_signed
 
 FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"

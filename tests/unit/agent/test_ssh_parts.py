@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from agent.client import ssh_life
 from agent.client.port import HostRefused
-from agent.client.ssh_connection import redacted
-from agent.client.ssh_facts import FactsIncomplete, read_facts
-from agent.client.ssh_fetch import read_state, script
-from agent.client.ssh_keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
-from agent.client.ssh_layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
-from agent.client.ssh_life import Do, Life
-from agent.client.ssh_look import Seen, read_processes
-from agent.client.ssh_ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
+from agent.client.ssh import life as ssh_life
+from agent.client.ssh.connection import redacted
+from agent.client.ssh.facts import FactsIncomplete, read_facts
+from agent.client.ssh.fetch import read_state, script
+from agent.client.ssh.keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
+from agent.client.ssh.layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
+from agent.client.ssh.life import Do, Life
+from agent.client.ssh.look import Seen, read_processes
+from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.errors import Reason
 from automation.hosts.ssh_reading import target_of, way_to

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
-from agent.server import engines, lifecycle, process_log
 from agent.server.daemons import plans
-from agent.server.drain import Drained, Draining, drain, is_busy, timeout_of, verdict
-from agent.server.flags import Vocabulary, unknown, version_of
-from agent.server.lifecycle import Do, Goal, Hold, Life, Policy, Running
-from agent.server.ports import Ports, is_free
+from agent.server.processes import engines, lifecycle, process_log
+from agent.server.processes.drain import Drained, Draining, drain, is_busy, timeout_of, verdict
+from agent.server.processes.flags import Vocabulary, unknown, version_of
+from agent.server.processes.lifecycle import Do, Goal, Hold, Life, Policy, Running
+from agent.server.processes.ports import Ports, is_free
 from tests.support.supervising import free_port
 
 POLICY = Policy()

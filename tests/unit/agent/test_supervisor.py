@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
-from agent.server.lifecycle import Hold
-from agent.server.process import start_mark
+from agent.server.processes.lifecycle import Hold
+from agent.server.processes.process import start_mark
 from tests.support.agents import gone, kill
 from tests.support.controlplane import eventually
 from tests.support.supervising import SERVER, Supervised, server_plan, supervised
@@ -278,7 +278,7 @@ def llama_server(path: Path, version: int, *flags: str) -> None:
 def test_a_binary_that_is_missing_or_too_old_is_named_and_a_better_one_is_noticed(
     host: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.server.launching.INSTALL_RETRY_S", (0.1, 0.2))
+    monkeypatch.setattr("agent.server.processes.launching.INSTALL_RETRY_S", (0.1, 0.2))
     monkeypatch.setattr("agent.server.host_facts.USUAL_DIRECTORIES", ())
     monkeypatch.setenv("PATH", os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if "llama" not in p))
     argv = ("llama-server", "--host", "{host}", "--port", "{port}", "--mlock", "--spec-type", "ngram-mod", "--jinja")

@@ -16,12 +16,12 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import MemoryPressure, ProcessPhase, ProcessReport, ProcessUsage
-from agent.server.engine_metrics import Engine
 from agent.server.memory.metrics import MemoryMetrics
 from agent.server.memory.need import Need
-from agent.server.metrics import AgentMetrics
-from agent.server.store_space import StoreUsage
-from agent.server.usage import Measured, Sample
+from agent.server.models.store_space import StoreUsage
+from agent.server.telemetry.engine_metrics import Engine
+from agent.server.telemetry.metrics import AgentMetrics
+from agent.server.telemetry.usage import Measured, Sample
 from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.hosts.host_book import HostBook

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent.contract import ProcessPlan
-from agent.server.gguf_header import read_header
 from agent.server.memory.estimates import Estimator, Headers, Unknown
 from agent.server.memory.need import Need
+from agent.server.models.gguf_header import read_header
 from program.runtimes.llamacpp_memory import UNKNOWN_COMPUTE_BYTES, model_memory, serving_of
 from tools.tiny_model import Shape, write_tiny_model
 

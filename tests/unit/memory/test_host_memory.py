@@ -12,12 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.contract import MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server.holds import Holds
-from agent.server.lifecycle import Goal, Hold
 from agent.server.memory.budget import MemoryWishes
 from agent.server.memory.host_memory import PRESSURE, HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
-from agent.server.supervisor import Supervisor
+from agent.server.processes.holds import Holds
+from agent.server.processes.lifecycle import Goal, Hold
+from agent.server.processes.supervisor import Supervisor
 from tests.support.controlplane import eventually
 
 MIB = 1 << 20

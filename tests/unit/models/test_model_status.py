@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.server.errors import GgufInvalid
-from agent.server.gguf_header import read_header
+from agent.server.models.gguf_header import read_header
 from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
 from program.desired.model import GgufFacts
 from program.dialects.llmkube.model_status import human_size, model_status

@@ -1,0 +1,168 @@
+"""What a host is, asked by one command when a connection is made. `read_facts` is pure; called by `processes`.
+
+The command speaks in lines `name value`, so that a tool that is missing leaves out a line and spoils nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agent.contract import Accelerator, HostFacts
+
+_DIRECTORIES = "/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/bin"
+"""Looked in although servers of SSH leave them out of PATH."""
+
+SCRIPT = f"""PATH="$PATH:{_DIRECTORIES}"
+say() {{ [ -z "$2" ] || echo "$1 $2"; }}
+say os "$(uname -s)"; say arch "$(uname -m)"; say user "$(id -un)"; say uid "$(id -u)"; say home "$HOME"
+say hostname "$(hostname 2>/dev/null || uname -n)"
+say cpus "$(getconf _NPROCESSORS_ONLN 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null)"
+say memory_kib "$(awk '/^MemTotal:/ {{ print $2 }}' /proc/meminfo 2>/dev/null)"
+say memory "$(sysctl -n hw.memsize 2>/dev/null)"
+set -- $SSH_CONNECTION; say address "$3"
+case $(uname -s) in
+  Darwin) command -v launchctl >/dev/null && say init launchd ;;
+  *) command -v systemctl >/dev/null && say init systemd ;;
+esac
+for tool in curl sha256sum shasum; do command -v $tool >/dev/null && say tool $tool; done
+for name in llama-server vllm ollama omlx; do
+  path=$(command -v $name) || continue
+  say binary "$name $path"
+  say version "$name $("$path" --version 2>&1 </dev/null | tr '\\n' ' ' | cut -c1-200)"
+done
+if [ "$(uname -s)" = Darwin ] && [ "$(uname -m)" = arm64 ]; then
+  say metal "$(sysctl -n iogpu.wired_limit_mb 2>/dev/null || echo 0) $(sysctl -n machdep.cpu.brand_string)"
+fi
+nvidia-smi --query-gpu=memory.total,name --format=csv,noheader,nounits 2>/dev/null | sed 's/^/cuda /; s/,//'
+for card in /sys/class/drm/card[0-9]*/device; do
+  [ "$(cat "$card/vendor" 2>/dev/null)" = 0x1002 ] && say rocm "$(cat "$card/mem_info_vram_total" 2>/dev/null)"
+done
+exit 0
+"""
+"""POSIX shell; ends with 0 whatever is missing."""
+
+
+class FactsIncomplete(ValueError):
+    """The answer lacks what no host can do without."""
+
+
+@dataclass(frozen=True)
+class SshFacts:
+    """What was learnt of a host."""
+
+    os: Literal["linux", "darwin"]
+    arch: str
+    user: str
+    uid: int
+    home: str
+    init: Literal["systemd", "launchd", ""]
+    cpus: int
+    memory_bytes: int
+    address: str
+    """The host's own end of the connection: where it can surely listen."""
+    tools: frozenset[str] = frozenset()
+    binaries: dict[str, str] = field(default_factory=dict)
+    """Path of each engine found."""
+    versions: dict[str, str] = field(default_factory=dict)
+    accelerators: tuple[Accelerator, ...] = ()
+
+    def of_host(self, host: str, address: str, version: str) -> HostFacts:
+        """Say it in the words of the contract; `address` is where Services lead to, `version` ours."""
+        return HostFacts(
+            host=host,
+            address=address,
+            os=self.os,
+            arch=self.arch,
+            memory_bytes=self.memory_bytes,
+            cpus=self.cpus,
+            agent_version=version,
+            runtimes=self.versions,
+            accelerators=self.accelerators,
+        )
+
+
+def read_facts(text: str) -> SshFacts:
+    """Read what the script said. Raises FactsIncomplete."""
+    said: dict[str, str] = {}
+    tools, binaries, versions, accelerators = set(), {}, {}, []
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        value = value.strip()
+        if name == "tool":
+            tools.add(value)
+        elif name == "binary":
+            binary, _, path = value.partition(" ")
+            binaries[binary] = path
+        elif name == "version":
+            binary, _, words = value.partition(" ")
+            versions[binary] = _version(words)
+        elif name in ("metal", "cuda", "rocm"):
+            accelerators.append(_accelerator(name, value, _int(said.get("memory", ""))))
+        else:
+            said.setdefault(name, value)
+    missing = [name for name in ("os", "arch", "user", "uid", "home") if not said.get(name)]
+    if missing:
+        raise FactsIncomplete(f"the host did not tell its {', '.join(missing)}")
+    if said["os"] not in ("Linux", "Darwin"):
+        raise FactsIncomplete(f"`{said['os']}` is neither Linux nor macOS")
+    memory = _int(said.get("memory_kib", "")) * 1024 or _int(said.get("memory", ""))
+    return SshFacts(
+        os="darwin" if said["os"] == "Darwin" else "linux",
+        arch=said["arch"].lower(),
+        user=said["user"],
+        uid=_int(said["uid"]),
+        home=said["home"],
+        init=said.get("init", ""),  # type: ignore[arg-type]
+        cpus=_int(said.get("cpus", "")) or 1,
+        memory_bytes=memory,
+        address=_address(said.get("address", "")),
+        tools=frozenset(tools),
+        binaries=binaries,
+        versions={name: versions.get(name, "") for name in binaries},
+        accelerators=_together(accelerators),
+    )
+
+
+def _version(words: str) -> str:
+    found = re.search(r"version:?\s*(?:is\s+)?v?(\S+)", words) or re.search(r"\b(\d+(?:\.\d+)+)\b", words)
+    return found.group(1) if found else ""
+
+
+def _accelerator(kind: str, value: str, host_memory: int) -> Accelerator:
+    first, _, name = value.partition(" ")
+    if kind == "metal":
+        # 0 is the system's own choice, of which only Metal itself knows the number.
+        wired = _int(first) << 20
+        return Accelerator(type="metal", name=name.strip(), memory_bytes=min(wired, host_memory) or None)
+    if kind == "cuda":
+        return Accelerator(type="cuda", name=name.strip(), memory_bytes=(_int(first) << 20) or None)
+    return Accelerator(type="rocm", memory_bytes=_int(first) or None)
+
+
+def _together(found: list[Accelerator]) -> tuple[Accelerator, ...]:
+    """Count those of one kind and name as one entry."""
+    grouped: dict[tuple[str, str], list[Accelerator]] = {}
+    for each in found:
+        grouped.setdefault((each.type, each.name), []).append(each)
+    return tuple(
+        each[0].model_copy(
+            update={"count": len(each), "memory_bytes": sum(one.memory_bytes or 0 for one in each) or None}
+        )
+        for each in grouped.values()
+    )
+
+
+def _address(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _int(text: str) -> int:
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,155 @@
+"""Brings model files to a host over SSH: starts `fetch.sh` there, and reads how far it is.
+
+Called by `processes`. The script goes on when the connection breaks; one that was killed goes
+on from its part when it is started again.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.errors import CommandRefused
+from agent.client.ssh.layout import Layout, LayoutInvalid, local_path
+from agent.contract import FilePlan
+from agent.server.errors import Reason
+from agent.server.models.source_policy import SourcePolicy
+
+SUM_TIMEOUT_S = 900.0
+"""For the SHA-256 of a file that lies on the host already."""
+_STATE = """job=$(dirname "$1")/.$(basename "$1").fetch
+[ -f "$1" ] && echo "there $(wc -c <"$1")"
+[ -f "$job/sum" ] && echo "sum $(cat "$job/sum")"
+[ -f "$job/pid" ] && kill -0 "$(cat "$job/pid")" 2>/dev/null && echo running
+[ -f "$job/part" ] && echo "part $(wc -c <"$job/part")"
+[ -f "$job/total" ] && echo "total $(cat "$job/total")"
+[ -f "$job/failed" ] && echo "failed $(cat "$job/failed")"
+exit 0"""
+_START = """rm -f "$(dirname "$1")/.$(basename "$1").fetch/failed"
+mkdir -p "$(dirname "$1")" && command -v curl >/dev/null || { echo "there is no curl" >&2; exit 1; }
+s=$(mktemp "${TMPDIR:-/tmp}/herdsman-fetch.XXXXXX") && cat >"$s" || exit 1
+run='sh "$0" "$@"; rm -f "$0"'
+if command -v setsid >/dev/null; then setsid sh -c "$run" "$s" "$@" >/dev/null 2>&1 </dev/null &
+else nohup sh -c "$run" "$s" "$@" >/dev/null 2>&1 </dev/null & fi"""
+
+
+@dataclass(frozen=True)
+class FileState:
+    """How far a file is on the host."""
+
+    path: str
+    there: bool
+    running: bool = False
+    done_bytes: int = 0
+    total_bytes: int | None = None
+    failure: tuple[Reason, str] | None = None
+    """Of the last try, while none is running."""
+
+
+@functools.cache
+def script() -> str:
+    """Give the text of the script."""
+    return importlib.resources.files("agent.client.ssh").joinpath("fetch.sh").read_text()
+
+
+def read_state(text: str, path: str, wanted_sum: str | None) -> FileState:
+    """Read what the host said of a file. Pure."""
+    said = {name: value.strip() for name, _, value in (line.partition(" ") for line in text.splitlines())}
+    there = "there" in said and (not wanted_sum or said.get("sum") == wanted_sum)
+    running = "running" in said
+    total = said.get("total", "")
+    failure = None
+    if "failed" in said and not running:
+        name, _, message = said["failed"].partition(" ")
+        known = name in {reason.value for reason in Reason}
+        failure = (Reason(name) if known else Reason.STORE_FAILED, message)
+    part = said.get("there" if there else "part", "0")
+    return FileState(
+        path=path,
+        there=there,
+        running=running,
+        done_bytes=int(part) if part.isdigit() else 0,
+        total_bytes=int(total) if total.isdigit() else None,
+        failure=failure,
+    )
+
+
+class Fetcher:
+    """The files of one host. `policy` None: whoever wrote the plan decides what may be fetched."""
+
+    def __init__(self, connection: SshConnection, layout: Layout, policy: SourcePolicy | None) -> None:
+        self._connection = connection
+        self._layout = layout
+        self._policy = policy
+        self._summed: set[tuple[str, str]] = set()
+        """Local files whose sum was found right."""
+
+    def refusal(self, plan: FilePlan) -> tuple[Reason, str] | None:
+        """Say why a file may not be had at all; None when it may. Asks nobody."""
+        try:
+            path = local_path(plan.source)
+            self._layout.model(plan)
+        except LayoutInvalid as error:
+            return Reason.PLAN_INVALID, str(error)
+        if path is not None and self._policy is not None and not self._policy.path_is_allowed(path):
+            return Reason.REFUSED, (
+                f"`{path}` lies below no allowed root; an operator can allow it with --allowed-host-path-roots"
+            )
+        host = (urlsplit(plan.source).hostname or "") if path is None else ""
+        if host and self._reach(plan) == "public":
+            try:
+                literal = ipaddress.ip_address(host)
+            except ValueError:
+                return None
+            if self._policy is not None and not self._policy.allows(host, literal):
+                return Reason.REFUSED, f"`{host}` is not a public address; an operator can allow it"
+        return None
+
+    def state(self, plan: FilePlan) -> FileState:
+        """Look how far a file is. Changes nothing."""
+        path = self._layout.model(plan)
+        local = local_path(plan.source) is not None
+        text = self._connection.shell(_STATE, what=f"looking at {path}", arguments=[path])
+        if not local:
+            return read_state(text, path, plan.sha256)
+        seen = read_state(text, path, None)
+        if not seen.there:
+            return FileState(path, False, failure=(Reason.NOT_FOUND, f"`{path}` is not there, or cannot be read"))
+        return seen
+
+    def verify_local(self, plan: FilePlan, path: str) -> tuple[Reason, str] | None:
+        """Compare the sum of a file of the host's own, once; None when it is right or none is given."""
+        if not plan.sha256 or local_path(plan.source) is None or (path, plan.sha256) in self._summed:
+            return None
+        tool = 'if command -v sha256sum >/dev/null; then sha256sum "$1"; else shasum -a 256 "$1"; fi'
+        try:
+            said = self._connection.shell(
+                tool, what=f"the SHA-256 of {path}", arguments=[path], timeout_s=SUM_TIMEOUT_S
+            )
+        except CommandRefused as error:
+            return Reason.STORE_FAILED, error.message
+        actual = said.partition(" ")[0].strip().lstrip("\\")
+        if actual != plan.sha256:
+            return Reason.CHECKSUM_MISMATCH, f"its SHA-256 is {actual}, the plan says {plan.sha256}"
+        self._summed.add((path, plan.sha256))
+        return None
+
+    def start(self, plan: FilePlan) -> None:
+        """Begin to fetch a file, or go on; returns at once. One that is being fetched is left alone."""
+        path = self._layout.model(plan)
+        arguments = [path, plan.source, plan.sha256 or "", str(plan.size_bytes or ""), self._reach(plan)]
+        self._connection.shell(_START, what=f"fetching {plan.file_name}", arguments=arguments, stdin=script().encode())
+
+    def _reach(self, plan: FilePlan) -> str:
+        if self._policy is None:
+            return ""
+        host = (urlsplit(plan.source).hostname or "").rstrip(".").lower()
+        allowed = {each.strip().rstrip(".").lower() for each in self._policy.allowed_remote_hosts}
+        try:
+            return "" if host in allowed or self._policy.allows(host, ipaddress.ip_address(host)) else "public"
+        except ValueError:
+            return "" if host in allowed else "public"

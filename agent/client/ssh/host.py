@@ -1,0 +1,164 @@
+"""A host over SSH as a `HostClient`: what an agent does by its own threads is driven here, while somebody waits for it.
+
+Called by `components.providers.host_provider`, and so by `pulumi up`. The loop drives `processes` itself. A plan
+that was written down and not reached when the caller ends is gone on with at the next `put` of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from agent.client.port import HostError, HostRefused, ProcessNotFound, ProcessState
+from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.layout import LayoutInvalid, unit_name
+from agent.client.ssh.processes import SshProcesses
+from agent.client.ssh.target import SshTarget
+from agent.contract import HostPlan, HostReport, ProcessPhase, ProcessPlan, ProcessReport
+from agent.server.models.source_policy import SourcePolicy
+from agent.steps.step import Outcome
+
+PASS_S = 0.3
+IDLE_S = 60.0
+"""The driving thread ends after so long with nothing to do."""
+
+_log = structlog.get_logger(__name__)
+
+
+class SshHost:
+    """One host behind SSH (`agent.client.port.HostClient`). Safe for use by many threads."""
+
+    def __init__(
+        self,
+        target: SshTarget,
+        *,
+        host: str,
+        policy: SourcePolicy | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.host = host
+        self._connection = SshConnection(target)
+        self._processes = SshProcesses(self._connection, host=host, policy=policy)
+        self._sleep = sleep
+        self._lock = threading.RLock()
+        """Held while the host is spoken to: one conversation at a time."""
+        self._driven: dict[str, ProcessPlan | None] = {}
+        """What is still on its way, by key; None: to its end."""
+        self._states: dict[str, ProcessState] = {}
+        """Of what is driven, as the last pass left it."""
+        self._errors: dict[str, HostError] = {}
+        self._driver: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Stop driving and close the connection; what runs on the host goes on."""
+        self._closed.set()
+        with self._lock:
+            self._connection.close()
+
+    def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
+        """Say step by step what `put` (or, for None, `delete`) would lead to. Touches nothing."""
+        with self._lock:
+            return self._processes.changes(_valid(key), plan)
+
+    def plan(self) -> HostPlan:
+        with self._lock:
+            seen = self._processes.look()
+        plans = {key: each.record.plan for key, each in seen.items() if not each.record.removing}
+        return HostPlan(host=self.host, processes=plans)
+
+    def report(self) -> HostReport:
+        with self._lock:
+            seen = self._processes.look()
+            return HostReport(
+                facts=self._processes.facts(),
+                processes={key: self._processes.observe(key, each) for key, each in seen.items()},
+            )
+
+    def get(self, key: str) -> ProcessState:
+        with self._lock:
+            error = self._errors.pop(key, None)
+            if error is not None:
+                raise error
+            if key in self._driven and key in self._states:
+                # It was looked at a moment ago, and will be in a moment.
+                return self._states[key]
+            seen = self._processes.look().get(_valid(key))
+            if seen is None:
+                raise ProcessNotFound("NotFound", f"host `{self.host}` has no process `{key}`")
+            report = self._processes.observe(key, seen)
+        return ProcessState(None if seen.record.removing else seen.record.plan, report, seen.record.generation)
+
+    def put(self, key: str, plan: ProcessPlan) -> ProcessState:
+        with self._lock:
+            seen = self._processes.look()
+            before = seen.get(_valid(key))
+            generation = 1
+            if before is not None:
+                changed = before.record.plan != plan or before.record.removing
+                generation = before.record.generation + (1 if changed else 0)
+            record = self._processes.write(key, plan, generation, seen)
+            report = ProcessReport(phase=ProcessPhase.PENDING)
+            if before is not None and before.record == record:
+                report = self._processes.observe(key, before)
+            state = self._states[key] = ProcessState(plan, report, record.generation)
+            self._drive(key, plan)
+        return state
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            seen = self._processes.look().get(_valid(key))
+            if seen is not None:
+                report = ProcessReport(phase=ProcessPhase.STOPPING)
+                self._states[key] = ProcessState(None, report, seen.record.generation)
+                self._drive(key, None)
+
+    def _drive(self, key: str, plan: ProcessPlan | None) -> None:
+        self._driven[key] = plan
+        self._errors.pop(key, None)
+        if self._driver is None or not self._driver.is_alive():
+            self._driver = threading.Thread(target=self._run, name=f"ssh-{self.host}", daemon=True)
+            self._driver.start()
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        while not self._closed.is_set():
+            with self._lock:
+                if self._driven:
+                    idle_since = time.monotonic()
+                    self._pass()
+                elif time.monotonic() - idle_since > IDLE_S:
+                    self._driver = None
+                    return
+            self._sleep(PASS_S)
+
+    def _pass(self) -> None:
+        try:
+            for key, plan in list(self._driven.items()):
+                seen = self._processes.look()
+                if plan is None:
+                    report = self._processes.remove(key, seen)
+                else:
+                    report = self._processes.advance(key, plan, self._states[key].generation, seen)
+                self._errors.pop(key, None)
+                if report is not None:
+                    self._states[key] = ProcessState(plan, report, self._states[key].generation)
+                if report is None or report.phase in (ProcessPhase.READY, ProcessPhase.FAILED):
+                    del self._driven[key]
+                    self._states.pop(key, None)
+        except HostError as error:
+            # Whoever waits hears of it by `get`; what is on its way is gone on with.
+            self._errors.update(dict.fromkeys(self._driven, error))
+        except Exception:
+            _log.exception("Failed to drive a process over SSH", host=self.host)
+
+
+def _valid(key: str) -> str:
+    try:
+        unit_name(key)
+    except LayoutInvalid as error:
+        raise HostRefused("KeyInvalid", str(error)) from error
+    return key

@@ -1,0 +1,132 @@
+"""Reads known_hosts: which public keys are a host's. Pure; used by `target` and `session`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+KEY_TYPES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "ssh-rsa",
+)
+
+
+class KnownHostsInvalid(ValueError):
+    """A line names no host key."""
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public key as SSH sends it."""
+
+    type: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """As `ssh-keygen -l` shows it."""
+        return fingerprint(self.blob)
+
+
+@dataclass(frozen=True)
+class KnownHosts:
+    """The keys that a host may show, and those that it must never show again."""
+
+    keys: tuple[HostKey, ...] = ()
+    revoked: tuple[HostKey, ...] = ()
+
+
+def fingerprint(blob: bytes) -> str:
+    """Give the SHA-256 fingerprint of a public key, as OpenSSH shows it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def own_keys(lines: Iterable[str]) -> KnownHosts:
+    """Read lines that were written down for one host: of known_hosts, whatever name they have, or `type base64`.
+
+    Raises KnownHostsInvalid for a line that is neither, and where no key is left.
+    """
+    keys: list[HostKey] = []
+    revoked: list[HostKey] = []
+    for line in lines:
+        parsed = _parse(line)
+        if parsed is None:
+            continue
+        marker, _, key = parsed
+        (revoked if marker == "@revoked" else keys).append(key)
+    if not keys:
+        raise KnownHostsInvalid("no host key is given")
+    return KnownHosts(tuple(keys), tuple(revoked))
+
+
+def keys_in_file(text: str, address: str, port: int) -> KnownHosts:
+    """Find the keys of a host in the text of a known_hosts file, hashed names included.
+
+    Lines that cannot be read are passed over, as OpenSSH does. Raises KnownHostsInvalid where no line is the host's.
+    """
+    name = address.lower() if port == 22 else f"[{address.lower()}]:{port}"
+    keys: list[HostKey] = []
+    revoked: list[HostKey] = []
+    for line in text.splitlines():
+        try:
+            parsed = _parse(line)
+        except KnownHostsInvalid:
+            continue
+        if parsed is not None and _is_named(parsed[1], name):
+            (revoked if parsed[0] == "@revoked" else keys).append(parsed[2])
+    if not keys:
+        raise KnownHostsInvalid(f"it has no key of `{name}`")
+    return KnownHosts(tuple(keys), tuple(revoked))
+
+
+def _parse(line: str) -> tuple[str, str, HostKey] | None:
+    """Give marker, names and key of a line; None for a comment."""
+    words = line.split()
+    if not words or words[0].startswith("#"):
+        return None
+    marker = ""
+    if words[0].startswith("@"):
+        marker, *words = words
+        if marker != "@revoked":
+            raise KnownHostsInvalid(f"`{marker}` is not supported: list the host's own keys")
+    names = "" if words and words[0] in KEY_TYPES else words.pop(0) if words else ""
+    if len(words) < 2 or words[0] not in KEY_TYPES:
+        raise KnownHostsInvalid(f"`{_short(line)}` is no host key; `ssh-keyscan` shows what one looks like")
+    try:
+        blob = base64.b64decode(words[1], validate=True)
+    except binascii.Error:
+        raise KnownHostsInvalid(f"`{_short(line)}` is no host key: it is not base64") from None
+    if not blob.startswith(len(words[0]).to_bytes(4, "big") + words[0].encode()):
+        raise KnownHostsInvalid(f"`{_short(line)}` is no key of type {words[0]}")
+    return marker, names, HostKey(words[0], blob)
+
+
+def _is_named(names: str, name: str) -> bool:
+    if names.startswith("|1|"):
+        try:
+            _, _, salt, digest = names.split("|")
+            expected = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+            return hmac.compare_digest(expected, base64.b64decode(digest))
+        except (ValueError, binascii.Error):
+            return False
+    matched = False
+    for pattern in names.lower().split(","):
+        # Brackets stand for themselves here, and are no character class.
+        glob = pattern.removeprefix("!").replace("[", "[[]")
+        if fnmatch.fnmatchcase(name, glob):
+            if pattern.startswith("!"):
+                return False
+            matched = True
+    return matched
+
+
+def _short(line: str) -> str:
+    return line.strip() if len(line.strip()) <= 60 else f"{line.strip()[:57]}…"

@@ -1,0 +1,169 @@
+"""What a process on a host over SSH is, judged by what was seen and asked: a value for each process, and pure rules.
+
+Called by `processes`, which asks and acts. Times are seconds of a monotonic clock that the caller passes in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from agent.client.ssh.fetch import FileState
+from agent.client.ssh.look import Seen
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+
+PROBE_S = 5.0
+FAILING_PROBE_S = 1.0
+STARTING_PROBE_S = 0.3
+UNHEALTHY_AFTER = 3
+RESTART_AFTER = 8
+"""Failed health checks in a row, as the agent's."""
+BACKOFF_S = (2.0, 300.0)
+SETTLE_S = 1.0
+"""How long clients of a cluster may go on after the endpoint was called not ready."""
+QUIET_ANSWERS = 2
+"""Idle answers in a row that count: a request may lie between two that are asked for one after the other."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """What is remembered of a process between two looks; lost without harm."""
+
+    wanted: str = ""
+    """Launch hash of the plan that this speaks of."""
+    start: str = ""
+    """The start that this speaks of (`Seen.start`)."""
+    since: float = 0.0
+    proved: bool = False
+    ready: bool = False
+    failures: int = 0
+    """Failed health checks in a row."""
+    told: str = ""
+    """What the last failed check said."""
+    completion_failed: bool = False
+    probe_at: float = 0.0
+    draining_since: float | None = None
+    quiet: int = 0
+    attempts: int = 0
+    """Failed fetches or steps in a row."""
+    wait_until: float = 0.0
+    reason: str = ""
+    message: str = ""
+
+
+class Do(Enum):
+    """What is to be done for a process that is wanted."""
+
+    PREPARE = auto()
+    """Bring files, unit and process into being."""
+    DRAIN = auto()
+    """Another plan is wanted than the one that runs."""
+    WATCH = auto()
+    """It runs as wanted."""
+    RESTART = auto()
+    """It runs and does not serve."""
+    WAIT = auto()
+
+
+def next_do(seen: Seen | None, life: Life, plan: ProcessPlan, wanted: str, *, now: float) -> Do:
+    """Decide what to do next. `wanted` is the launch hash of the plan."""
+    if seen is None or not (seen.runs or seen.active in ("activating", "failed")):
+        return Do.WAIT if now < life.wait_until else Do.PREPARE
+    if not seen.runs:
+        # By this very plan it is the service manager's turn, which starts it again or has given up.
+        by_this_plan = seen.installed == wanted
+        return Do.WAIT if by_this_plan or now < life.wait_until else Do.PREPARE
+    if seen.launch != wanted:
+        return Do.WAIT if now < life.wait_until else Do.DRAIN
+    if life.start == seen.start:
+        late = not life.ready and now - life.since > plan.startup_timeout_s
+        if late or (life.ready and life.failures >= RESTART_AFTER):
+            return Do.RESTART
+    return Do.WATCH
+
+
+def adjusted(life: Life, wanted: str) -> Life:
+    """Give a changed plan a fresh start: past failures are forgotten, not what runs."""
+    if life.wanted == wanted:
+        return life
+    return replace(life, wanted=wanted, attempts=0, wait_until=0.0, reason="", message="", draining_since=None, quiet=0)
+
+
+def noticed(life: Life, seen: Seen, *, now: float) -> Life:
+    """Take in which start runs; one that had proved itself counts as ready until a check says otherwise."""
+    if life.start == seen.start:
+        return life
+    proved = seen.proved == seen.start
+    return Life(wanted=life.wanted, start=seen.start, since=now, proved=proved, ready=proved)
+
+
+def checked(life: Life, plan: ProcessPlan, failure: str | None, *, now: float) -> Life:
+    """Take in a health check: None is healthy."""
+    if failure is not None:
+        wait = FAILING_PROBE_S if life.ready else STARTING_PROBE_S
+        return replace(life, failures=life.failures + 1, told=failure, probe_at=now + wait)
+    healthy = replace(life, failures=0, told="")
+    if plan.completion_path is not None and not life.proved:
+        return healthy
+    return replace(healthy, ready=True, proved=True, completion_failed=False, probe_at=now + PROBE_S)
+
+
+def proved(life: Life, failure: str | None, *, now: float) -> Life:
+    """Take in the completion that every start must answer once."""
+    if failure is not None:
+        return replace(life, told=failure, completion_failed=True, probe_at=now + 1.0)
+    return replace(life, proved=True, ready=True, told="", completion_failed=False, probe_at=now + PROBE_S)
+
+
+def put_off(life: Life, reason: str, message: str, *, now: float) -> Life:
+    """Note that something failed that is tried again after a back-off."""
+    attempts = life.attempts + 1
+    wait = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(attempts - 1, 16))
+    return replace(life, attempts=attempts, wait_until=now + wait, reason=reason, message=message)
+
+
+def drained(life: Life, busy: bool | None, timeout_s: float, *, now: float) -> tuple[Life, bool]:
+    """Take in whether requests are under way; True: it may be stopped."""
+    since = now if life.draining_since is None else life.draining_since
+    quiet = life.quiet + 1 if busy is False else 0
+    return replace(life, draining_since=since, quiet=quiet, ready=False), (
+        (quiet >= QUIET_ANSWERS and now - since >= min(SETTLE_S, timeout_s)) or now - since >= timeout_s
+    )
+
+
+def phase_of(seen: Seen | None, life: Life, wanted: str, *, last_words: str = "") -> tuple[ProcessPhase, str, str]:
+    """Say phase, reason and message of a process that is wanted, and that is not being fetched."""
+    if seen is not None and seen.runs and seen.launch == wanted:
+        if life.start != seen.start or not life.ready:
+            reason = ProcessReason.COMPLETION_FAILED if life.completion_failed else ""
+            return ProcessPhase.STARTING, reason, life.told
+        if life.failures >= UNHEALTHY_AFTER:
+            return ProcessPhase.UNHEALTHY, ProcessReason.NOT_RESPONDING, life.told
+        return ProcessPhase.READY, "", ""
+    if seen is not None and not seen.runs and seen.installed == wanted:
+        words = f"; its last lines:\n{last_words}" if last_words else ""
+        if seen.active == "failed":
+            return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"it ended too often ({seen.result}){words}"
+        if seen.active == "activating":
+            return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended and is started again{words}"
+    if life.reason:
+        return ProcessPhase.BACKING_OFF, life.reason, life.message
+    if seen is not None and seen.runs:
+        return ProcessPhase.STOPPING, ProcessReason.REPLACING, ""
+    return ProcessPhase.PENDING, "", ""
+
+
+def told(phase: ProcessPhase, reason: str, message: str, generation: int) -> ProcessReport:
+    """Report on a process that does not run."""
+    return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
+
+
+def downloading(
+    state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
+) -> ProcessReport:
+    """Say that a file is on its way; `report` is that of the process that runs meanwhile."""
+    progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
+    if report is None:
+        return told(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
+    words = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": still_serves}
+    return report.model_copy(update={**words, **progress})

@@ -1,0 +1,218 @@
+"""The steps to one process on a host over SSH: directories, plan, model files, unit, a process started by it.
+
+Each step looks before it acts, so that a second run finds all in order, and a preview touches nothing. Called by
+`processes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.client.ssh.facts import SshFacts
+from agent.client.ssh.fetch import Fetcher
+from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
+from agent.client.ssh.look import Seen
+from agent.contract import FilePlan, ProcessPlan
+from agent.server.processes import command_line, lifecycle
+from agent.server.processes.flags import spoken
+from agent.steps import launchd, systemd
+from agent.steps.files import Directory, File, NoFile
+from agent.steps.machine import Facts, Machine, MachineError, checked
+from agent.steps.service import Service
+from agent.steps.step import Change, Step
+
+MODEL = "model"
+RESTART_DELAY_S = 2
+MAX_STARTS = 6
+"""Within five minutes; then systemd gives up, and the process is Failed until its plan changes."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the steps of all processes of a host share."""
+
+    facts: SshFacts
+    machine: Facts
+    layout: Layout
+    sudo: bool
+
+    @property
+    def own_user(self) -> bool:
+        """Whether units belong to the user's own manager: nobody gave us root's rights."""
+        return not self.sudo and not self.machine.is_root
+
+    @property
+    def manager(self) -> systemd.Systemd:
+        return systemd.Systemd(self.machine, self.own_user)
+
+
+def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
+    """Name all files of a plan."""
+    return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}
+
+
+def hash_of(plan: ProcessPlan, address: str) -> str:
+    """Hash what a running process depends on, as the agent does."""
+    return lifecycle.launch_hash(plan, address)
+
+
+def service_of(record: Record, place: Place, *, binary: str, known_flags: frozenset[str]) -> Service:
+    """Say what the service manager is to run. Raises command_line.FileMissing, NotExpressible."""
+    plan = record.plan
+    paths = {name: place.layout.named(each) for name, each in files_of(plan).items()}
+    model = paths.pop(MODEL, None)
+    arguments = command_line.arguments(plan, address=place.facts.address, port=record.port, model=model, files=paths)
+    if plan.runtime == "llamacpp":
+        arguments = spoken(arguments, known_flags)
+    return Service(
+        name=unit_name(record.key),
+        description=f"{plan.service} of {record.key.partition('/')[0]}, run by Herdsman",
+        argv=(binary, *arguments),
+        environment={**plan.env, LAUNCH: hash_of(plan, place.facts.address)},
+        user=None if place.own_user or place.machine.is_root else place.machine.user,
+        restart_delay_s=RESTART_DELAY_S,
+        max_starts=MAX_STARTS,
+        stop_timeout_s=max(1, int(plan.stop_grace_s)),
+        log_file=place.layout.log(record.key),
+        **_TO_FILE,
+    )
+
+
+_TO_FILE = {"log_to_file": True} if "log_to_file" in Service.__dataclass_fields__ else {}
+
+
+def written_steps(record: Record, place: Place) -> list[Step]:
+    """List the steps to a plan that is written down on the host."""
+    layout = place.layout
+    content = record.model_dump_json(by_alias=True).encode()
+    # Not shown in a preview: the plan's own difference is, and better.
+    return [Store(layout), File(layout.record(record.key), content, mode=0o600, secret=True, what="plan")]
+
+
+def file_steps(plan: ProcessPlan, fetcher: Fetcher) -> list[Step]:
+    """List the steps to model files that are on the host."""
+    return [ModelFile(fetcher, each) for each in files_of(plan).values()]
+
+
+def unit_steps(service: Service, place: Place) -> list[Step]:
+    """List the steps to a unit that the service manager knows and starts at boot. Raises MachineError."""
+    if place.facts.os == "darwin":
+        if place.own_user:
+            raise MachineError(launchd.REFUSED_AGENT, hint="set `sudo: true`: the process still runs as its user")
+        content = launchd.plist(service)
+        return [
+            File(launchd.plist_path(service.label), content, owner="root", sudo=True, what="plist"),
+            launchd.Allowed(service.label),
+        ]
+    if place.facts.init != "systemd":
+        raise MachineError("there is no systemd on the host", hint="run an agent there under whatever starts services")
+    own_user, manager = place.own_user, place.manager
+    path = systemd.unit_path(service.name, place.machine, own_user=own_user)
+    text = systemd.unit_text(service, own_user=own_user).encode()
+    steps: list[Step] = []
+    if own_user:
+        steps.append(Directory(path.rpartition("/")[0], mode=None))
+    steps += [
+        File(path, text, sudo=not own_user, what="unit"),
+        systemd.Loaded(manager, service.name, path, text),
+        systemd.Enabled(manager, service.name),
+    ]
+    if own_user:
+        steps.append(systemd.Lingering(place.machine.user))
+    return steps
+
+
+def removal_steps(key: str, place: Place) -> list[Step]:
+    """List the steps to no such process; its model files stay for others."""
+    name, layout = unit_name(key), place.layout
+    notes: list[Step] = [
+        NoFile(layout.proved(key)),
+        NoFile(layout.log(key)),
+        NoFile(layout.record(key), what="no plan"),
+    ]
+    if place.facts.os == "darwin":
+        label = Service(name=name, description="", argv=("/",)).label
+        return [launchd.Gone(label), NoFile(launchd.plist_path(label), sudo=True, what="no plist"), *notes]
+    return [*systemd.removal_steps(name, place.machine, own_user=place.own_user), *notes]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The directories of the store, readable by nobody else. One step, since each question is a way there and back."""
+
+    layout: Layout
+
+    @property
+    def title(self) -> str:
+        return f"store {self.layout.root}"
+
+    def look(self, machine: Machine) -> Change | None:
+        there = machine.run(["sh", "-c", 'for d; do [ -d "$d" ] || exit 1; done', "sh", *self.layout.directories])
+        return None if there.code == 0 else Change("makes it")
+
+    def do(self, machine: Machine) -> None:
+        checked(machine, ["sh", "-c", 'umask 077 && mkdir -p -- "$@"', "sh", *self.layout.directories])
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file of the plan is on the host. `do` only begins to fetch it: `processes` waits."""
+
+    fetcher: Fetcher
+    plan: FilePlan
+
+    @property
+    def title(self) -> str:
+        return f"model file {self.plan.cache_key}/{self.plan.file_name}"
+
+    def look(self, _machine: Machine) -> Change | None:
+        refused = self.fetcher.refusal(self.plan)
+        if refused is not None:
+            raise MachineError(refused[1])
+        state = self.fetcher.state(self.plan)
+        if state.there:
+            return None
+        if state.running:
+            return Change(f"goes on fetching it: {state.done_bytes} of {state.total_bytes or '?'} bytes are there")
+        return Change(f"fetches it from {_shown(self.plan.source)}")
+
+    def do(self, _machine: Machine) -> None:
+        self.fetcher.start(self.plan)
+
+
+@dataclass(frozen=True)
+class Started:
+    """The process runs, started by this plan. What runs by the same plan under an older unit is left alone."""
+
+    service: Service
+    place: Place
+    seen: Seen | None
+
+    @property
+    def title(self) -> str:
+        return f"process {self.service.name} running"
+
+    def look(self, _machine: Machine) -> Change | None:
+        if self.seen is None or not self.seen.runs:
+            return Change("starts it")
+        if self.seen.launch != self.service.environment[LAUNCH]:
+            return Change("restarts it once no request is under way: its plan changed")
+        return None
+
+    def do(self, machine: Machine) -> None:
+        # The health check says whether it stays up; that takes longer than any step should.
+        if self.place.facts.os == "darwin":
+            launchd.Running(self.service.label, self.service.mark, self.service.stop_timeout_s, settle_s=0.0).do(
+                machine
+            )
+        else:
+            systemd.Running(self.place.manager, self.service.name, self.service.mark, settle_s=0.0).do(machine)
+
+
+def _shown(source: str) -> str:
+    """Leave out what may be secret in an address: credentials, signed queries."""
+    scheme, separator, rest = source.partition("://")
+    if not separator:
+        return source
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

@@ -1,0 +1,1 @@
+"""The agent's HTTP server: routes, bounds, TLS and tokens that rotate."""

@@ -1,0 +1,253 @@
+"""The agent's HTTP API: health and metrics for anyone on loopback, plans and reports with the token.
+
+Started by `agent.server.main`; calls the supervisor. In a fleet without a cluster it is where plans come from
+(`agent.client.http` is its client). Beyond loopback it is spoken over TLS, and all but /healthz wants a token. Every
+answer under /v1 is JSON; an error is `{"reason": …, "message": …}`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+import structlog
+from pydantic import ValidationError
+
+from agent.contract import HostFacts, HostPlan, HostReport, ProcessPlan
+from agent.server.api.http_server import BoundedHandler, BoundedServer
+from agent.server.processes.supervisor import Supervisor
+from agent.server.telemetry.metrics import AgentMetrics
+
+MAX_BODY_BYTES = 1024 * 1024
+
+_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_PROCESS = re.compile(rf"/v1/processes/(?P<namespace>{_NAME})/(?P<name>{_NAME})")
+_LOG = re.compile(rf"{_PROCESS.pattern}/logs")
+
+_log = structlog.get_logger(__name__)
+
+
+class HttpError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Api:
+    """What the requests are answered from."""
+
+    supervisor: Supervisor
+    metrics: AgentMetrics
+    facts: Callable[[], HostFacts]
+    token: Callable[[], str]
+    """Asked at every request, so that a new token counts without a restart."""
+    is_ready: Callable[[], bool]
+    takes_plans: bool
+    """False: the plan comes from Kubernetes, and writes are refused."""
+    metrics_token: Callable[[], str] = str
+    """A token that opens /metrics and nothing else; empty: there is none."""
+    ending: Callable[[Literal["keep", "stop"] | None], str] = lambda _wish: "keep"
+    """Sets, unless None, and gives what happens to the processes when the agent is stopped."""
+
+    def process(self, method: str, key: str, body: bytes) -> tuple[int, Any]:
+        """Answer a request for one process with status and JSON value. Raises HttpError."""
+        if method == "GET":
+            return 200, self._state(key)
+        if not self.takes_plans:
+            raise HttpError(409, "PlanFromKubernetes", "this host takes its plan from Kubernetes")
+        if method == "DELETE":
+            state = self._state(key)
+            self.supervisor.remove(key)
+            return 202, state
+        try:
+            plan = ProcessPlan.model_validate_json(body)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise HttpError(422, "PlanInvalid", faults) from error
+        host = self.facts().host
+        if plan.host != host:
+            raise HttpError(422, "PlanInvalid", f"host: the plan is for `{plan.host}` and this is `{host}`")
+        before = self.supervisor.goals().get(key)
+        # What Kubernetes counts for a HostProcess is counted here: `observedGeneration` tells what a report speaks of.
+        generation = before.generation if before is not None else 0
+        self.supervisor.put(key, plan, generation if before is not None and before.plan == plan else generation + 1)
+        return (201 if before is None else 200), self._state(key)
+
+    def log(self, key: str, query: str) -> dict[str, Any]:
+        """Give a part of a process's log: `tail` lines, or what follows `offset`, of `previous=true` the copy before.
+
+        Raises HttpError.
+        """
+        asked = dict(parse_qsl(query))
+        numbers = {name: asked[name] for name in ("tail", "offset") if name in asked}
+        if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers.values()):
+            raise HttpError(422, "Invalid", "tail and offset are numbers, from 0")
+        wanted = {name: int(number) for name, number in numbers.items()}
+        try:
+            piece = self.supervisor.log(key, **wanted, previous=asked.get("previous") == "true")
+        except OSError as error:
+            raise HttpError(500, "LogUnreadable", f"the log of `{key}`: {error.strerror or error}") from error
+        if piece is None:
+            raise HttpError(404, "NotFound", f"no log of a process `{key}` on this host")
+        return piece.model_dump(mode="json", by_alias=True)
+
+    def _state(self, key: str) -> dict[str, Any]:
+        goal = self.supervisor.goals().get(key)
+        report = self.supervisor.reports().get(key)
+        if report is None:
+            raise HttpError(404, "NotFound", f"no process `{key}` on this host")
+        return {
+            "plan": goal.plan.model_dump(mode="json", by_alias=True) if goal is not None else None,
+            "generation": goal.generation if goal is not None else 0,
+            "report": report.model_dump(mode="json", by_alias=True),
+        }
+
+
+class HttpApi:
+    """The server; `port` is the one that it listens on."""
+
+    def __init__(
+        self, api: Api, *, port: int = 0, address: str = "127.0.0.1", tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
+        """Listen at once. With `tls` everything but /healthz wants a token. Raises OSError when the port is taken."""
+        try:
+            self._server = BoundedServer((address, port), _handler(api, guarded=tls is not None), tls=tls)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {address} port {port}: {error.strerror}") from error
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="http-api", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
+    class Handler(BoundedHandler):
+        def do_GET(self) -> None:  # noqa: N802 - the base class calls it so
+            self._answer("GET")
+
+        def do_PUT(self) -> None:  # noqa: N802 - the base class calls it so
+            self._answer("PUT")
+
+        def do_DELETE(self) -> None:  # noqa: N802 - the base class calls it so
+            self._answer("DELETE")
+
+        def _answer(self, method: str) -> None:
+            path = self.path.partition("?")[0]
+            try:
+                status, kind, content = self._respond(method, path)
+            except HttpError as error:
+                told = {"reason": error.reason, "message": error.message}
+                status, kind, content = error.status, "application/json", json.dumps(told).encode()
+            except (OSError, ssl.SSLError):
+                # The client left, or took too long over its body.
+                self.close_connection = True
+                return
+            except Exception:
+                _log.exception("Failed to answer a request", path=path)
+                told = {"reason": "InternalError", "message": "the agent's log says more"}
+                status, kind, content = 500, "application/json", json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            self.write(content)
+
+        def _respond(self, method: str, path: str) -> tuple[int, str, bytes]:
+            if method == "GET" and path == "/healthz":
+                return 200, "text/plain", b"ok\n"
+            if guarded or path not in ("/readyz", "/metrics"):
+                self._authorize(method, path)
+            if method == "GET" and path == "/readyz":
+                return (200, "text/plain", b"ok\n") if api.is_ready() else (503, "text/plain", b"plan not read yet\n")
+            if method == "GET" and path == "/metrics":
+                return 200, "text/plain; version=0.0.4; charset=utf-8", api.metrics.text()
+            status, value = self._value(method, path, self._body())
+            return status, "application/json", json.dumps(value).encode()
+
+        def _value(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+            match = _PROCESS.fullmatch(path)
+            if match:
+                return api.process(method, f"{match['namespace']}/{match['name']}", body)
+            match = _LOG.fullmatch(path)
+            if match and method == "GET":
+                return 200, api.log(f"{match['namespace']}/{match['name']}", self.path.partition("?")[2])
+            if path == "/v1/report" and method == "GET":
+                report = HostReport(facts=api.facts(), processes=api.supervisor.reports())
+                return 200, report.model_dump(mode="json", by_alias=True)
+            if path == "/v1/plan" and method == "GET":
+                plan = HostPlan(host=api.facts().host, processes=api.supervisor.plans())
+                return 200, plan.model_dump(mode="json", by_alias=True)
+            if path == "/v1/ending" and method in ("GET", "PUT"):
+                return 200, {"processes": api.ending(_wish(body) if method == "PUT" else None)}
+            raise HttpError(404, "NotFound", f"no {method} {path} here")
+
+        def _authorize(self, method: str, path: str) -> None:
+            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+            if scheme.lower() == "bearer":
+                if _is_same(given.strip(), api.token()):
+                    return
+                if _is_same(given.strip(), api.metrics_token()):
+                    if (method, path) == ("GET", "/metrics"):
+                        return
+                    self._leave_body()
+                    raise HttpError(403, "Forbidden", "this token is for /metrics alone")
+            self._leave_body()
+            raise HttpError(401, "Unauthorized", "send the bearer token of the agent's token file")
+
+        def _leave_body(self) -> None:
+            # What nobody may send is not read either, and then the connection cannot go on.
+            if self.headers.get("Content-Length", "0") != "0" or self.headers.get("Transfer-Encoding"):
+                self.close_connection = True
+
+        def _body(self) -> bytes:
+            length = self.headers.get("Content-Length", "0")
+            if self.headers.get("Transfer-Encoding") or not re.fullmatch(r"[0-9]{1,18}", length):
+                self.close_connection = True
+                raise HttpError(411, "LengthRequired", "send a Content-Length")
+            if int(length) > MAX_BODY_BYTES:
+                self.close_connection = True
+                raise HttpError(413, "TooLarge", f"a plan has at most {MAX_BODY_BYTES} bytes")
+            return self.read_body(int(length))
+
+    return Handler
+
+
+def _is_same(given: str, token: str) -> bool:
+    # A token that cannot be read opens nothing.
+    return bool(token) and hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _wish(body: bytes) -> Literal["keep", "stop"]:
+    try:
+        wish = json.loads(body)["processes"]
+    except (ValueError, KeyError, TypeError):
+        wish = None
+    if wish == "keep":
+        return "keep"
+    if wish == "stop":
+        return "stop"
+    raise HttpError(422, "Invalid", 'send {"processes": "keep"} or {"processes": "stop"}')

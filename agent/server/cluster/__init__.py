@@ -1,0 +1,1 @@
+"""What an agent says to its cluster and learns from it: plans, statuses, endpoints, its Host and its Lease."""

@@ -1,0 +1,289 @@
+"""Says every few seconds that this host lives; lets only one agent be the host; finds out when it was called lost.
+
+Started by `agent.server.main`; calls `kubeapi`. The loop tells by these Leases which hosts live. The holder is the
+agent's identity, which lies in its store, so that a restarted agent goes on with its own Lease at once.
+
+A host that was silent for the Lease's duration may have been called lost: its services may run elsewhere. So an agent
+trusts its Lease for a little less than that, and says nothing of its endpoints beyond. When it finds its Lease fenced,
+or not its own, it first has `catch_up` read the plan in full and stop what is not in it; only then it takes the fence
+away, and only if nobody wrote to the Lease meanwhile (docs/adr/0011).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from agent.contract import ANNOTATION_FENCED
+from agent.server.cluster.registration import LABEL_HOST
+from agent.server.sleepless_clock import sleepless
+from kubeapi.client import KubeClient
+from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, KubeError, NotFound
+from kubeapi.kinds import LEASES, NAMESPACES
+
+Json = dict[str, Any]
+
+RENEW_S = 5.0
+DURATION_FACTOR = 2.4
+"""The Lease's duration by the interval of its renewals: one may fail without consequence."""
+TRUST_MARGIN_S = 1.5
+"""So long before the Lease's end the agent stops to trust it: what it has sent by then must have arrived."""
+REQUEST_TIMEOUT_S = 4.0
+"""A renewal that takes longer is tried anew, on another connection."""
+RETRY_S = 1.0
+OBSERVE_POLL_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class HostTaken(Exception):
+    """Another agent is this host."""
+
+
+def lease_name(host: str) -> str:
+    """Name the Lease of a host."""
+    return f"herdsman-host-{host}"
+
+
+def duration_s(renew_s: float) -> int:
+    """Give the duration of a Lease that is renewed so often; the API knows whole seconds only."""
+    return max(1, math.ceil(DURATION_FACTOR * renew_s))
+
+
+def lease_object(
+    existing: Json | None, *, host: str, namespace: str, holder: str, duration_s: int, now: datetime
+) -> Json:
+    """Build the Lease as it is to be written: the existing one, held by us, renewed now and without a fence."""
+    metadata = dict((existing or {}).get("metadata") or {"name": lease_name(host), "namespace": namespace})
+    metadata.pop("managedFields", None)
+    metadata["labels"] = {**(metadata.get("labels") or {}), LABEL_HOST: host}
+    metadata["annotations"] = {
+        key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _DROPPED
+    }
+    before = (existing or {}).get("spec") or {}
+    time = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    same = before.get("holderIdentity") == holder
+    transitions = int(before.get("leaseTransitions") or 0)
+    spec = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": duration_s,
+        "acquireTime": before.get("acquireTime", time) if same else time,
+        "renewTime": time,
+        "leaseTransitions": transitions if same or existing is None else transitions + 1,
+    }
+    return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+
+
+_DROPPED = (ANNOTATION_FENCED, "herdsman.dev/facts")
+"""The second is where an earlier release kept the host's facts."""
+
+
+def holder_of(lease: Json) -> str:
+    """Name who holds a Lease; empty when it was released."""
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def is_fenced(lease: Json) -> bool:
+    """Tell whether the loop called the host lost."""
+    return bool((lease["metadata"].get("annotations") or {}).get(ANNOTATION_FENCED))
+
+
+class HostLease:
+    """The Lease of one host."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        host: str,
+        namespace: str,
+        holder: str,
+        on_lost: Callable[[str], None],
+        catch_up: Callable[[], bool] = lambda: True,
+        on_back: Callable[[], None] = lambda: None,
+        renew_s: float = RENEW_S,
+        clock: Callable[[], float] = sleepless,
+    ) -> None:
+        """`on_lost` is called once, with a message, when another agent took the host over.
+
+        `catch_up` reads the plan in full and stops what is not in it; False: not yet. `on_back` is called each time
+        that the host is known to live again after it may have been called lost.
+        """
+        self._client = client
+        self._host = host
+        self._namespace = namespace
+        self._holder = holder
+        self._on_lost = on_lost
+        self._catch_up = catch_up
+        self._on_back = on_back
+        self._renew_s = renew_s
+        self._duration_s = duration_s(renew_s)
+        self._clock = clock
+        self._last: Json | None = None
+        """The Lease as we wrote it last; None while it is not certain that it is ours and without a fence."""
+        self._trusted_until = -math.inf
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="host-lease", daemon=True)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the loop certainly has not called this host lost: what is said of it now is still true on arrival."""
+        return self._clock() < self._trusted_until
+
+    def acquire(self) -> None:
+        """Become the host, unless it was called lost: that waits for `start`, when a plan can be read.
+
+        Raises HostTaken when another agent lives, after watching it for as long as its Lease lasts; ApiError when the
+        server refuses.
+        """
+        lease = self._read()
+        if lease is not None and holder_of(lease) not in ("", self._holder):
+            self._outwait(lease)
+            lease = self._read()
+        if lease is None or not is_fenced(lease):
+            self._claim(lease)
+
+    def start(self) -> None:
+        """Renew until stopped."""
+        self._thread.start()
+
+    def stop(self, *, release: bool) -> None:
+        """Stop renewing; with `release`, say at once that the host is gone."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+        if release and self._last is not None:
+            try:
+                self._write(self._last, release=True)
+            except KubeError as error:
+                _log.warning("Failed to release the host's Lease", error=str(error))
+
+    def _run(self) -> None:
+        failures = 0
+        # Spread from the first renewal on: agents that were restarted together must not beat together.
+        wait_s = self._renew_s * random.uniform(0.2, 1.0)  # noqa: S311 - spreads load, keeps no secret
+        if self._last is None:
+            wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            wait_s = self._renew_s * random.uniform(0.85, 1.0)  # noqa: S311 - as above
+            try:
+                if not self.renew():
+                    wait_s = RETRY_S
+                failures = 0
+            except HostTaken as taken:
+                self._trusted_until = -math.inf
+                self._on_lost(str(taken))
+                return
+            except KubeError as error:
+                failures += 1
+                wait_s = min(wait_s, RETRY_S * random.uniform(0.5, 1.0))  # noqa: S311 - as above
+                if failures in (1, 10) or failures % 100 == 0:
+                    _log.warning("Failed to renew the host's Lease", error=str(error), failures=failures)
+            except Exception:
+                _log.exception("Failed to renew the host's Lease")
+
+    def renew(self) -> bool:
+        """Renew the Lease, or win it back. False: the plan could not be caught up with yet."""
+        was_trusted = self.is_trusted
+        if self._last is not None:
+            try:
+                self._write(self._last)
+            except (Conflict, NotFound):
+                self._last = None  # somebody wrote to it; see who
+            else:
+                if not was_trusted:
+                    # Nobody called it lost; what could not be said meanwhile is said now.
+                    self._on_back()
+                return True
+        lease = self._read()
+        if lease is not None and holder_of(lease) not in ("", self._holder):
+            raise HostTaken(self._taken(holder_of(lease)))
+        if lease is None or is_fenced(lease) or not holder_of(lease):
+            # The loop knows this host as lost. What runs here may run elsewhere by now.
+            self._trusted_until = -math.inf
+            _log.warning("This host was called lost; reading the plan before anything else", host=self._host)
+            if not self._catch_up():
+                return False
+            was_trusted = False
+        # Refused if anybody wrote to it since: then the plan that was read is too old as well.
+        self._claim(lease)
+        if not was_trusted:
+            self._on_back()
+            _log.info("This host lives", host=self._host)
+        return True
+
+    def _outwait(self, lease: Json) -> None:
+        """Watch another agent's Lease for its duration. Raises HostTaken as soon as it is renewed.
+
+        Their clocks may differ: what counts is whether the time in it changes, never what it says.
+        """
+        seen = (lease.get("spec") or {}).get("renewTime")
+        lasts_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or self._duration_s)
+        _log.info("Another agent was this host; waiting whether it lives", holder=holder_of(lease), at_most_s=lasts_s)
+        deadline = self._clock() + lasts_s
+        while self._clock() < deadline and not self._stop.wait(min(OBSERVE_POLL_S, lasts_s / 3)):
+            now = self._read()
+            if now is None or holder_of(now) in ("", self._holder):
+                return
+            if (now.get("spec") or {}).get("renewTime") != seen:
+                raise HostTaken(self._taken(holder_of(now)))
+
+    def _taken(self, holder: str) -> str:
+        return f"another agent ({holder}) is host `{self._host}`; stop it, or choose another --host"
+
+    def _claim(self, lease: Json | None) -> None:
+        for _ in range(2):
+            try:
+                self._write(lease)
+                return
+            except NotFound:
+                self._make_namespace()
+                lease = None
+        raise ApiError(409, "Conflict", f"Lease {lease_name(self._host)} comes and goes")
+
+    def _read(self) -> Json | None:
+        path = LEASES.path(self._namespace, lease_name(self._host))
+        try:
+            return self._client.request("GET", path, timeout_s=REQUEST_TIMEOUT_S)
+        except NotFound:
+            return None
+
+    def _write(self, existing: Json | None, *, release: bool = False) -> None:
+        lease = lease_object(
+            existing,
+            host=self._host,
+            namespace=self._namespace,
+            holder=self._holder,
+            duration_s=self._duration_s,
+            now=datetime.now(UTC),
+        )
+        if release:
+            lease["spec"]["holderIdentity"] = ""
+        # From before the request: the loop cannot have seen the renewal any sooner.
+        sent = self._clock()
+        if existing is None:
+            path, verb = LEASES.path(self._namespace), "POST"
+        else:
+            path, verb = LEASES.path(self._namespace, lease_name(self._host)), "PUT"
+        self._last = self._client.request(verb, path, body=lease, timeout_s=REQUEST_TIMEOUT_S)
+        lasts_s = self._duration_s - min(TRUST_MARGIN_S, self._duration_s / 4)
+        self._trusted_until = -math.inf if release else sent + lasts_s
+
+    def _make_namespace(self) -> None:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
+        try:
+            self._client.create(NAMESPACES, None, body)
+        except AlreadyExists:
+            return
+        except Forbidden as error:
+            raise Forbidden(
+                error.status,
+                error.reason,
+                f"namespace {self._namespace} is not there and may not be made by this agent: {error.message}",
+            ) from error

@@ -1,0 +1,156 @@
+"""What a Host object says of a host, made of what was measured; and whether that is worth a write. Pure.
+
+Called by `agent.server.cluster.host_object`, and by the loop for hosts that it reaches over SSH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent.contract import HostFacts, MemoryPressure, ProcessReport, ProcessUsage
+from agent.server.cluster.host_wishes import Wishes
+
+Json = dict[str, Any]
+
+READY = "Ready"
+REASON_RUNNING = "AgentRunning"
+REASON_STOPPED = "AgentStopped"
+NUMBERS_EVERY_S = 15.0
+"""Numbers that go up and down are written this often at most."""
+SMALLEST_SHARE = 0.05
+"""Smaller changes of a number are not worth a write."""
+_LEAST = {"cpuPercent": 10.0, "memory": 64 << 20, "tokensPerSecond": 2.0, "slotsBusy": 1.0}
+"""Nor are changes of a number that goes up and down by less than this."""
+_UNTOLD = ("lastHeartbeat", "lastTransitionTime")
+
+
+def host_status(
+    facts: HostFacts,
+    *,
+    reports: Mapping[str, ProcessReport],
+    usage: Mapping[str, ProcessUsage],
+    wishes: Wishes,
+    conditions: tuple[Json, ...] = (),
+    now: str,
+    running: bool = True,
+) -> Json:
+    """Build the status of a Host.
+
+    `conditions` are those that the object has now, whose times of transition are kept; `now` is RFC 3339. `running`
+    False: the agent takes its leave.
+    """
+    budget = facts.memory_budget_bytes
+    status: Json = {
+        "address": facts.address,
+        "agentVersion": facts.agent_version,
+        "os": facts.os,
+        "arch": facts.arch,
+        "capacity": {"cpu": facts.cpus, "memory": facts.memory_bytes},
+        "allocatable": {"cpu": facts.cpus, "memory": facts.memory_bytes if budget is None else budget},
+        "accelerators": [
+            {"type": a.type, "name": a.name, "count": a.count, "memory": a.memory_bytes} for a in facts.accelerators
+        ],
+        "runtimes": dict(sorted(facts.runtimes.items())),
+        "memoryPressure": str(facts.memory_pressure),
+        "endpoint": facts.endpoint or None,
+        "tlsFingerprint": facts.tls_fingerprint or None,
+        "observedGeneration": wishes.generation,
+        "processes": [_process(key, report, usage.get(key)) for key, report in sorted(reports.items())],
+        "lastHeartbeat": now,
+    }
+    before = {c.get("type"): c for c in conditions}
+    status["conditions"] = [
+        _condition(before.get(kind) or {}, kind, *told, generation=wishes.generation, now=now)
+        for kind, *told in (_ready(running), _pressure(facts), _schedulable(wishes))
+    ]
+    told: Json = _without_none(status)
+    return told
+
+
+def _process(key: str, report: ProcessReport, usage: ProcessUsage | None) -> Json:
+    used = usage or ProcessUsage()
+    return {
+        "name": key,
+        "phase": str(report.phase),
+        "reserved": report.memory_bytes,
+        "memory": used.footprint_bytes or used.rss_bytes,
+        "cpuPercent": used.cpu_percent,
+        "tokensPerSecond": used.tokens_per_second,
+        "slots": used.slots,
+        "slotsBusy": used.slots_busy,
+    }
+
+
+def _ready(running: bool) -> tuple[str, str, str, str]:
+    if running:
+        return (READY, "True", REASON_RUNNING, "The agent runs.")
+    return (READY, "False", REASON_STOPPED, "The agent was stopped.")
+
+
+def _pressure(facts: HostFacts) -> tuple[str, str, str, str]:
+    level, note = facts.memory_pressure, f" {facts.memory_note}" if facts.memory_note else ""
+    if level is MemoryPressure.NORMAL:
+        return ("MemoryPressure", "False", "Normal", f"There is enough memory.{note}")
+    return ("MemoryPressure", "True", str(level), f"Memory is short: {str(level).lower()}.{note}")
+
+
+def _schedulable(wishes: Wishes) -> tuple[str, str, str, str]:
+    if wishes.drain:
+        return ("Schedulable", "False", "Draining", "spec.drain moves every service away that may move.")
+    if wishes.unschedulable:
+        return ("Schedulable", "False", "Cordoned", "spec.unschedulable keeps new services away.")
+    return ("Schedulable", "True", "Open", "New services may be placed here.")
+
+
+def _condition(before: Json, kind: str, status: str, reason: str, message: str, *, generation: int, now: str) -> Json:
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "observedGeneration": generation,
+        "lastTransitionTime": since or now,
+    }
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_none(each) for each in value]
+    return value
+
+
+def worth_writing(before: Mapping[str, Any], after: Mapping[str, Any], *, since_s: float) -> bool:
+    """Tell whether a status says something new; `since_s` ago one was written.
+
+    What is said in words is worth it at once. Numbers that go up and down wait, and count only when they have changed
+    by more than a few percent.
+    """
+    if _words(before) != _words(after):
+        return True
+    return since_s >= NUMBERS_EVERY_S and _numbers_differ(before, after)
+
+
+def _words(value: Any) -> Any:
+    """Leave out what changes all the time: times, and the numbers of processes."""
+    if isinstance(value, dict):
+        return {k: _words(v) for k, v in value.items() if k not in _UNTOLD and not (k in _LEAST and "phase" in value)}
+    if isinstance(value, (list, tuple)):
+        return [_words(each) for each in value]
+    return value
+
+
+def _numbers_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    old, new = ({p["name"]: p for p in status.get("processes") or ()} for status in (before, after))
+    return any(
+        _differ(name, old.get(key, {}).get(name), process.get(name)) for key, process in new.items() for name in _LEAST
+    )
+
+
+def _differ(name: str, old: float | None, new: float | None) -> bool:
+    if old is None or new is None:
+        return old is not new
+    return abs(new - old) >= max(_LEAST[name], SMALLEST_SHARE * max(abs(old), abs(new)))

@@ -1,0 +1,76 @@
+"""What people say of a host in its Host object, for the parts of an agent that heed it.
+
+Kept current by `agent.server.cluster.host_object`; read by whoever was put on `on_change` in `agent.server.main`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from program.desired.errors import SpecInvalid
+from program.desired.quantities import bytes_of
+
+Json = dict[str, Any]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The spec of a Host, as far as its agent heeds it; None: nothing is said."""
+
+    memory_budget_bytes: int | None = None
+    memory_fraction: float | None = None
+    pressure_warning: float = 0.20
+    pressure_critical: float = 0.10
+    eviction: bool = False
+    store_bytes: int | None = None
+    """Most that downloaded models may take on disk."""
+    unschedulable: bool = False
+    drain: bool = False
+    generation: int = 0
+
+
+def wishes_of(host: Mapping[str, Any]) -> Wishes:
+    """Read a Host. Raises SpecInvalid for a quantity that is none: the schema has checked all else."""
+    spec = host.get("spec") or {}
+    pressure = spec.get("memoryPressure") or {}
+    return Wishes(
+        memory_budget_bytes=bytes_of(spec.get("memoryBudget"), field="spec.memoryBudget"),
+        memory_fraction=spec.get("memoryFraction"),
+        pressure_warning=float(pressure.get("warning", Wishes.pressure_warning)),
+        pressure_critical=float(pressure.get("critical", Wishes.pressure_critical)),
+        eviction=bool(pressure.get("eviction", False)),
+        store_bytes=bytes_of(spec.get("storeSize"), field="spec.storeSize"),
+        unschedulable=bool(spec.get("unschedulable")),
+        drain=bool(spec.get("drain")),
+        generation=int(host["metadata"].get("generation") or 0),
+    )
+
+
+class HostWishes:
+    """The wishes as they are now. `on_change` is called in one thread, each time that they have changed."""
+
+    def __init__(self) -> None:
+        self.current = Wishes()
+        self.on_change: list[Callable[[Wishes], None]] = []
+
+    def update(self, host: Mapping[str, Any] | None) -> None:
+        """Take in the Host object, None when it is gone. One that makes no sense changes nothing."""
+        try:
+            wishes = Wishes() if host is None else wishes_of(host)
+        except SpecInvalid as error:
+            _log.warning("Could not read what is said of this host", error=str(error))
+            return
+        if wishes == self.current:
+            return
+        self.current = wishes
+        for listener in self.on_change:
+            try:
+                listener(wishes)
+            except Exception:
+                _log.exception("Failed to heed what is said of this host")

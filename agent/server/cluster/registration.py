@@ -1,0 +1,318 @@
+"""Leads a cluster's clients to processes on this host: a Service without selector and its EndpointSlices.
+
+Called by `publisher`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that
+its users' tools and Herdsman's loop read both alike. The objects belong to the InferenceService, and the cluster
+removes them with it. Replica 0 keeps the Service and the slice of its name; each further replica keeps a slice.
+
+Every write names the version that it was decided on: a service may have moved to another host meanwhile, and a write
+that was held up on its way must not undo what the other host has said since.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from agent.contract import ProcessReason
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, NotFound
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, SERVICES, Kind
+
+Json = dict[str, Any]
+
+FIELD_MANAGER = "herdsman-agent"
+LABEL_MANAGED_BY = "llmkube.ai/managed-by"
+MANAGED_BY = "metal-agent"
+LABEL_INFERENCE_SERVICE = "llmkube.ai/inference-service"
+LABEL_HOST = "herdsman.dev/host"
+LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+LABEL_SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
+ANNOTATION_HEARTBEAT = "llmkube.ai/agent-heartbeat"
+ANNOTATION_VERSION = "llmkube.ai/agent-version"
+
+PEER_STALE_S = 90.0
+"""LLMKube's agent renews its heartbeat every 30 s; after three missed ones we may take its Service over."""
+
+
+class Moved(Exception):
+    """The process is another host's by now; its watch has not said so yet."""
+
+
+class Refused(Exception):
+    """The Service cannot be ours; `reason` is for the report."""
+
+    def __init__(self, reason: ProcessReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What clients of one process should find."""
+
+    namespace: str
+    service_name: str
+    service_port: int
+    inference_service: str
+    host: str
+    address: str
+    port: int | None
+    """None: there was no process yet, so there is nothing to lead to."""
+    ready: bool
+    owner: Json | None
+    """The ownerReference that both objects carry."""
+    version: str
+    endpoint_slice: str | None = None
+    """Name of the slice of a replica above 0, which leaves the Service to replica 0; None: the Service's own name."""
+
+    process: str = ""
+    """Name of the HostProcess."""
+
+    @property
+    def slice_name(self) -> str:
+        return self.endpoint_slice or self.service_name
+
+
+def owner_reference(process: Json) -> Json:
+    """Choose who owns the objects: whoever owns the HostProcess, else the HostProcess itself."""
+    metadata = process["metadata"]
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("kind") == "InferenceService":
+            return {part: owner[part] for part in ("apiVersion", "kind", "name", "uid")}
+    return {
+        "apiVersion": process["apiVersion"],
+        "kind": process["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+
+
+def service_object(wanted: Registration) -> Json:
+    """Build the Service."""
+    return {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": _metadata(wanted, wanted.service_name),
+        "spec": {
+            "type": "ClusterIP",
+            "ports": [
+                {
+                    "name": "http",
+                    "protocol": "TCP",
+                    "port": wanted.service_port,
+                    "targetPort": wanted.port or wanted.service_port,
+                }
+            ],
+        },
+    }
+
+
+def slice_object(wanted: Registration, *, now: datetime) -> Json:
+    """Build the EndpointSlice; `wanted.port` is known."""
+    metadata = _metadata(wanted, wanted.slice_name)
+    metadata["labels"] = {
+        **metadata["labels"],
+        LABEL_SERVICE_NAME: wanted.service_name,
+        LABEL_SLICE_MANAGER: FIELD_MANAGER,
+    }
+    metadata["annotations"] = {
+        ANNOTATION_HEARTBEAT: now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        ANNOTATION_VERSION: wanted.version,
+    }
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": metadata,
+        "addressType": "IPv6" if ipaddress.ip_address(wanted.address).version == 6 else "IPv4",
+        "endpoints": [
+            {
+                "addresses": [wanted.address],
+                "conditions": {"ready": wanted.ready, "serving": wanted.ready, "terminating": False},
+            }
+        ],
+        "ports": [{"name": "http", "protocol": "TCP", "port": wanted.port}],
+    }
+
+
+def _metadata(wanted: Registration, name: str) -> Json:
+    metadata: Json = {
+        "name": name,
+        "namespace": wanted.namespace,
+        "labels": {
+            "app": wanted.service_name,
+            LABEL_MANAGED_BY: MANAGED_BY,
+            LABEL_INFERENCE_SERVICE: wanted.inference_service,
+            LABEL_HOST: wanted.host,
+        },
+    }
+    if wanted.owner is not None:
+        metadata["ownerReferences"] = [wanted.owner]
+    return metadata
+
+
+def refusal(existing: Json, wanted: Registration, *, now: datetime) -> str | None:
+    """Say why an existing Service or EndpointSlice may not be taken over; None when it may.
+
+    Ours are those that a host's agent made for the same InferenceService. One of LLMKube's agent is left to it while
+    its heartbeat is fresh.
+    """
+    metadata = existing["metadata"]
+    labels = metadata.get("labels") or {}
+    name = f"{existing['kind']} {metadata['name']}"
+    if labels.get(LABEL_MANAGED_BY) != MANAGED_BY:
+        managers = ", ".join(sorted({f["manager"] for f in metadata.get("managedFields") or () if f.get("manager")}))
+        return f"{name} exists and is not a host's; remove it or rename the service (managed by {managers or 'nobody'})"
+    if labels.get(LABEL_INFERENCE_SERVICE, wanted.inference_service) != wanted.inference_service:
+        return f"{name} leads to InferenceService {labels[LABEL_INFERENCE_SERVICE]}"
+    beat = (metadata.get("annotations") or {}).get(ANNOTATION_HEARTBEAT)
+    if LABEL_HOST not in labels and beat and _is_fresh(beat, now=now):
+        return f"{name} is kept by an LLMKube agent that lives; stop that agent or let it have the service"
+    return None
+
+
+def _is_fresh(heartbeat: str, *, now: datetime) -> bool:
+    try:
+        return now - datetime.fromisoformat(heartbeat) < timedelta(seconds=PEER_STALE_S)
+    except (ValueError, TypeError):
+        return False
+
+
+def register(client: KubeClient, wanted: Registration, *, now: datetime) -> str | None:
+    """Make Service and EndpointSlice as wanted; gives the version of the slice, None while there is none to make.
+
+    Raises Refused for foreign objects in the way, Moved when another host has the process by now, Conflict when
+    somebody wrote to ours at the same time, ApiError.
+    """
+    service = _existing(client, SERVICES, wanted.namespace, wanted.service_name)
+    endpoints = _existing(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
+    for existing in (service, endpoints):
+        why = refusal(existing, wanted, now=now) if existing is not None else None
+        if why:
+            raise Refused(ProcessReason.FOREIGN_SERVICE, why)
+    taken = {_host_of(each) for each in (service, endpoints) if each is not None} - {"", wanted.host}
+    if taken and wanted.process:
+        # One of the two hosts is wrong about whose the process is: ask before taking its endpoint away.
+        planned = _existing(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+        if planned is None or _host_of(planned) != wanted.host:
+            raise Moved(f"HostProcess {wanted.process} is not on this host any more")
+    # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
+    if wanted.endpoint_slice is None:
+        built = _at_version(service_object(wanted), service)
+        client.apply(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
+    if wanted.port is None:
+        return None
+    built = slice_object(wanted, now=now)
+    if endpoints is not None and endpoints.get("addressType") != built["addressType"]:
+        # The address family is immutable, and the host has another one now.
+        _delete(client, ENDPOINT_SLICES, endpoints)
+        endpoints = None
+    return _apply_slice(client, wanted, _at_version(built, endpoints))
+
+
+def beat(client: KubeClient, wanted: Registration, *, version: str, now: datetime) -> str | None:
+    """Renew the heartbeat of a slice that is as wanted, by one request; gives its new version.
+
+    None: somebody wrote to it, or removed it. Raises ApiError.
+    """
+    built = slice_object(wanted, now=now)
+    built["metadata"]["resourceVersion"] = version
+    try:
+        return _apply_slice(client, wanted, built)
+    except (Conflict, NotFound):
+        return None
+
+
+def _apply_slice(client: KubeClient, wanted: Registration, built: Json) -> str:
+    applied = client.apply(ENDPOINT_SLICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
+    return str(applied["metadata"]["resourceVersion"])
+
+
+def _at_version(built: Json, existing: Json | None) -> Json:
+    """Have the server refuse the write if somebody wrote to the object since it was read."""
+    if existing is not None:
+        built["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"]
+    return built
+
+
+def _existing(client: KubeClient, kind: Kind, namespace: str, name: str) -> Json | None:
+    try:
+        return client.get(kind, namespace, name)
+    except NotFound:
+        return None
+
+
+def _delete(client: KubeClient, kind: Kind, seen: Json) -> None:
+    """Delete exactly what was seen. Raises Conflict when it is another one by now, or was written to."""
+    metadata = seen["metadata"]
+    client.delete(
+        kind, metadata["namespace"], metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"]
+    )
+
+
+def unregister(
+    client: KubeClient, *, namespace: str, service_name: str, host: str, endpoint_slice: str | None = None
+) -> None:
+    """Remove EndpointSlice and Service if they still are this host's. Raises ApiError.
+
+    The Service stays where its process has only moved: another host takes it over, and its address must not change
+    for the clients, nor go while other replicas serve behind it.
+    """
+    endpoints = _existing(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
+    if endpoints is not None and _host_of(endpoints) == host:
+        _delete_unless_taken(client, ENDPOINT_SLICES, endpoints)
+    if endpoint_slice is not None:
+        return
+    service = _existing(client, SERVICES, namespace, service_name)
+    if service is None or _host_of(service) != host:
+        return
+    process = (service["metadata"].get("labels") or {}).get(LABEL_INFERENCE_SERVICE) or service_name
+    planned = _existing(client, HOST_PROCESSES, namespace, process)
+    if planned is None or _is_going(planned):
+        _delete_unless_taken(client, SERVICES, service)
+
+
+def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
+    # NotFound: the cluster was faster. Conflict: another host has it by now, or will be asked about it again.
+    try:
+        _delete(client, kind, seen)
+    except NotFound:
+        return
+    except Conflict:
+        now = _existing(client, kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
+        if now is not None and _host_of(now) == _host_of(seen) and now["metadata"]["uid"] == seen["metadata"]["uid"]:
+            raise
+
+
+def _host_of(obj: Json) -> str:
+    return str((obj["metadata"].get("labels") or {}).get(LABEL_HOST, ""))
+
+
+def _is_going(obj: Json) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An EndpointSlice, or a Service, that leads to a host."""
+
+    namespace: str
+    service_name: str
+    endpoint_slice: str | None
+    """None: the slice, if there is one, has the Service's name."""
+
+
+def registered(client: KubeClient, *, host: str, namespaces: tuple[str, ...]) -> set[Registered]:
+    """List every Service and EndpointSlice that leads to this host. Raises ApiError."""
+    selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}={host}"
+    found: set[Registered] = set()
+    for namespace in namespaces or (None,):
+        for item in client.list(SERVICES, namespace, label_selector=selector)["items"]:
+            found.add(Registered(item["metadata"]["namespace"], item["metadata"]["name"], None))
+        for item in client.list(ENDPOINT_SLICES, namespace, label_selector=selector)["items"]:
+            metadata = item["metadata"]
+            service = (metadata.get("labels") or {}).get(LABEL_SERVICE_NAME) or metadata["name"]
+            own = metadata["name"] if metadata["name"] != service else None
+            found.add(Registered(metadata["namespace"], service, own))
+    return found

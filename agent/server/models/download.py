@@ -1,0 +1,246 @@
+"""Have a model's file in the store: whole, verified, fetched once however many ask for it.
+
+Called by `processes.worker`, in a thread of its own. Calls `model_store` for the place,
+`store_space` for room there, `source_access` for who asks, `transfer` for the
+bytes, and `agent.server.models.repository` where a plan wants a whole repository.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from agent.contract import FilePlan
+from agent.server.errors import (
+    Cancelled,
+    ChecksumMismatch,
+    GgufInvalid,
+    NoSpace,
+    PlanInvalid,
+    SizeMismatch,
+    SourceChanged,
+    SourceNotFound,
+    SourceUnreachable,
+)
+from agent.server.models import remote, repository
+from agent.server.models.model_store import Slot, check_sha256, sha256_of, verify
+from agent.server.models.source_access import Place, SourceAccess
+from agent.server.models.source_policy import SourcePolicy
+from agent.server.models.store_space import StoreSpace
+from agent.server.models.transfer import DownloadSettings, Progress, Transfer
+
+__all__ = ["DownloadSettings", "Progress", "download"]
+
+_RESTARTS = 3
+Answered = TypeVar("Answered")
+
+
+def download(
+    plan: FilePlan,
+    store: Path,
+    *,
+    policy: SourcePolicy,
+    on_progress: Progress,
+    cancel: threading.Event,
+    settings: DownloadSettings = DownloadSettings(),
+    access: SourceAccess = SourceAccess(),
+    space: StoreSpace | None = None,
+) -> Path:
+    """Return the path of the plan's file, fetching it if it is not in the store as planned.
+
+    With `plan.directory` that is the directory of its set: the other files of the set have plans of their own, or the
+    source is a repository and all of it is fetched.
+    Blocks until the file is there. `on_progress(done_bytes, total_bytes)` is called in this thread, a few times a
+    second. Setting `cancel` ends it with Cancelled: soon, or, before a server has begun to answer, after the stall
+    timeout; what has arrived is kept for the next call. Local sources are used where they lie. Raises a FileError.
+    Nothing but the whole, verified file ever stands under the path that is returned.
+    """
+    local = _local_path(plan.source)
+    if local is not None:
+        return _in_place(plan, local, store, policy, cancel)
+    task = _Task(policy, settings, access, space, cancel)
+    if plan.directory and plan.source[:5].lower() == "hf://":
+        path = _repository(plan, store, task, on_progress)
+    else:
+        path = _in_store(plan, Slot.of(store, plan), task, on_progress)
+        path = store / plan.cache_key if plan.directory else path
+    if space is not None:
+        space.touch(plan.cache_key)
+    return path
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is the same for every file of one call."""
+
+    policy: SourcePolicy
+    settings: DownloadSettings
+    access: SourceAccess
+    space: StoreSpace | None
+    cancel: threading.Event
+
+
+def _local_path(source: str) -> str | None:
+    if source.startswith("/"):
+        return source
+    if source[:7].lower() == "file://":
+        path = source[7:]
+        return path[len("localhost") :] if path.lower().startswith("localhost/") else path
+    return None
+
+
+def _repository(plan: FilePlan, store: Path, task: _Task, on_progress: Progress) -> Path:
+    directory = Slot.of(store, plan).root
+    kept = repository.listed(plan, directory)
+    files = kept or _asked(
+        lambda: repository.look_up(
+            plan, access=task.access, policy=task.policy, timeout_s=task.settings.stall_timeout_s
+        ),
+        plan.source,
+        task,
+    )
+    total, done = sum(file.size_bytes or 0 for file in files), 0
+    for file in files:
+        before = done
+
+        def report(now: int, _size: int | None, before: int = before) -> None:
+            on_progress(before + now, total)
+
+        path = _in_store(file, Slot.of(store, file), task, report)
+        done += path.stat().st_size
+    if kept is None:
+        repository.keep(plan, files, directory)
+    return directory
+
+
+def _in_store(plan: FilePlan, slot: Slot, task: _Task, on_progress: Progress) -> Path:
+    slot.prepare()
+    with slot.locked(task.cancel, lambda: _report_other(slot, on_progress)):
+        if _is_in_store(slot, plan, task.cancel):
+            size = slot.final.stat().st_size
+            on_progress(size, size)
+        else:
+            _fetch(plan, slot, task, on_progress)
+    return slot.final
+
+
+def _in_place(plan: FilePlan, path: str, store: Path, policy: SourcePolicy, cancel: threading.Event) -> Path:
+    real = policy.allowed_path(path)
+    if real.is_dir():
+        if plan.sha256:
+            raise PlanInvalid(f"`{path}` is a directory, which has no SHA-256")
+        return Path(path)
+    if not real.is_file():
+        raise SourceNotFound(f"`{path}` is not a file")
+    remembered = store / ".verified" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:16]}.json"
+    verify(real, remembered, plan, cancel)
+    if not os.access(real, os.R_OK):
+        raise SourceNotFound(f"`{path}` cannot be read by this user")
+    return Path(path)
+
+
+def _is_in_store(slot: Slot, plan: FilePlan, cancel: threading.Event) -> bool:
+    if not slot.final.is_file():
+        return False
+    try:
+        verify(slot.final, slot.verified, plan, cancel)
+    except (SizeMismatch, ChecksumMismatch):
+        # The plan was edited, or the disk lies. The file stays until its successor is whole: somebody may serve it.
+        return False
+    return True
+
+
+def _fetch(plan: FilePlan, slot: Slot, task: _Task, on_progress: Progress) -> None:
+    """Fetch, verify and publish; start over when the file changes underneath, a few times."""
+    place = task.access.place(plan.source)
+    for restart in range(_RESTARTS + 1):
+        try:
+            _fetch_version(plan, place, slot, task, on_progress, afresh=restart > 0)
+        except SourceChanged:
+            slot.discard_partial()
+            if restart == _RESTARTS:
+                raise
+        except (GgufInvalid, SizeMismatch, ChecksumMismatch):
+            # Useless bytes may not stay.
+            slot.discard_partial()
+            raise
+        else:
+            return
+
+
+def _fetch_version(
+    plan: FilePlan, place: Place, slot: Slot, task: _Task, on_progress: Progress, *, afresh: bool
+) -> None:
+    file = _asked(
+        lambda: remote.stat(
+            place.url, policy=task.policy, timeout_s=task.settings.stall_timeout_s, signer=place.signer
+        ),
+        place.url,
+        task,
+    )
+    if file.size_bytes is not None and plan.size_bytes is not None and file.size_bytes != plan.size_bytes:
+        raise SizeMismatch(f"{remote.shown(place.url)} has {file.size_bytes} bytes instead of {plan.size_bytes}")
+    if afresh or (file.validator is None and not plan.sha256):
+        # Without a validator two ranges may come from two files, and only a checksum would tell.
+        file = file._replace(accepts_ranges=False)
+    transfer = Transfer(
+        place.url,
+        slot,
+        file,
+        signer=place.signer,
+        policy=task.policy,
+        settings=task.settings,
+        expect_bytes=plan.size_bytes,
+        cancel=task.cancel,
+    )
+    expected = file.size_bytes if file.size_bytes is not None else plan.size_bytes
+    room = task.space.room_for(slot, expected) if task.space is not None else contextlib.nullcontext()
+    with room:
+        slot.check_space((expected or 0) - transfer.done_bytes)
+        try:
+            _bring(plan, place, slot, transfer, on_progress, task.cancel)
+        except NoSpace:
+            # Bytes that hold a disk full may not stay, unless something older can go instead.
+            if task.space is None or not task.space.relieve(slot, expected):
+                slot.discard_partial()
+            raise
+
+
+def _bring(
+    plan: FilePlan, place: Place, slot: Slot, transfer: Transfer, on_progress: Progress, cancel: threading.Event
+) -> None:
+    transfer.run(on_progress)
+    digest = None
+    if plan.sha256:
+        digest = sha256_of(slot.partial, cancel)
+        check_sha256(digest, plan.sha256, remote.shown(place.url))
+    slot.publish(digest)
+
+
+def _asked(question: Callable[[], Answered], url: str, task: _Task) -> Answered:
+    """Ask about a file as patiently as for its bytes."""
+    failures = 0
+    while True:
+        try:
+            return question()
+        except SourceUnreachable as error:
+            failures += 1
+            if failures >= task.settings.attempts:
+                raise
+            if task.cancel.wait(task.settings.backoff_s(failures, error)):
+                raise Cancelled(f"stopped asking for {remote.shown(url)}") from None
+
+
+def _report_other(slot: Slot, on_progress: Progress) -> None:
+    """While another thread or process downloads the file, report how far it is."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        state = json.loads(slot.state.read_bytes())
+        done = sum(at - start for start, at, _ in state["segments"])
+        on_progress(done, state["version"]["sizeBytes"])

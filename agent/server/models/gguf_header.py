@@ -1,0 +1,383 @@
+"""Read what a GGUF file says of itself from its first bytes, whoever wrote them.
+
+Called by `agent.server.models.remote` (over ranges of a remote file) and `automation.models` (over local files). Pure:
+bytes come from a `Reader`. The format is that of the GGUF specification, versions 2 and 3, little-endian. Every length
+and count is hostile until checked: nothing is kept but two dozen short values, and the bytes read are bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.server.errors import GgufInvalid, NeedMoreBytes
+from agent.server.models.ggml_types import quantization_name, tensor_bytes
+from program.desired.model import GgufFacts
+
+MAGIC = b"GGUF"
+
+
+class Reader(Protocol):
+    """A file from its start. `read(n)` gives the next n bytes, fewer only where the available bytes end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a header may claim before it counts as hostile. Real headers stay far below each bound."""
+
+    header_bytes: int = 64 << 20
+    """A tokenizer of 500,000 merges takes about 20 MiB."""
+    key_bytes: int = 65_535
+    """The specification's own bound."""
+    string_bytes: int = 10 << 20
+    array_items: int = 10_000_000
+    array_depth: int = 4
+    arrays: int = 1 << 18
+    """Arrays in all, those in other arrays included."""
+    keys: int = 65_536
+    tensors: int = 1 << 18
+    tensor_dimensions: int = 8
+    layers: int = 1024
+    """Numbers of an array that are kept one by one."""
+    number: int = 1 << 40
+    kept_characters: int = 256
+    """Names and licences are cut at this length; they end up in a status and in a file's name."""
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_BOOLEAN = 7
+_INTEGERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
+_STRING, _ARRAY = 8, 9
+_CHUNK = 1 << 20
+_AHEAD = 1 << 15
+
+_GENERAL_TEXT = frozenset({"general.architecture", "general.name", "general.license"})
+_FILE_TYPE = "general.file_type"
+# After the architecture's name. Some of them are lists with one number for each layer; the largest is kept.
+_ARCHITECTURE_NUMBERS = frozenset(
+    {
+        "context_length",
+        "embedding_length",
+        "block_count",
+        "feed_forward_length",
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "vocab_size",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.key_length_mla",
+        "attention.sliding_window",
+    }
+)
+_KV_HEADS = "attention.head_count_kv"
+_WINDOW_PATTERN = "attention.sliding_window_pattern"
+_ALWAYS_THERE = ("context_length", "embedding_length", "block_count", "attention.head_count")
+_ARCHITECTURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOKENIZER = "tokenizer."
+_TOKENS = "tokenizer.ggml.tokens"
+_EXPERTS = re.compile(rb"\.ffn_(up|down|gate|gate_up)_(ch)?exps\b")
+"""The tensors that llama.cpp's `--cpu-moe` keeps in RAM."""
+
+
+def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
+    """Read the facts that a header states: the metadata, and what all tensors take together.
+
+    Raises GgufInvalid for anything that is not a little-endian GGUF 2 or 3, or that exceeds `limits`; raises
+    NeedMoreBytes when the reader ends first. Once all that the tokenizer does not tell is known, an end is no error:
+    the facts are those that came.
+    """
+    header = Header(reader, limits)
+    try:
+        header.read()
+    except NeedMoreBytes:
+        if not header.tells_enough:
+            raise
+    return header.facts()
+
+
+def normalised_license(text: str) -> str:
+    """Give the common licences one spelling each; anything else stays as written."""
+    lowered = text.lower()
+    if "apache" in lowered:
+        return "apache-2.0"
+    if match := re.search(r"llama[\s_-]?(\d(?:\.\d)?)", lowered):
+        return f"llama-{match[1]}-community"
+    if "gemma" in lowered:
+        return "gemma"
+    if re.search(r"\bmit\b", lowered):
+        return "mit"
+    return text
+
+
+class Header:
+    """A header while it is read. `facts` may be asked for as soon as `tells_enough`, also when `read` ended early."""
+
+    def __init__(self, reader: Reader, limits: Limits = Limits()) -> None:
+        self._reader = reader
+        self._limits = limits
+        self._buffer = b""
+        self._next = 0
+        """Where the next byte lies in the buffer…"""
+        self._passed = 0
+        """…and how many bytes of the file lie before the buffer."""
+        self._version = 0
+        self._tensors = 0
+        self._arrays = 0
+        self._metadata_read = False
+        self._tokenizer_seen = False
+        self._texts: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._lists: dict[str, tuple[int, ...]] = {}
+        self._weights_bytes: int | None = None
+        self._expert_bytes = 0
+
+    @property
+    def tells_enough(self) -> bool:
+        """Whether all of the metadata that Herdsman cannot do without was there."""
+        # Writers put every other key before the tokenizer; only quantizing moves file_type behind it.
+        architecture = self._texts.get("general.architecture", "")
+        return self._metadata_read or (
+            self._tokenizer_seen
+            and "general.name" in self._texts
+            and _FILE_TYPE in self._numbers
+            and all(f"{architecture}.{name}" in self._numbers for name in _ALWAYS_THERE)
+        )
+
+    def read(self) -> None:
+        """Read to the end of the header. Raises GgufInvalid, NeedMoreBytes, and whatever the reader raises."""
+        magic = self._take(4)
+        if magic != MAGIC:
+            raise GgufInvalid(f"not a GGUF file: it begins with {magic!r}")
+        (version,) = struct.unpack("<I", self._take(4))
+        if version in (2 << 24, 3 << 24):
+            raise GgufInvalid("big-endian GGUF is not served; convert the file to little-endian")
+        if version not in (2, 3):
+            newer = 3 < version < 256
+            raise GgufInvalid(f"GGUF version {version} is not served; versions 2 and 3 are", conclusive=not newer)
+        self._version = version
+        self._tensors = self._count("tensors", self._limits.tensors)
+        keys = self._count("metadata keys", self._limits.keys)
+        for _ in range(keys):
+            key = self._text(self._limits.key_bytes, "a key")
+            self._tokenizer_seen = self._tokenizer_seen or key.startswith(_TOKENIZER)
+            (value_type,) = struct.unpack("<I", self._take(4))
+            self._value(key, value_type)
+        self._check_architecture()
+        self._metadata_read = True
+        self._weights_bytes = self._tensor_bytes()
+
+    def facts(self) -> GgufFacts:
+        """Give what was read so far. Raises GgufInvalid where the architecture has no sensible name."""
+        architecture = self._check_architecture()
+        file_type = self._numbers.get(_FILE_TYPE)
+
+        def number(name: str) -> int | None:
+            return self._numbers.get(f"{architecture}.{name}")
+
+        pattern = self._lists.get(f"{architecture}.{_WINDOW_PATTERN}", ())
+        # With latent attention the cache keeps one compressed vector for key and value together.
+        latent = number("attention.key_length_mla") is not None
+        return GgufFacts(
+            architecture=architecture,
+            name=self._texts.get("general.name", ""),
+            quantization="" if file_type is None else quantization_name(file_type),
+            license=normalised_license(self._texts.get("general.license", "")),
+            file_version=self._version,
+            context_length=number("context_length"),
+            embedding_size=number("embedding_length"),
+            layer_count=number("block_count"),
+            head_count=number("attention.head_count"),
+            head_count_kv=number(_KV_HEADS),
+            head_counts_kv=self._lists.get(f"{architecture}.{_KV_HEADS}", ()),
+            sliding_window=number("attention.sliding_window") or None,
+            sliding_window_layers=sum(map(bool, pattern)) if pattern else None,
+            vocabulary_size=number("vocab_size") or self._numbers.get(_TOKENS),
+            feed_forward_length=self._feed_forward(architecture),
+            expert_count=number("expert_count") or None,
+            weights_bytes=self._weights_bytes,
+            expert_bytes=(self._expert_bytes or None) if self._weights_bytes else None,
+            key_length=number("attention.key_length"),
+            value_length=0 if latent else number("attention.value_length"),
+            tensor_count=self._tensors,
+        )
+
+    def _feed_forward(self, architecture: str) -> int | None:
+        """Give the width of what one token passes through: with experts, of all that it uses together."""
+        dense = self._numbers.get(f"{architecture}.feed_forward_length")
+        if not self._numbers.get(f"{architecture}.expert_count"):
+            return dense
+        used = self._numbers.get(f"{architecture}.expert_used_count") or 1
+        of_expert = self._numbers.get(f"{architecture}.expert_feed_forward_length")
+        if of_expert:
+            return max(dense or 0, of_expert * used)
+        return dense * used if dense else None
+
+    def _check_architecture(self) -> str:
+        architecture = self._texts.get("general.architecture", "")
+        if architecture and not _ARCHITECTURE_NAME.fullmatch(architecture):
+            raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is no name")
+        return architecture
+
+    # --- metadata -------------------------------------------------------------------------------------------------
+
+    def _value(self, key: str, value_type: int) -> None:
+        """Read one value; keep it if it is one of ours and of a sensible type, else pass over it."""
+        if value_type == _STRING and key in _GENERAL_TEXT:
+            self._texts[key] = self._kept_text(key)
+        elif value_type in _INTEGERS and self._is_number(key):
+            self._numbers[key] = self._integer(key, value_type)
+        elif value_type == _ARRAY:
+            wanted = self._is_number(key) or key == _TOKENS or key.partition(".")[2] == _WINDOW_PATTERN
+            self._array(key if wanted else "", depth=1)
+        else:
+            self._pass_over(value_type)
+
+    def _is_number(self, key: str) -> bool:
+        # The architecture may come after its numbers, so every architecture's numbers are kept until the end.
+        return key == _FILE_TYPE or key.partition(".")[2] in _ARCHITECTURE_NUMBERS
+
+    def _kept_text(self, key: str) -> str:
+        text = self._text(self._limits.string_bytes, key)
+        return "".join(character for character in text if character.isprintable())[: self._limits.kept_characters]
+
+    def _integer(self, key: str, value_type: int) -> int:
+        (number,) = struct.unpack(_INTEGERS[value_type], self._take(_SIZES[value_type]))
+        if not 0 <= number <= self._limits.number:
+            raise GgufInvalid(f"{key} is {number}")
+        return int(number)
+
+    def _array(self, key: str, *, depth: int) -> None:
+        """Pass over an array. If `key` is given keep of integers the largest, and all where they differ."""
+        item_type, items = struct.unpack("<IQ", self._take(12))
+        self._arrays += 1
+        if items > self._limits.array_items:
+            raise GgufInvalid(f"an array claims {items} items")
+        if self._arrays > self._limits.arrays:
+            raise GgufInvalid(f"the header has more than {self._limits.arrays} arrays")
+        if item_type in _SIZES:
+            if key and item_type == _BOOLEAN and 0 < items <= self._limits.layers:
+                self._keep_list(key, tuple(self._take(items)))
+            elif key and item_type in _INTEGERS and 0 < items <= self._limits.layers:
+                self._keep_list(key, tuple(self._integer(key, item_type) for _ in range(items)))
+            else:
+                self._skip(items * _SIZES[item_type])
+        elif item_type == _STRING:
+            if key == _TOKENS:
+                self._numbers[_TOKENS] = items
+            self._skip_strings(items)
+        elif item_type == _ARRAY and depth < self._limits.array_depth:
+            for _ in range(items):
+                self._array("", depth=depth + 1)
+        else:
+            raise GgufInvalid(f"an array holds values of type {item_type} at depth {depth}")
+
+    def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
+        pattern = key.partition(".")[2] == _WINDOW_PATTERN
+        if pattern or len(set(numbers)) > 1:
+            self._lists[key] = numbers
+        if not pattern:
+            self._numbers[key] = max(numbers)
+
+    def _pass_over(self, value_type: int) -> None:
+        if value_type == _STRING:
+            self._skip(self._length(self._limits.string_bytes, "a string"))
+        elif value_type in _SIZES:
+            self._skip(_SIZES[value_type])
+        else:
+            raise GgufInvalid(f"a value is of type {value_type}, which does not exist")
+
+    # --- tensors --------------------------------------------------------------------------------------------------
+
+    def _tensor_bytes(self) -> int | None:
+        """Add up all tensors; None where one is of a type that is not known here."""
+        total, known = 0, True
+        for _ in range(self._tensors):
+            name = self._take(self._length(self._limits.key_bytes, "a tensor's name"))
+            (dimensions,) = struct.unpack("<I", self._take(4))
+            if not 0 < dimensions <= self._limits.tensor_dimensions:
+                raise GgufInvalid(f"a tensor claims {dimensions} dimensions")
+            *shape, kind, _offset = struct.unpack(f"<{dimensions}QIQ", self._take(8 * dimensions + 12))
+            numbers = math.prod(shape)
+            if numbers > self._limits.number:
+                raise GgufInvalid(f"a tensor claims {numbers} numbers")
+            size = tensor_bytes(kind, numbers)
+            if size is None:
+                known = False
+                continue
+            total += size
+            if _EXPERTS.search(name):
+                self._expert_bytes += size
+        return total if known else None
+
+    # --- bytes ----------------------------------------------------------------------------------------------------
+
+    def _count(self, what: str, most: int) -> int:
+        (count,) = struct.unpack("<Q", self._take(8))
+        if count > most:
+            raise GgufInvalid(f"the header claims {count} {what}")
+        return int(count)
+
+    def _length(self, most: int, what: str) -> int:
+        (length,) = struct.unpack("<Q", self._take(8))
+        if length > most:
+            raise GgufInvalid(f"{what} claims {length} bytes")
+        return int(length)
+
+    def _text(self, most: int, what: str) -> str:
+        return self._take(self._length(most, what)).decode("utf-8", "replace")
+
+    def _skip_strings(self, items: int) -> None:
+        """Pass over the strings of a list, hundreds of thousands in a tokenizer: in one loop, without a copy of any."""
+        unpack = struct.Struct("<Q").unpack_from
+        while items:
+            buffer, at, end = self._buffer, self._next, len(self._buffer)
+            while items and at + 8 <= end:
+                following = at + 8 + unpack(buffer, at)[0]
+                if following > end:
+                    break
+                at = following
+                items -= 1
+            self._next = at
+            self._check_bound(0)
+            if items:
+                # The next one goes on past what is there.
+                self._skip(self._length(self._limits.string_bytes, "a string"))
+                items -= 1
+
+    def _skip(self, size: int) -> None:
+        self._check_bound(size)
+        while size:
+            step = min(size, _CHUNK)
+            self._fill(step)
+            self._next += step
+            size -= step
+
+    def _take(self, size: int) -> bytes:
+        self._check_bound(size)
+        self._fill(size)
+        data = self._buffer[self._next : self._next + size]
+        self._next += size
+        return data
+
+    def _fill(self, size: int) -> None:
+        """Have the next `size` bytes in the buffer, and some more, since most reads are of eight bytes."""
+        missing = size - (len(self._buffer) - self._next)
+        if missing <= 0:
+            return
+        rest = self._buffer[self._next :]
+        self._passed += self._next
+        self._buffer, self._next = rest + self._reader.read(max(missing, _AHEAD)), 0
+        if len(self._buffer) < size:
+            raise NeedMoreBytes(self._passed + size)
+
+    def _check_bound(self, size: int) -> None:
+        if self._passed + self._next + size > self._limits.header_bytes:
+            raise GgufInvalid(f"the header is longer than {self._limits.header_bytes} bytes")

@@ -1,0 +1,128 @@
+"""Read the header of a remote GGUF file without the file: by ranges, a few MiB at most.
+
+Called by `automation.models`. Calls `remote` for each range and `gguf_header` for what
+the bytes mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import NamedTuple
+
+from agent.server.errors import GgufInvalid, NeedMoreBytes, SourceChanged, SourceUnexpected, SourceUnreachable
+from agent.server.models.credentials import Signer
+from agent.server.models.gguf_header import Header
+from agent.server.models.remote import RemoteFile, get, shown
+from agent.server.models.source_policy import SourcePolicy
+from program.desired.model import GgufFacts
+
+PEEK_CHUNKS = (1 << 20, 4 << 20)
+"""Bytes asked for first, and with each request after that. A tokenizer of 150,000 tokens ends in the second or third
+piece; what is asked for beyond the header's end is not read, but may already be on its way."""
+
+
+class Peek(NamedTuple):
+    """A remote file's header and state."""
+
+    facts: GgufFacts
+    size_bytes: int | None
+    etag: str | None
+
+
+def peek_header(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None) -> Peek:
+    """Read the header of a remote GGUF file by ranges, or from the start of the stream where ranges are not served.
+
+    Raises GgufInvalid if it is another kind of file, SourceUnreachable also when `timeout_s` in all is not enough for
+    what stands before the tokenizer.
+    """
+    reader = _RangeReader(url, policy, deadline=time.monotonic() + timeout_s, signer=signer)
+    header = Header(reader)
+    try:
+        try:
+            header.read()
+        except (NeedMoreBytes, SourceUnreachable):
+            if not header.tells_enough:
+                raise
+        facts = header.facts()
+    except NeedMoreBytes as error:
+        raise GgufInvalid(
+            f"{shown(url)} ends inside its GGUF header, which needs at least {error.needed} bytes"
+        ) from None
+    except GgufInvalid as error:
+        raise GgufInvalid(f"{shown(url)}: {error.message}", conclusive=error.conclusive) from None
+    finally:
+        reader.close()
+    assert reader.file is not None
+    return Peek(facts, reader.file.size_bytes, reader.file.etag)
+
+
+class _RangeReader:
+    """A remote file as a `gguf_header.Reader`: ranges, asked for as they are needed."""
+
+    def __init__(self, url: str, policy: SourcePolicy, *, deadline: float, signer: Signer | None) -> None:
+        self._url = url
+        self._signer = signer
+        self._policy = policy
+        self._deadline = deadline
+        self._buffer = bytearray()
+        self._fetched = 0
+        self._requests = 0
+        self._open: Generator[bytes] | None = None
+        self.file: RemoteFile | None = None
+
+    def read(self, size: int, /) -> bytes:
+        while len(self._buffer) < size:
+            chunk = next(self._open, b"") if self._open is not None else b""
+            if chunk:
+                self._buffer += chunk
+                self._fetched += len(chunk)
+            elif not self._next_request():
+                break
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _next_request(self) -> bool:
+        """Open the next range; False at the end of the file."""
+        if self.file is not None and (
+            not self.file.accepts_ranges or self.file.size_bytes is None or self._fetched >= self.file.size_bytes
+        ):
+            return False
+        size = PEEK_CHUNKS[min(self._requests, len(PEEK_CHUNKS) - 1)]
+        self._requests += 1
+        self._open = self._stream(self._fetched, self._fetched + size - 1)
+        return True
+
+    def _stream(self, first: int, last: int) -> Generator[bytes]:
+        with get(
+            self._url,
+            policy=self._policy,
+            read_timeout_s=self._remaining_s(),
+            first=first,
+            last=last,
+            signer=self._signer,
+        ) as answer:
+            seen = answer.remote_file()
+            if self.file is None:
+                self.file = seen
+            elif answer.status != 206 or (seen.size_bytes, seen.etag) != (self.file.size_bytes, self.file.etag):
+                raise SourceChanged(f"{shown(self._url)} changed while it was read")
+            if answer.status == 416:
+                return
+            if answer.status == 206 and answer.first_byte() != first:
+                raise SourceUnexpected(f"{shown(self._url)} answered another range than was asked for")
+            while chunk := answer.read1(1 << 16):
+                self._remaining_s()
+                yield chunk
+
+    def _remaining_s(self) -> float:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise SourceUnreachable(f"{shown(self._url)} was too slow to read its header in time")
+        return remaining_s

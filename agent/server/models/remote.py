@@ -1,0 +1,305 @@
+"""Speak HTTP to the servers that hold models: guarded, pinned, bounded in time, with typed errors.
+
+Called by `download` (ranges of a file), `peek` (its header) and `automation.models` (its
+state). Calls `source_policy` before each connection. An address is resolved once and that very address is
+dialled; each redirect is checked like a first request. Proxies of the environment are not used: a proxy would dial for
+us, unguarded.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import io
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote, urljoin
+
+import urllib3
+import urllib3.exceptions
+from urllib3.util import Timeout, Url, make_headers, parse_url
+
+from agent.server.errors import (
+    FileError,
+    SourceNotFound,
+    SourceRefused,
+    SourceUnauthorized,
+    SourceUnexpected,
+    SourceUnreachable,
+    SourceUntrusted,
+)
+from agent.server.models.credentials import Signer
+from agent.server.models.source_policy import SourcePolicy
+
+MAX_REDIRECTS = 5
+CONNECT_TIMEOUT_S = 10.0
+_USER_AGENT = "herdsman"
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NUMBER = r"[0-9]{1,18}"
+_CONTENT_RANGE = re.compile(rf"bytes (?:({_NUMBER})-({_NUMBER})|\*)/({_NUMBER}|\*)")
+_READ_ERRORS = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
+_MAX_ADDRESSES = 3
+
+
+class RemoteFile(NamedTuple):
+    """What a server says of a file without sending it."""
+
+    size_bytes: int | None
+    etag: str | None
+    last_modified: str | None
+    accepts_ranges: bool
+
+    @property
+    def validator(self) -> str | None:
+        """What If-Range may carry: a strong ETag, else the time of the last change, else nothing (RFC 9110, 13.1.5)."""
+        if self.etag and not self.etag.startswith("W/"):
+            return self.etag
+        return self.last_modified
+
+
+@dataclass(eq=False)
+class Answer:
+    """An answer whose body is still to be read. Reading raises only FileErrors."""
+
+    status: int
+    headers: Mapping[str, str]
+    url: str
+    _response: urllib3.BaseHTTPResponse
+
+    def read1(self, size: int) -> bytes:
+        """Give what has arrived, at most `size` bytes, waiting for at least one; empty at the end of the body."""
+        try:
+            return self._response.read1(size)
+        except _READ_ERRORS as error:
+            raise _translated(error, self.url) from None
+
+    def shutdown(self) -> None:
+        """Wake a thread that waits in `read1`; it then fails or finds the end. Callable from any thread."""
+        try:
+            self._response.shutdown()
+        except _READ_ERRORS:
+            return
+
+    def remote_file(self) -> RemoteFile:
+        """Read the file's state out of the headers of a 200 or 206."""
+        total = _total(self.headers) if self.status in (206, 416) else _length(self.headers)
+        return RemoteFile(
+            size_bytes=total,
+            etag=self.headers.get("ETag"),
+            last_modified=self.headers.get("Last-Modified"),
+            accepts_ranges=self.status == 206 and total is not None,
+        )
+
+    def first_byte(self) -> int:
+        """Tell where in the file a 206's body begins; -1 if the server does not say."""
+        match = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        return int(match[1]) if match and match[1] else -1
+
+
+@contextmanager
+def get(
+    url: str,
+    *,
+    policy: SourcePolicy,
+    read_timeout_s: float,
+    first: int = 0,
+    last: int | None = None,
+    if_range: str | None = None,
+    whole: bool = False,
+    signer: Signer | None = None,
+) -> Iterator[Answer]:
+    """Ask for bytes `first` to `last` (inclusive; None: the end) of a file, or for all of it without a range.
+
+    `signer` proves who asks, to the server of `url` and to none that it redirects to.
+    Yields an Answer with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else. The
+    connection is closed at the end, however much of the body was read.
+    """
+    headers = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
+    if not whole:
+        headers["Range"] = f"bytes={first}-{'' if last is None else last}"
+        if if_range:
+            headers["If-Range"] = if_range
+    target, auth = url, _auth(url)
+    for _ in range(MAX_REDIRECTS + 1):
+        proof = signer.headers(target) if signer is not None and _same_origin(url, target) else {}
+        pool, response = _send(target, policy, {**headers, **auth, **proof}, read_timeout_s)
+        try:
+            location = response.headers.get("Location")
+            if response.status in _REDIRECTS and location:
+                target, auth = _redirected(target, location, auth)
+                continue
+            _check_status(response.status, response.headers, target)
+            yield Answer(response.status, response.headers, target, response)
+            return
+        finally:
+            response.close()
+            pool.close()
+    raise SourceUnexpected(f"{shown(url)} redirects more than {MAX_REDIRECTS} times")
+
+
+def stat(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None) -> RemoteFile:
+    """Ask for a file's size and validators. Uses a range of one byte, because signed URLs often forbid HEAD."""
+    with get(url, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer) as answer:
+        return answer.remote_file()
+
+
+def fetch_small(
+    url: str, *, policy: SourcePolicy, max_bytes: int, timeout_s: float = 30.0, signer: Signer | None = None
+) -> tuple[bytes, RemoteFile]:
+    """Fetch a whole file of at most `max_bytes`. Raises SourceUnexpected if it is larger."""
+    deadline = time.monotonic() + timeout_s
+    with get(url, policy=policy, read_timeout_s=timeout_s, whole=True, signer=signer) as answer:
+        data = io.BytesIO()
+        while chunk := answer.read1(1 << 16):
+            data.write(chunk)
+            if data.tell() > max_bytes:
+                raise SourceUnexpected(f"{shown(url)} is larger than {max_bytes} bytes")
+            if time.monotonic() > deadline:
+                raise SourceUnreachable(f"{shown(url)} did not answer completely within {timeout_s:g} s")
+        return data.getvalue(), answer.remote_file()
+
+
+def shown(url: str) -> str:
+    """Give a URL as it may stand in a message: without a password and without the query, which may be a signature."""
+    try:
+        return parse_url(url)._replace(auth=None, query=None, fragment=None).url
+    except urllib3.exceptions.LocationParseError:
+        return "the address"
+
+
+def _send(
+    url: str, policy: SourcePolicy, headers: Mapping[str, str], read_timeout_s: float
+) -> tuple[urllib3.HTTPConnectionPool, urllib3.BaseHTTPResponse]:
+    """Send one GET to one of the addresses that the policy allows for the URL's host."""
+    parts = _parsed(url)
+    host = str(parts.host).strip("[]")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    timeout = Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
+    failure: FileError | None = None
+    for address in policy.addresses(host, port)[:_MAX_ADDRESSES]:
+        pool = _pool(parts, host, address, port, timeout, policy)
+        try:
+            response = pool.urlopen(
+                "GET",
+                parts.request_uri,
+                headers={**headers, "Host": parts.netloc or host},
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except _READ_ERRORS as error:
+            pool.close()
+            failure = _translated(error, url)
+            if not isinstance(failure, SourceUnreachable):
+                raise failure from None
+        else:
+            return pool, response
+    assert failure is not None
+    raise failure
+
+
+def _pool(
+    parts: Url, host: str, address: str, port: int, timeout: Timeout, policy: SourcePolicy
+) -> urllib3.HTTPConnectionPool:
+    if parts.scheme == "https":
+        return urllib3.HTTPSConnectionPool(
+            address,
+            port,
+            timeout=timeout,
+            maxsize=1,
+            ssl_context=_tls(policy.ca_file),
+            server_hostname=host,
+        )
+    return urllib3.HTTPConnectionPool(address, port, timeout=timeout, maxsize=1)
+
+
+@functools.lru_cache(maxsize=8)
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            raise SourceUntrusted(f"the certificates in {ca_file} cannot be read: {error}") from None
+    return context
+
+
+def _parsed(url: str) -> Url:
+    try:
+        parts = parse_url(url)
+    except urllib3.exceptions.LocationParseError:
+        raise SourceUnexpected("the address is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise SourceRefused(f"{shown(url)} is not an http or https URL")
+    return parts
+
+
+def _auth(url: str) -> dict[str, str]:
+    auth = _parsed(url).auth
+    return dict(make_headers(basic_auth=unquote(auth))) if auth else {}
+
+
+def _redirected(url: str, location: str, auth: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Follow one redirect: credentials stay with their host, and TLS is never left."""
+    try:
+        target = urljoin(url, location)
+    except ValueError:
+        raise SourceUnexpected(f"{shown(url)} redirects to something that is not a URL") from None
+    before, after = _parsed(url), _parsed(target)
+    if before.scheme == "https" and after.scheme == "http":
+        raise SourceUntrusted(f"{shown(url)} redirects to {shown(target)}, which is not protected by TLS")
+    if after.auth:
+        return target, _auth(target)
+    return target, auth if _same_origin(url, target) else {}
+
+
+def _same_origin(one: str, other: str) -> bool:
+    a, b = _parsed(one), _parsed(other)
+    return (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port)
+
+
+def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:
+    if status in (200, 206, 416):
+        return
+    if status in (401, 403, 407):
+        raise SourceUnauthorized(f"{shown(url)} wants credentials (HTTP {status})")
+    if status in (404, 410):
+        raise SourceNotFound(f"{shown(url)} is not there (HTTP {status})")
+    if status in (408, 425, 429) or status >= 500:
+        after = headers.get("Retry-After", "")
+        retry_after_s = float(after) if re.fullmatch(_NUMBER, after) else None
+        raise SourceUnreachable(f"{shown(url)} answered HTTP {status}", retry_after_s=retry_after_s)
+    raise SourceUnexpected(f"{shown(url)} answered HTTP {status}")
+
+
+def _total(headers: Mapping[str, str]) -> int | None:
+    match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+    return int(match[3]) if match and match[3] != "*" else None
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    length = headers.get("Content-Length", "")
+    return int(length) if re.fullmatch(_NUMBER, length) else None
+
+
+def _translated(error: Exception, url: str) -> FileError:
+    """Give a foreign error its type. Only the certificate's own failure is final; the network may recover."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return SourceUntrusted(f"the certificate of {shown(url)} is not valid: {seen.verify_message or seen}")
+        reason = getattr(seen, "reason", None)
+        seen = reason if isinstance(reason, BaseException) else seen.__cause__ or seen.__context__
+    return SourceUnreachable(f"{shown(url)} cannot be read: {_cause(error)}")
+
+
+def _cause(error: Exception) -> str:
+    text = str(error)
+    # urllib3 puts the connection's repr in front; the cause is what follows the last colon of that.
+    return re.sub(r"^.*?(HTTPS?Connection(Pool)?\([^)]*\)|<[^>]*>): ", "", text).strip() or type(error).__name__

@@ -1,0 +1,103 @@
+"""What a whole repository of Hugging Face is made of, for engines that read a directory of files.
+
+Called by `download`. The Hub tells of a revision its commit and of each file size and, where the file is
+large, its SHA-256, so that all files come from one commit and are checked. The list is kept beside the files: once
+they are there, a start needs no Hub.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from agent.contract import FilePlan
+from agent.server.errors import PlanInvalid, SourceUnexpected
+from agent.server.models import remote
+from agent.server.models.model_store import write_whole
+from agent.server.models.source_access import SourceAccess
+from agent.server.models.source_policy import SourcePolicy
+
+LIST_FILE = ".repository.json"
+_LARGEST_LIST = 16 << 20
+_NOT_WEIGHTS = (".gguf", ".h5", ".jpeg", ".jpg", ".md", ".mp4", ".msgpack", ".onnx", ".ot", ".pdf", ".png", ".gif")
+_OTHER_WEIGHTS = (".bin", ".ckpt", ".pt", ".pth")
+"""Left out where the repository has the same weights as safetensors."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The name of a repository and a revision of it."""
+
+    name: str
+    revision: str = "main"
+
+    @classmethod
+    def of(cls, source: str) -> Repository:
+        """Read `hf://org/name[@revision]`. Raises PlanInvalid."""
+        name, _, revision = source.partition("://")[2].partition("@")
+        parts = name.split("/")
+        if len(parts) != 2 or not all(part and not part.startswith(".") for part in parts):
+            raise PlanInvalid(f"`{source[:80]}` is no repository `hf://org/name[@revision]`")
+        return cls(name, revision or "main")
+
+
+def listed(plan: FilePlan, directory: Path) -> tuple[FilePlan, ...] | None:
+    """Give the files as they were listed when they were fetched; None when they never were, or of another source."""
+    try:
+        kept = json.loads((directory / LIST_FILE).read_bytes())
+        if kept["source"] != plan.source:
+            return None
+        return tuple(FilePlan.model_validate(each) for each in kept["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def look_up(
+    plan: FilePlan, *, access: SourceAccess, policy: SourcePolicy, timeout_s: float = 30.0
+) -> tuple[FilePlan, ...]:
+    """Ask the Hub for the files of a plan's repository. Raises a FileError."""
+    repository = Repository.of(plan.source)
+    at = f"{access.hub}/api/models/{repository.name}/revision/{quote(repository.revision, safe='')}?blobs=true"
+    place = access.hub_place(at)
+    text, _ = remote.fetch_small(
+        place.url, policy=policy, max_bytes=_LARGEST_LIST, timeout_s=timeout_s, signer=place.signer
+    )
+    try:
+        told = json.loads(text)
+        commit, siblings = str(told["sha"]), list(told["siblings"])
+        base = f"{access.hub}/{repository.name}/resolve/{quote(commit, safe='')}/"
+        found = [_file(plan, base, dict(sibling)) for sibling in siblings]
+    except (ValueError, KeyError, TypeError):
+        raise SourceUnexpected(f"{remote.shown(place.url)} does not list a repository's files") from None
+    wanted = tuple(file for file in found if _is_wanted(file.file_name, {each.file_name for each in found}))
+    if not wanted:
+        raise PlanInvalid(f"`{plan.source}` has no file that an engine could read")
+    return wanted
+
+
+def keep(plan: FilePlan, files: tuple[FilePlan, ...], directory: Path) -> None:
+    """Write the list down, once every file is there. Raises StoreFailed, NoSpace."""
+    written = [file.model_dump(mode="json", by_alias=True, exclude_none=True) for file in files]
+    write_whole(directory / LIST_FILE, {"source": plan.source, "files": written})
+
+
+def _file(plan: FilePlan, base: str, sibling: dict[str, Any]) -> FilePlan:
+    name = str(sibling["rfilename"])
+    large: dict[str, Any] = sibling.get("lfs") or {}
+    return FilePlan(
+        source=base + quote(name),
+        cache_key=plan.cache_key,
+        file_name=name,
+        sha256=large.get("sha256"),
+        size_bytes=large.get("size", sibling.get("size")),
+    )
+
+
+def _is_wanted(name: str, names: set[str]) -> bool:
+    lower = name.lower()
+    if any(part.startswith(".") for part in name.split("/")) or lower.endswith(_NOT_WEIGHTS):
+        return False
+    return not (lower.endswith(_OTHER_WEIGHTS) and any(each.endswith(".safetensors") for each in names))

@@ -1,0 +1,110 @@
+"""Asks a process over HTTP whether it serves: its health, and one real completion.
+
+Called by `agent.server.processes.worker`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+from typing import Any, Protocol
+
+HEALTH_TIMEOUT_S = 3.0
+
+
+class Connect(Protocol):
+    """Makes an HTTP connection, which dials at the first request."""
+
+    def __call__(self, host: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection: ...
+
+
+class Question:
+    """Asks one process, one question at a time; another thread may interrupt. Answers None, or what is wrong."""
+
+    def __init__(self, connect: Connect = http.client.HTTPConnection) -> None:
+        """`connect(address, port, timeout=…)` makes the way to the process, which may lead through SSH."""
+        self._connect = connect
+        self._connection: http.client.HTTPConnection | None = None
+
+    def health(self, address: str, port: int, path: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> str | None:
+        """GET the health path; only 200 is healthy (llama-server says 503 while it loads)."""
+        status, body = self._ask("GET", address, port, path, None, timeout_s)
+        if status == 200:
+            return None
+        return _told(f"GET {path}", address, port, status, body)
+
+    def completion(self, address: str, port: int, path: str, *, model: str = "", timeout_s: float) -> str | None:
+        """POST the smallest real request and take any 2xx answer with content as proof that the model computes.
+
+        401 and 403 count as serving: the process wants a key that the host does not hold, and health was good.
+        """
+        status, body = self._ask("POST", address, port, path, smallest_request(path, model), timeout_s)
+        if status in (401, 403):
+            return None
+        if 200 <= status < 300 and _has_content(body):
+            return None
+        return _told(f"POST {path}", address, port, status, body)
+
+    def get(self, address: str, port: int, path: str, *, timeout_s: float) -> tuple[int, bytes]:
+        """GET a path and give status and body; status 0 with the cause as body when no answer came."""
+        return self._ask("GET", address, port, path, None, timeout_s)
+
+    def interrupt(self) -> None:
+        """Make a question that waits for its answer fail now. Safe from any thread."""
+        connection = self._connection
+        sock = connection.sock if connection is not None else None
+        if sock is not None:
+            # Refused when the answer came in the same moment, which is as good.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _ask(
+        self, method: str, address: str, port: int, path: str, body: dict[str, Any] | None, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Make one request; status 0 with the cause as body when no answer came."""
+        self._connection = connection = self._connect(address, port, timeout=timeout_s)
+        try:
+            payload = json.dumps(body).encode() if body is not None else None
+            headers = {"Content-Type": "application/json"} if payload else {}
+            connection.request(method, path, payload, headers)
+            response = connection.getresponse()
+            return response.status, response.read(65536)
+        except TimeoutError:
+            return 0, f"no answer within {timeout_s:g} s".encode()
+        except (OSError, http.client.HTTPException) as error:
+            return 0, (str(error) or type(error).__name__).encode()
+        finally:
+            self._connection = None
+            connection.close()
+
+
+def smallest_request(path: str, model: str = "") -> dict[str, Any]:
+    """Build the smallest request for an OpenAI-style path: chat, completion, embedding or ranking.
+
+    Without a model's name a server of one model takes that one; vLLM refuses any name but its own.
+    """
+    named = {"model": model} if model else {}
+    if path.endswith("/chat/completions"):
+        return {**named, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    if path.endswith("/embeddings"):
+        return {**named, "input": "Hi"}
+    if path.endswith(("/rerank", "/reranking")):
+        return {**named, "query": "Hi", "documents": ["Hi"]}
+    return {**named, "prompt": "Hi", "max_tokens": 1}
+
+
+def _has_content(body: bytes) -> bool:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and any(answer.get(part) for part in ("choices", "data", "results", "content"))
+
+
+def _told(request: str, address: str, port: int, status: int, body: bytes) -> str:
+    at = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    text = " ".join(body.decode("utf-8", "replace").split())[:300]
+    answer = f"{status} {text}".rstrip() if status else text
+    return f"{request} at {at}: {answer}"

@@ -1,0 +1,247 @@
+"""Starts, recognises and stops operating system processes; knows nothing of models or plans.
+
+Called by `launching` and, at the agent's start, by `supervisor`. A process is started in a
+session of its own, so that it outlives the agent and its whole tree can be found again. It is recognised by pid and
+start mark, never by pid alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from agent.contract import ProcessReason
+
+MARKER = "HERDSMAN_PROCESS"
+"""Environment variable of every started process: who started it, for which key, how. It finds a process whose agent
+died before it could write down the pid."""
+
+_KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_", "AWS_")
+
+
+class LaunchFailed(Exception):
+    """The operating system did not start the process."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What the marker variable says."""
+
+    agent: str
+    key: str
+    launch_hash: str
+    port: int
+
+    def encode(self) -> str:
+        return "|".join((self.agent, self.key, self.launch_hash, str(self.port)))
+
+    @staticmethod
+    def decode(text: str) -> Marker | None:
+        parts = text.split("|")
+        if len(parts) != 4 or not parts[3].isdigit():
+            return None
+        return Marker(parts[0], parts[1], parts[2], int(parts[3]))
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process tree uses now."""
+
+    rss_bytes: int
+    cpu_s: float
+
+
+class Handle:
+    """A process of ours, started by this agent or adopted."""
+
+    def __init__(self, pid: int, mark: str, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self.mark = mark
+        self._child = child
+
+    def alive(self) -> bool:
+        """Tell whether exactly this process still runs. Reaps it when it is our child and has ended."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return start_mark(self.pid) == self.mark
+
+    def exit_text(self) -> str:
+        """Say how the process ended; an adopted one leaves no exit code."""
+        code = self._child.poll() if self._child is not None else None
+        if code is None:
+            return "ended"
+        if code < 0:
+            return f"was killed by signal {signal_name(-code)}"
+        return f"exited with code {code}"
+
+    @property
+    def exit_reason(self) -> str:
+        """Why it is not alive any more, as a report says it."""
+        return ProcessReason.EXITED
+
+    def not_yet(self) -> str | None:
+        """Say what is still to happen before it can serve: nothing, for it says so itself by its health."""
+        return None
+
+    def terminate(self, *, grace_s: float) -> bool:
+        """Stop the process and all of its session: SIGTERM, at most `grace_s`, SIGKILL. Tell whether SIGTERM sufficed.
+
+        When this returns, nothing of the session runs any more.
+        """
+        members = list(self._session())
+        _signal_all(members, signal.SIGTERM)
+        _, stubborn = psutil.wait_procs(members, timeout=grace_s)
+        late = [p for p in self._session() if p not in members]
+        _signal_all([*stubborn, *late], signal.SIGKILL)
+        psutil.wait_procs([*stubborn, *late], timeout=10.0)
+        if self._child is not None:
+            self._child.poll()
+        return not stubborn
+
+    def usage(self) -> Usage | None:
+        """Measure the process and its descendants; None when it is gone."""
+        try:
+            leader = psutil.Process(self.pid)
+            tree = [leader, *leader.children(recursive=True)]
+        except psutil.Error:
+            return None
+        rss, cpu = 0, 0.0
+        for process in tree:
+            try:
+                with process.oneshot():
+                    rss += process.memory_info().rss
+                    times = process.cpu_times()
+                    cpu += times.user + times.system
+            except psutil.Error:
+                continue
+        return Usage(rss, cpu)
+
+    def _session(self) -> Iterator[psutil.Process]:
+        # The kernel gives no pid to a new process while a session of that number has members, so either the leader
+        # is ours, or it is gone and the members are its own.
+        leader = start_mark(self.pid)
+        if leader is not None and leader != self.mark:
+            return
+        for pid in psutil.pids():
+            try:
+                if os.getsid(pid) != self.pid:
+                    continue
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
+            except (OSError, psutil.Error):
+                continue
+
+
+def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.Error:
+            continue
+
+
+def launch(argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Marker) -> Handle:
+    """Start `argv` in its own session with its output appended to `log`. Raises LaunchFailed with the cause.
+
+    The child writes to the file itself: a pipe through the agent would break when the agent dies.
+    """
+    try:
+        with _opened(log) as output:
+            child = subprocess.Popen(
+                list(argv),
+                env={**_home(), **inherited_environment(os.environ), **env, MARKER: marker.encode()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=log.parent,
+            )
+    except OSError as error:
+        raise LaunchFailed(f"{argv[0]}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise LaunchFailed(f"{argv[0]}: {error}") from error
+    return Handle(child.pid, start_mark(child.pid) or "", child)
+
+
+def _opened(log: Path) -> IO[bytes]:
+    """Open the log for appending. On a full disk the output is lost, and the process runs all the same."""
+    try:
+        return log.open("ab")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return Path(os.devnull).open("ab")
+
+
+def _home() -> dict[str, str]:
+    """Give HOME, which a service manager may not have set: Ollama does not start without it."""
+    try:
+        return {"HOME": str(Path.home())}
+    except RuntimeError:
+        return {}
+
+
+def inherited_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Choose what of the agent's environment a process sees: all but what leads to the cluster or to our state."""
+    return {name: value for name, value in own.items() if not name.startswith(_KEPT_FROM_CHILDREN)}
+
+
+def start_mark(pid: int) -> str | None:
+    """Identify the process that has this pid now; None when there is none, or only a zombie.
+
+    On Linux: boot id and start in clock ticks since boot, which no change of the wall clock moves. Elsewhere: the
+    start time that the kernel recorded.
+    """
+    if sys.platform == "linux":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return None
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        if fields[0] in (b"Z", b"X"):
+            return None
+        return f"{_boot_id()}:{fields[19].decode()}"
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.6f}"
+    except psutil.Error:
+        return None
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+
+
+def marked_processes(agent: str) -> dict[str, list[tuple[Marker, Handle]]]:
+    """Find every running process that the agent with this identity started, by key; session leaders only."""
+    found: dict[str, list[tuple[Marker, Handle]]] = {}
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) != pid:
+                continue
+            text = psutil.Process(pid).environ().get(MARKER)
+        except (OSError, psutil.Error):
+            continue
+        marker = Marker.decode(text) if text else None
+        mark = start_mark(pid)
+        if marker is not None and mark is not None and marker.agent == agent:
+            found.setdefault(marker.key, []).append((marker, Handle(pid, mark)))
+    return found
+
+
+def signal_name(number: int) -> str:
+    """Name a signal as people know it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,239 @@
+"""Keeps one worker for each process of the plan, and takes over what an earlier agent left running.
+
+Called by the plan sources (`plan_watch`, `http_api`) and by `agent.server.main`; calls `worker`. The
+shared daemons that `agent.server.daemons` asks for are kept like other processes and shown to nobody: their keys are
+in no plan and no report.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from agent.contract import LogPiece, ProcessPlan, ProcessReport
+from agent.server.daemons.plans import is_daemon_key
+from agent.server.daemons.shared import SharedDaemons
+from agent.server.processes import lifecycle, process, process_log
+from agent.server.processes.holds import Holds
+from agent.server.processes.launching import Launcher
+from agent.server.processes.lifecycle import Goal, Hold, Life
+from agent.server.processes.process import Handle
+from agent.server.processes.records import Found, found_processes
+from agent.server.processes.surroundings import Surroundings
+from agent.server.processes.unit import Unit
+from agent.server.processes.worker import Worker
+
+ORPHAN_GRACE_S = 30.0
+"""How long a process without a plan has between SIGTERM and SIGKILL."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Supervisor:
+    """All processes of one host. Safe for use by many threads."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._workers: dict[str, Worker] = {}
+        self._orphans: dict[str, Found] = {}
+        """Running, and in no record: kept until the plan was read once."""
+        self._stopping = False
+        # Reentrant: a model that is adopted asks for its daemon's process.
+        self._lock = threading.RLock()
+        self._daemons = SharedDaemons(around, self)
+        self._launcher = Launcher(around, self._daemons)
+
+    def start(self) -> None:
+        """Adopt what runs, and go on with the plans that were written down until the plan source says otherwise."""
+        records = dict(self._around.store.load())
+        marked = process.marked_processes(self._around.agent_id)
+        found, surplus = found_processes(records, marked, now=self._around.clock())
+        for handle in surplus:
+            _log.warning("Stopped a surplus process", pid=handle.pid)
+            handle.terminate(grace_s=ORPHAN_GRACE_S)
+        process_log.prune(self._around.store.logs, kept=[self._around.store.log_file(key) for key in records])
+        with self._lock:
+            for key, each in found.items():
+                if each.handle is not None:
+                    self._around.ports.hold(key, each.running.port)
+                if key not in records:
+                    self._orphans[key] = each
+            # A daemon is there before the models in it are adopted.
+            for key, record in sorted(records.items(), key=lambda item: not is_daemon_key(item[0])):
+                if is_daemon_key(key) and key not in found:
+                    self._around.store.forget(key)  # who needs it starts it again
+                    continue
+                goal = self._goal(record.plan, record.generation)
+                worker = self._begin(key, goal, Life(restarts=record.restarts), found.get(key), record.port)
+                if record.unwanted:
+                    worker.offer(None)
+                if is_daemon_key(key):
+                    self._daemons.stop_unused(key)
+
+    def put(self, key: str, plan: ProcessPlan, generation: int = 0) -> None:
+        """Want this process to run as planned; `key` is `namespace/name`."""
+        goal = self._goal(plan, generation)
+        with self._lock:
+            if self._stopping:
+                return
+            worker = self._workers.get(key)
+            if worker is not None and worker.offer(goal):
+                return
+            self._begin(key, goal, Life(), self._orphans.pop(key, None), None)
+
+    def remove(self, key: str) -> None:
+        """Want this process gone."""
+        with self._lock:
+            worker = self._workers.get(key)
+            if worker is not None and not self._stopping:
+                worker.offer(None)
+
+    def hold(self, key: str, source: str, hold: Hold) -> None:
+        """Stop a process, or keep it from starting, until `source` takes that back. Its plan stays as it is."""
+        if self._around.holds.put(key, source, hold):
+            self.wake(key)
+
+    def release(self, key: str, source: str) -> None:
+        """Take back what `source` said; the process runs again once nobody holds it."""
+        if self._around.holds.take_back(key, source):
+            self.wake(key)
+
+    @property
+    def holds(self) -> Holds:
+        """Who must not run now, and in whose name."""
+        return self._around.holds
+
+    def wake(self, key: str) -> None:
+        """Have a process that waits look again now."""
+        with self._lock:
+            worker = self._workers.get(key)
+        if worker is not None:
+            worker.wake()
+
+    def keep_only(self, keys: Callable[[], Iterable[str]]) -> None:
+        """Remove all but these. To be called only with a plan that was read in full.
+
+        `keys` is asked while no process can be put: one that is put in this moment is among them, or comes after.
+        """
+        with self._lock:
+            if self._stopping:
+                return
+            wanted = set(keys())
+            orphans = {key: each for key, each in self._orphans.items() if key not in wanted}
+            for key in orphans:
+                del self._orphans[key]
+            for key, worker in self._workers.items():
+                if key not in wanted and not is_daemon_key(key):
+                    worker.offer(None)
+        for key, each in orphans.items():
+            if each.handle is None:
+                continue
+            _log.info("Stopped a process that is in no plan", process=key, pid=each.handle.pid)
+            threading.Thread(target=each.handle.terminate, kwargs={"grace_s": ORPHAN_GRACE_S}, daemon=True).start()
+            self._around.ports.release(key)
+
+    def report(self, key: str) -> ProcessReport | None:
+        """Say how one process is; None when there is none of that key."""
+        with self._lock:
+            worker = self._workers.get(key)
+        return worker.report() if worker is not None else None
+
+    def reports(self) -> dict[str, ProcessReport]:
+        """Say how every process is."""
+        return {key: worker.report() for key, worker in self._live().items() if not is_daemon_key(key)}
+
+    def goals(self) -> dict[str, Goal]:
+        """Give what is wanted of every process, leaving out those that are on their way out."""
+        live = self._live().items()
+        return {key: worker.goal for key, worker in live if worker.wanted and not is_daemon_key(key)}
+
+    def plans(self) -> dict[str, ProcessPlan]:
+        """Give the plan of every wanted process."""
+        return {key: goal.plan for key, goal in self.goals().items()}
+
+    def handles(self) -> dict[str, Handle]:
+        """Give the running processes, for measuring: shared daemons too, and not the models in them."""
+        units = {key: worker.unit for key, worker in self._live().items()}
+        return {key: unit for key, unit in units.items() if isinstance(unit, Handle)}
+
+    def log(
+        self, key: str, *, tail: int | None = None, offset: int | None = None, previous: bool = False
+    ) -> LogPiece | None:
+        """Read the log of a process, also of one that is gone; None where there is none. See `process_log.read`."""
+        with self._lock:
+            worker = self._workers.get(key)
+        plan = worker.goal.plan if worker is not None else None
+        daemon = self._daemons.key_of(plan) if plan is not None and plan.daemon_model is not None else key
+        path = self._around.store.log_file(daemon)
+        return process_log.read(process_log.copy_of(path, 1) if previous else path, tail=tail, offset=offset)
+
+    # --- what the shared daemons ask for ------------------------------------------------------------------------------
+
+    def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None:
+        """Keep a shared daemon running as planned; `port` is tried first."""
+        goal = self._goal(plan, 0)
+        with self._lock:
+            worker = self._workers.get(key)
+            if self._stopping or (worker is not None and worker.offer(goal)):
+                return
+            self._begin(key, goal, Life(), self._orphans.pop(key, None), port)
+
+    def stop_daemon(self, key: str) -> None:
+        """Have a shared daemon gone."""
+        self.remove(key)
+
+    def daemon_report(self, key: str) -> ProcessReport | None:
+        """Say how a shared daemon is; None where the agent runs none of that key."""
+        worker = self._live().get(key)
+        return worker.report() if worker is not None else None
+
+    def daemon_plan(self, key: str) -> ProcessPlan | None:
+        """Give the plan of a shared daemon that the agent runs."""
+        worker = self._live().get(key)
+        return worker.goal.plan if worker is not None else None
+
+    def daemon_unit(self, key: str) -> Unit | None:
+        """Give the process of a shared daemon."""
+        worker = self._live().get(key)
+        return worker.unit if worker is not None else None
+
+    def stop(self, *, keep_processes: bool) -> None:
+        """End all workers: with their processes, or without touching them. Returns when that is done."""
+        with self._lock:
+            self._stopping = True
+            workers = list(self._workers.values())
+        # Models leave their daemons before these end.
+        self._end([w for w in workers if not is_daemon_key(w.key)], keep_processes=keep_processes)
+        self._end([w for w in workers if is_daemon_key(w.key)], keep_processes=keep_processes)
+
+    def _end(self, workers: list[Worker], *, keep_processes: bool) -> None:
+        for worker in workers:
+            if keep_processes:
+                worker.leave()
+            else:
+                worker.halt()
+        deadline = time.monotonic() + max((w.longest_stop_s for w in workers), default=0.0) + 15.0
+        for worker in workers:
+            if not worker.join(max(0.1, deadline - time.monotonic())):
+                _log.warning("Left a process behind", process=worker.key)
+
+    def _live(self) -> dict[str, Worker]:
+        with self._lock:
+            return {key: worker for key, worker in self._workers.items() if not worker.finished}
+
+    def _goal(self, plan: ProcessPlan, generation: int) -> Goal:
+        return Goal(plan, lifecycle.launch_hash(plan, self._around.listening(plan)), generation)
+
+    def _begin(self, key: str, goal: Goal, life: Life, found: Found | None, port: int | None) -> Worker:
+        unit: Unit | None = None
+        if found is not None:
+            life = lifecycle.adopted(life, found.running, now=self._around.clock())
+            unit = found.handle or self._launcher.adopt(key, found.plan or goal.plan, found.running)
+            _log.info("Adopted a running process", process=key, pid=unit.pid, port=found.running.port)
+        worker = Worker(key, self._around, self._launcher, goal, life, unit, found.plan if found else None)
+        self._workers[key] = worker
+        worker.start(port=port)
+        return worker

@@ -1,0 +1,60 @@
+"""What all workers of an agent share: the host's means, and those who have a say in whether a process may run.
+
+Put together by `agent.server.main`; read by `agent.server.processes.worker` and `agent.server.processes.supervisor`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
+from agent.server.processes.exits import ExitWatch
+from agent.server.processes.flags import Vocabulary
+from agent.server.processes.holds import Holds
+from agent.server.processes.lifecycle import Goal, Hold, Policy
+from agent.server.processes.ports import Ports
+from agent.server.store import Store
+
+Fetch = Callable[[FilePlan, Callable[[int, int | None], None], threading.Event], Path]
+"""Brings a file into the store: (plan, on_progress(done, total), cancel). Raises FileError, Cancelled among them."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all workers of an agent share."""
+
+    agent_id: str
+    address: str
+    """Where processes listen, and what `{host}` becomes."""
+    store: Store
+    ports: Ports
+    fetch: Fetch
+    find_binary: Callable[[str], str | None]
+    on_report: Callable[[str, Goal, ProcessReport], None]
+    """Called in the worker's thread at every change of a report; must not block."""
+    exits: ExitWatch = field(default_factory=ExitWatch)
+    holds: Holds = field(default_factory=Holds)
+    """Who must not run now, and why."""
+    admit: Callable[[str, Goal, Mapping[str, str]], Hold | None] = lambda _key, _goal, _paths: None
+    """Asked before each start with the paths of the files (`model` and the names of `files`; for a model of a shared
+    daemon `bytes` is its size): a Hold says why not yet.
+    What it admits counts as taken until the process is gone."""
+    reserved: Callable[[str], int | None] = lambda _key: None
+    """The memory that an admitted process was counted with."""
+    withdrawn: Callable[[str], bool | None] = lambda _key: None
+    """Whether clients are told not to come to a process any more; None where nobody publishes an endpoint of it."""
+    front_port: Callable[[str, ProcessPlan], int | None] = lambda _key, _plan: None
+    """The port that clients use instead of the process's own, where a proxy stands before it."""
+    stands_in: Callable[[str, ProcessPhase], bool] = lambda _key, _phase: False
+    """Whether that proxy takes requests for a process in this phase: one that sleeps or is being woken."""
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    policy: Policy = field(default_factory=Policy)
+    clock: Callable[[], float] = time.monotonic
+
+    def listening(self, plan: ProcessPlan) -> str:
+        """Give the address on which a process listens: one behind the proxy is nobody else's to reach."""
+        return "127.0.0.1" if plan.idle_timeout_s is not None else self.address

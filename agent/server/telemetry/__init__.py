@@ -1,0 +1,1 @@
+"""What processes use, and what Prometheus reads of an agent."""
