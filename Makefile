@@ -35,7 +35,7 @@ demo-down: $(STAMP) ## Stop what `make demo` started
 
 test: setup ## Run all tests (unit, contract, apiserver, engine, loop, hosts, node, scale, conformance, examples)
 	@$(BIN)/herdsman tools install $(TEST_TOOLS)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 test-unit: $(STAMP) ## Run the tests that need no tools
 	@$(BIN)/python -m pytest -q tests/unit
