@@ -317,7 +317,6 @@ def host(obj: Object) -> Object:
     metadata = obj["metadata"]
     return {
         "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
-        "transport": intern(str((obj.get("spec") or {}).get("transport", "agent"))),
         "capacity": capacity_of(obj),
     }
 

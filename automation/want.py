@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from automation.hosts.host_book import Decision
+from automation.hosts.hosted import without_agent
 from automation.observe import Observed, scaled_elsewhere
 from automation.serving.sleep import Sleep
 from automation.serving.sleep_rule import State, hosted_sleep
@@ -72,7 +73,11 @@ def want(
         sleeps: State = sleep.state(key, desired, observed) if sleep is not None else ""
         sleeps = sleeps or hosted_sleep(desired, observed)
         rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
-        in_vain = (*unhonoured(cr, desired), *asked_in_vain(desired, options))
+        in_vain = (
+            *unhonoured(cr, desired),
+            *asked_in_vain(desired, options),
+            *without_agent(world.registry, desired),
+        )
         if sleep is not None:
             in_vain = (*in_vain, *sleep.in_vain(desired))
         retry_after_s = hosts.retry_after_s if hosts is not None else None

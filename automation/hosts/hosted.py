@@ -12,7 +12,9 @@ from typing import Any
 from automation.hosts.host_book import Decision
 from automation.hosts.placement import Refusals
 from automation.hosts.registry import HostRegistry
-from program.desired.facts import HostedFacts
+from program.desired.facts import HostedFacts, Problem
+from program.desired.keys import ANNOTATION_IDLE_TIMEOUT, ANNOTATION_MEMORY_CHECK, ANNOTATION_MODEL_GROUP
+from program.desired.service import DesiredService
 
 Object = dict[str, Any]
 
@@ -51,6 +53,26 @@ def hosted_facts(
         stuck=decision.stuck if decision is not None else "",
     )
     return facts, sum(serving)
+
+
+def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Problem, ...]:
+    """Name what a service asks for in vain where one of its hosts is reached over SSH, without an agent."""
+    placement = desired.host_placement
+    hosts = [host for host in (placement.hosts if placement else ()) if host]
+    by_ssh = [host for host in hosts if (found := registry.capacity(host)) is not None and found.by_ssh]
+    if not by_ssh or placement is None:
+        return ()
+    why = f"has no effect on host `{by_ssh[0]}`, which is reached over SSH: it takes an agent there"
+    asked = {
+        ANNOTATION_IDLE_TIMEOUT: desired.sleep is not None,
+        ANNOTATION_MODEL_GROUP: bool(placement.group),
+        ANNOTATION_MEMORY_CHECK: placement.memory_check is not None,
+    }
+    return tuple(
+        Problem(reason="NotHonoured", message=why, field=f"metadata.annotations[{name}]", terminal=True)
+        for name, is_asked in asked.items()
+        if is_asked
+    )
 
 
 def _refusal(registry: HostRegistry, refusals: Refusals) -> str:

@@ -52,6 +52,10 @@ class Toleration:
         return bool(self.key) and self.value == taint.value
 
 
+AGENT_ONLY = frozenset({"ollama", "omlx"})
+"""Runtimes that are daemons which an agent shares among services."""
+
+
 @dataclass(frozen=True)
 class HostCapacity:
     """What a Host object says; nothing but the name for a host that is known by its Lease only."""
@@ -72,6 +76,8 @@ class HostCapacity:
     """What the machine has."""
     unschedulable: bool = False
     draining: bool = False
+    by_ssh: bool = False
+    """No agent is there: what only an agent can do is not done."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,8 @@ def refusal(host: HostCapacity, wish: Requirements) -> str:
         return f"has no {wish.accelerator}"
     if host.runtimes and wish.runtime not in host.runtimes:
         return f"does not allow runtime {wish.runtime}"
+    if host.by_ssh and wish.runtime in AGENT_ONLY:
+        return f"has no agent for {wish.runtime}"
     binary = _BINARIES.get(wish.runtime, wish.runtime)
     if host.os and wish.runtime not in _WITHOUT_BINARY and binary not in host.binaries:
         return f"has no {binary}"

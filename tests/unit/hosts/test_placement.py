@@ -48,6 +48,12 @@ def host(**changes: Any) -> HostCapacity:
         ({"os": "", "accelerators": frozenset(), "binaries": frozenset()}, Requirements(accelerator="metal"), ""),
         ({"os": "", "accelerators": frozenset({"cuda"})}, Requirements(accelerator="metal"), "has no metal"),
         ({"binaries": frozenset()}, Requirements(), "has no llama-server"),
+        (
+            {"by_ssh": True, "binaries": frozenset({"ollama"})},
+            Requirements(runtime="ollama"),
+            "has no agent for ollama",
+        ),
+        ({"binaries": frozenset({"ollama"})}, Requirements(runtime="ollama"), ""),
         ({"binaries": frozenset()}, Requirements(runtime="generic"), ""),
         ({"runtimes": frozenset({"ollama"})}, Requirements(), "does not allow runtime llamacpp"),
         ({"taints": (Taint("team", "NoSchedule"),)}, Requirements(), "has taint team"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from automation import trim
-from automation.hosts.hosted import hosted_facts
+from automation.hosts.hosted import hosted_facts, without_agent
 from automation.hosts.placement import LABEL_ACCELERATOR, HostCapacity, Taint
 from automation.hosts.reading import capacity_of, wish_of
 from automation.hosts.registry import HostRegistry
@@ -16,7 +16,7 @@ from components import naming
 from program.desired.engines import Generic
 from program.desired.keys import ServiceKey
 from program.desired.model import GgufFacts
-from program.desired.service import HostPlacement, PodSettings
+from program.desired.service import HostPlacement, PodSettings, Sleep
 from tests.support.builders import http_model, service
 
 GIB = 1 << 30
@@ -207,6 +207,17 @@ def test_of_several_replicas_the_first_that_does_not_serve_is_told_of() -> None:
     watched.registry.lease_changed(lease("mac"), lease("mac", fenced="yes"))
     facts, count = hosted_facts(watched.registry, ("mac", "box"), processes, slices, None, now=NOW)
     assert (count, facts.host, facts.lost) == (0, "mac", True)
+
+
+def test_what_takes_an_agent_is_named_on_a_host_over_ssh() -> None:
+    watched = Watched()
+    watched.registry.lease_changed(None, lease())
+    watched.registry.host_changed(None, host(transport="ssh"))
+    desired, _ = watched.place(sleep=Sleep(idle_timeout_s=60), host_placement=HostPlacement(memory_check="warn"))
+    fields = [problem.field for problem in without_agent(watched.registry, desired)]
+    assert fields == [f"metadata.annotations[herdsman.dev/{name}]" for name in ("idle-timeout", "memory-check")]
+    watched.registry.host_changed(host(transport="ssh"), host())
+    assert without_agent(watched.registry, desired) == ()
 
 
 def test_a_cluster_without_host_objects_says_so() -> None:
