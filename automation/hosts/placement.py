@@ -76,6 +76,8 @@ class HostCapacity:
     """What the machine has."""
     unschedulable: bool = False
     draining: bool = False
+    awaited: bool = False
+    """Nothing is known yet, and the host is about to say it: until then it is taken to have no accelerator."""
     by_ssh: bool = False
     """No agent is there: what only an agent can do is not done."""
 
@@ -165,8 +167,8 @@ def refusal(host: HostCapacity, wish: Requirements) -> str:
     if wish.labels and not set(wish.labels) <= set(host.labels):
         return OTHER_LABELS
     known = bool(host.os or host.accelerators)
-    if known and wish.accelerator != "cpu" and wish.accelerator not in host.accelerators:
-        return f"has no {wish.accelerator}"
+    if wish.accelerator != "cpu" and wish.accelerator not in host.accelerators and (known or host.awaited):
+        return f"has no {wish.accelerator}" if known else "has not said yet what it has"
     if host.runtimes and wish.runtime not in host.runtimes:
         return f"does not allow runtime {wish.runtime}"
     if host.by_ssh and wish.runtime in AGENT_ONLY:

@@ -46,6 +46,7 @@ def capacity_of(host: Object) -> HostCapacity:
         total_memory_bytes=_whole(capacity.get("memory")),
         unschedulable=bool(spec.get("unschedulable")),
         draining=bool(spec.get("drain")),
+        awaited=not status,
         by_ssh=spec.get("transport") == "ssh",
     )
 

@@ -111,7 +111,9 @@ class HostRegistry:
         """What is known of a host: all that its Host object says, or only that it has a Lease. None: no such host."""
         with self._lock:
             found = self._capacities.get(name)
-            return HostCapacity(name) if found is None and name in self._leases else found
+            if found is None and name in self._leases:
+                return HostCapacity(name, awaited=self.hosts_served())
+            return found
 
     def has_lease(self, name: str) -> bool:
         """Tell whether a host says by a Lease that it lives; an agent of LLMKube's does not."""

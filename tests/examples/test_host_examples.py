@@ -27,6 +27,7 @@ from tests.support.loop import (
     deployed,
     eventually,
     find,
+    forget_hosts,
     grant_loop_rights,
     install_crds,
     loop_process,
@@ -52,6 +53,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
     administrator = KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
     install_crds(administrator)
+    forget_hosts(administrator)
     yield administrator
     administrator.close()
 
@@ -101,6 +103,7 @@ def start_agent(net: Network, control_plane: LocalCluster, tiny: Path, tmp_path:
 @pytest.fixture
 def apply(client: KubeClient, namespace: str, tiny: Path) -> Iterator[Callable[..., None]]:
     """Apply an example with the tiny model; its Hosts are removed again."""
+    forget_hosts(client)
     hosts: list[str] = []
 
     def applied(example: str, **ssh: Any) -> None:
@@ -110,6 +113,9 @@ def apply(client: KubeClient, namespace: str, tiny: Path) -> Iterator[Callable[.
                     document["spec"]["source"] = f"file://{tiny}"
                 if document["kind"] == "Host":
                     hosts.append(document["metadata"]["name"])
+                    if document["metadata"]["name"].startswith("mac-"):
+                        # This machine is no Mac: the label says that it has what an agent on a Mac finds.
+                        document["metadata"].setdefault("labels", {})["herdsman.dev/accelerator"] = "metal"
                     if ssh:
                         document["spec"]["address"] = ssh["address"]
                         document["spec"]["ssh"].update(ssh["ssh"])
@@ -171,8 +177,7 @@ def test_a_mac_serves_by_its_gpus_rules(
     start_agent: StartAgent,
     apply: Callable[..., None],
 ) -> None:
-    # This machine is no Mac: the label says that it has the accelerator that an agent on a Mac finds.
-    start_agent("mac-studio", "--label", "herdsman.dev/accelerator=metal")
+    start_agent("mac-studio")
     apply("05-mac-host")
     for name in ("assistant", "night-shift"):
         ready(client, namespace, name)
@@ -241,7 +246,7 @@ def test_a_mixed_fleet_is_one_fleet(
     apply: Callable[..., None],
     control_plane: LocalCluster,
 ) -> None:
-    start_agent("mac-mini", "--label", "herdsman.dev/accelerator=metal")
+    start_agent("mac-mini")
     start_agent("rack-1")
     start_agent("rack-2")
     apply("08-mixed-fleet")

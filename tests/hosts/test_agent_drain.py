@@ -47,7 +47,7 @@ class LongAnswer:
 
     def _read(self) -> None:
         try:
-            with urllib.request.urlopen(self._request, timeout=60) as answer:
+            with urllib.request.urlopen(self._request, timeout=200) as answer:
                 for line in answer:
                     if line.startswith(b"data: {"):
                         self.pieces.append(json.loads(line[6:]))
@@ -55,12 +55,12 @@ class LongAnswer:
             self.error = error
 
     def whole(self) -> bool:
-        self.thread.join(60)
+        self.thread.join(200)
         return self.error is None and bool(self.pieces[-1].get("stop"))
 
 
 def plan(model: Path, *extra: str, **changes: Any) -> Any:
-    return llama_plan(model, extra=("-c", "2048", "-np", "1", *extra), **{"drain_timeout_s": 60.0, **changes})
+    return llama_plan(model, extra=("-c", "2048", "-np", "1", *extra), **{"drain_timeout_s": 200.0, **changes})
 
 
 def test_an_answer_under_way_ends_before_its_server_is_replaced_even_if_the_agent_is_killed_meanwhile(

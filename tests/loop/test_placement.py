@@ -15,7 +15,18 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from tests.support.loop import LoopProcess, await_condition, edit, eventually, find, http_folder, model, service, status
+from tests.support.loop import (
+    LoopProcess,
+    await_condition,
+    edit,
+    eventually,
+    find,
+    forget_hosts,
+    http_folder,
+    model,
+    service,
+    status,
+)
 from tools.tiny_model import write_tiny_model
 
 GIB = 1 << 30
@@ -23,8 +34,11 @@ SELECTED = {"herdsman.dev/host-selector": "fleet=placement"}
 
 
 @pytest.fixture(scope="module")
-def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+def loop(
+    client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LoopProcess]:
     """One loop that moves services soon."""
+    forget_hosts(client)
     running = LoopProcess(
         loop_kubeconfig,
         tmp_path_factory.mktemp("placement"),

@@ -162,7 +162,7 @@ def install_crds(client: KubeClient) -> None:
     """Apply the CRDs and wait until they are served."""
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
-    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
+    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES, kinds.HOSTS):
         eventually(partial(_served, client, kind), what=f"{kind.plural} to be served")
 
 
@@ -172,6 +172,14 @@ def _served(client: KubeClient, kind: kinds.Kind) -> bool:
     except NotFound:
         return False
     return True
+
+
+def forget_hosts(client: KubeClient) -> None:
+    """Remove every Host and host's Lease that earlier tests left on the shared control plane."""
+    for lease in client.list(kinds.LEASES, "herdsman-system", label_selector="herdsman.dev/host")["items"]:
+        client.delete(kinds.LEASES, "herdsman-system", lease["metadata"]["name"])
+    for host in client.list(kinds.HOSTS)["items"]:
+        client.delete(kinds.HOSTS, None, host["metadata"]["name"])
 
 
 def grant_loop_rights(client: KubeClient, cluster: LocalCluster, path: Path) -> Path:

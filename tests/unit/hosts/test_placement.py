@@ -47,6 +47,11 @@ def host(**changes: Any) -> HostCapacity:
         ({"os": "linux", "accelerators": frozenset()}, Requirements(accelerator="metal"), "has no metal"),
         ({"os": "", "accelerators": frozenset(), "binaries": frozenset()}, Requirements(accelerator="metal"), ""),
         ({"os": "", "accelerators": frozenset({"cuda"})}, Requirements(accelerator="metal"), "has no metal"),
+        (
+            {"os": "", "accelerators": frozenset(), "awaited": True},
+            Requirements(accelerator="metal"),
+            "has not said yet what it has",
+        ),
         ({"binaries": frozenset()}, Requirements(), "has no llama-server"),
         (
             {"by_ssh": True, "binaries": frozenset({"ollama"})},

@@ -145,7 +145,7 @@ def test_a_service_in_pods_has_no_host_and_gives_back_what_it_had() -> None:
 
 
 def test_a_host_object_is_read_whatever_is_missing_in_it() -> None:
-    assert capacity_of({"metadata": {"name": "new"}}) == HostCapacity("new")
+    assert capacity_of({"metadata": {"name": "new"}}) == HostCapacity("new", awaited=True)
     budget = {"metadata": {"name": "b"}, "spec": {"memoryBudget": "2Gi"}}
     assert capacity_of(budget).memory_bytes == 2 * GIB
     assert capacity_of({**budget, "spec": {"memoryBudget": "much"}}).memory_bytes is None
@@ -207,6 +207,16 @@ def test_of_several_replicas_the_first_that_does_not_serve_is_told_of() -> None:
     watched.registry.lease_changed(lease("mac"), lease("mac", fenced="yes"))
     facts, count = hosted_facts(watched.registry, ("mac", "box"), processes, slices, None, now=NOW)
     assert (count, facts.host, facts.lost) == (0, "mac", True)
+
+
+def test_a_model_for_metal_waits_until_a_host_has_said_what_it_has() -> None:
+    watched = Watched()
+    model = http_model(gguf=HEADER, accelerator="metal")
+    watched.registry.lease_changed(None, lease())
+    _, decision = watched.place(model=model)
+    assert "has not said yet what it has" in str(decision.refusals)
+    watched.registry.host_changed(None, host(status={"os": "darwin", "accelerators": [{"type": "metal"}]}))
+    assert watched.place(model=model)[0].host_placement.hosts == ("mac",)
 
 
 def test_what_takes_an_agent_is_named_on_a_host_over_ssh() -> None:
