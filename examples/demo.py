@@ -189,6 +189,8 @@ class Demo:
             "\nEverything is still running. To look around:\n\n"
             f'  eval "$(.venv/bin/herdsman cluster env --dir {self.cluster.layout.directory})"\n'
             "  .venv/bin/herdsman get\n"
+            "  .venv/bin/herdsman top\n"
+            "  .venv/bin/herdsman host list\n"
             "  kubectl get isvc,mdl,hostprocesses,services,endpointslices\n"
             "  kubectl describe isvc first\n"
             "  kubectl edit isvc first          # say, another contextSize; the process is replaced\n"

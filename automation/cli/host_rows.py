@@ -74,8 +74,11 @@ def gib(amount: int | None) -> str:
 
 
 def reserved_bytes(processes: Iterable[Object]) -> int:
-    """Add up what the processes of a host are said to need."""
-    return sum(int((process.get("spec") or {}).get("memoryBytes") or 0) for process in processes)
+    """Add up what the processes of a host were admitted with or, before that, are said to need."""
+    return sum(
+        int((process.get("status") or {}).get("memoryBytes") or (process.get("spec") or {}).get("memoryBytes") or 0)
+        for process in processes
+    )
 
 
 def _memory(status: Object, placed: list[Object]) -> str:

@@ -46,6 +46,12 @@ def test_a_row_says_what_a_host_has_and_what_of_it_is_promised() -> None:
     assert row["heartbeat"] == "5s ago"
 
 
+def test_what_a_process_was_admitted_with_counts_before_what_was_asked_for() -> None:
+    admitted = process("a")
+    admitted["status"]["memoryBytes"] = 6 << 30
+    assert rows.reserved_bytes([admitted, process("b")]) == 10 << 30
+
+
 def test_a_host_of_which_nothing_is_known_is_shown_all_the_same() -> None:
     row = rows.host_row({"metadata": {"name": "new"}}, None, [], now=NOW)
     assert (row["state"], row["heartbeat"], row["memory"]) == ("Unknown", "never", "0.0/? GiB")
