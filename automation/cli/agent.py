@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import signal
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from automation.cli import agent_doctor, agent_service, agent_store
+from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
@@ -158,8 +158,7 @@ def run(
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
 
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?", host):
-        raise typer.BadParameter(f"--host `{host}` is no host name: lower-case letters, digits, `-`, `.`, at most 50")
+    check_host_name(host)
     try:
         configure_logging(log_format.value, log_level)
         published = str(ipaddress.ip_address(address)) if address else own_address()
@@ -199,7 +198,7 @@ def run(
             ca_file=str(_absolute(ca_file)) if ca_file else None,
         ),
         locate=_locate,
-        labels=_labels(label or ()),
+        labels=labels_of(label or ()),
         store_size_bytes=_size(store_size),
         credentials=_absolute(credentials),
         memory=MemorySettings(
@@ -283,16 +282,6 @@ def _default_store() -> Path:
 
 def _split(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _labels(pairs: list[str] | tuple[str, ...]) -> dict[str, str]:
-    labels = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"--label `{pair}` is not KEY=VALUE")
-        labels[key] = value
-    return labels
 
 
 def _locate(name: str) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,7 +11,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
+from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.settings import SYSTEM_NAMESPACE
@@ -50,7 +51,7 @@ def list_hosts(kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABL
     table = []
     for each in sorted(found, key=lambda obj: str(obj["metadata"]["name"])):
         name = each["metadata"]["name"]
-        lease = leases.get(rows.lease_name(name))
+        lease = leases.get(lease_name(name))
         table.append(rows.host_row(each, lease, rows.placed_on(processes, name), now=now))
     if output is OutputFormat.JSON:
         print_json(table)
@@ -92,8 +93,7 @@ def add(
 
     A machine with an agent makes its own Host; this is for hosts over SSH, and for what people say of any host.
     """
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?", name):
-        raise typer.BadParameter(f"`{name}` is no host name: lower-case letters, digits, `-`, `.`, at most 50")
+    check_host_name(name)
     spec: Object = {"transport": "ssh" if ssh_user else "agent"}
     if address:
         spec["address"] = address
@@ -119,7 +119,7 @@ def add(
         spec["runtimes"] = list(runtime)
     if taint:
         spec["taints"] = [_taint(each) for each in taint]
-    wanted = rows.host_object(name, _labels(label or []), spec)
+    wanted = rows.host_object(name, labels_of(label or ()), spec)
     if dry_run:
         print_json(wanted)
         return
@@ -198,7 +198,7 @@ def remove(
             raise typer.Exit(1)
         client.delete(kinds.HOSTS, None, name, uid=found["metadata"]["uid"])
         with contextlib.suppress(NotFound):
-            client.delete(kinds.LEASES, SYSTEM_NAMESPACE, rows.lease_name(name))
+            client.delete(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
     except NotFound:
         complain(f"no Host `{name}`")
         raise typer.Exit(1) from None
@@ -254,9 +254,7 @@ def _write(client: KubeClient, wanted: Object) -> str:
     if wanted["spec"]["transport"] == "agent":
         body["spec"] = {**wanted["spec"], "ssh": None}
     after = client.patch(kinds.HOSTS, None, name, body, field_manager=FIELD_MANAGER)
-    same = all((before.get(part) or {}) == (after.get(part) or {}) for part in ("spec",)) and (
-        before["metadata"].get("labels") == after["metadata"].get("labels")
-    )
+    same = before["spec"] == after["spec"] and before["metadata"].get("labels") == after["metadata"].get("labels")
     return "is so already" if same else "was changed"
 
 
@@ -321,13 +319,3 @@ def _taint(text: str) -> Object:
     if taint is None:
         raise typer.BadParameter(f"--taint `{text}` is not KEY[=VALUE]:Effect; effects as for nodes (NoSchedule, …)")
     return taint
-
-
-def _labels(pairs: list[str]) -> dict[str, str]:
-    labels = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"--label `{pair}` is not KEY=VALUE")
-        labels[key] = value
-    return labels

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
 from automation.cli.doctor import Finding
 from automation.cli.get import condition_of
@@ -24,7 +25,7 @@ def examine(client: KubeClient, name: str, *, now: datetime) -> list[Finding]:
     """Look at a host. Raises NotFound when there is none of that name, KubeError."""
     host = client.get(kinds.HOSTS, None, name)
     try:
-        lease: Object | None = client.get(kinds.LEASES, SYSTEM_NAMESPACE, rows.lease_name(name))
+        lease: Object | None = client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
     except NotFound:
         lease = None
     placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)

@@ -120,11 +120,6 @@ def host_object(name: str, labels: Mapping[str, str], spec: Object) -> Object:
     return {"apiVersion": kinds.HOSTS.api_version, "kind": kinds.HOSTS.kind, "metadata": metadata, "spec": spec}
 
 
-def lease_name(host: str) -> str:
-    """Name the Lease of a host, as its agent does."""
-    return f"herdsman-host-{host}"
-
-
 def known_host_lines(text: str, address: str, port: int) -> list[str]:
     """Choose from a known_hosts file the keys of a host, without its names: `type base64`.
 
