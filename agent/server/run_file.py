@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from agent.contract import Wire
 from agent.server.store import write_private
 
@@ -32,11 +30,3 @@ class RunFile(Wire):
 def write_run_file(store: Path, run: RunFile) -> None:
     """Say how this agent can be found. Raises OSError."""
     write_private(store / RUN_FILE, run.model_dump_json(by_alias=True))
-
-
-def read_run_file(store: Path) -> RunFile | None:
-    """Read how the last agent of a store could be found. Raises PermissionError."""
-    try:
-        return RunFile.model_validate_json((store / RUN_FILE).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
-        return None

@@ -25,7 +25,6 @@ from kubeapi.kinds import HOSTS
 Object = dict[str, Any]
 
 STOP_S = 10.0
-CLEAN_UP_S = 70.0
 
 _log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ import pytest
 
 from agent.client.http import HttpHost, token_from
 from agent.server.processes.process import marked_processes
-from agent.server.run_file import read_run_file
+from agent.server.run_file import RUN_FILE, RunFile
 from automation.cli import agent_service, main
 from tests.support.agents import HOST, _end_all, llama_plan, until
 from tests.support.booted_systemd import BootedSystemd, booted
@@ -106,6 +106,12 @@ def stage(
         )
         program.chmod(0o755)
         yield Faked(machine, capsys, monkeypatch, program)
+
+
+def read_run_file(store: Path) -> RunFile | None:
+    """Read how the last agent of a store could be found; its pid is that of the stage's own namespace."""
+    path = store / RUN_FILE
+    return RunFile.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
 def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
