@@ -23,6 +23,8 @@ PERMISSIONS = (
     ("inference.llmkube.dev", "models", "watch"),
     ("inference.llmkube.dev", "models/status", "patch"),
     ("herdsman.dev", "hostprocesses", "patch"),
+    ("herdsman.dev", "hosts", "watch"),
+    ("herdsman.dev", "hosts/status", "patch"),
     ("apps", "deployments", "patch"),
     ("apps", "deployments", "delete"),
     ("", "services", "patch"),
@@ -33,6 +35,7 @@ PERMISSIONS = (
     ("", "events", "create"),
     ("coordination.k8s.io", "leases", "update"),
     ("discovery.k8s.io", "endpointslices", "watch"),
+    ("discovery.k8s.io", "endpointslices", "patch"),
 )
 
 
@@ -89,7 +92,7 @@ def _cluster(kubeconfig: str | None) -> list[Finding]:
         hint = 'start one: `herdsman cluster up`, then `eval "$(herdsman cluster env)"`'
         return [Finding("cluster", "missing", str(error), hint)]
     findings = [Finding("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
-    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
+    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES, kinds.HOSTS):
         name = f"{kind.plural}.{kind.group}"
         try:
             client.get(kinds.CRDS, None, name)
