@@ -1,4 +1,4 @@
-"""Wire the loop together and run it: leader lease, informers, workers, engine, health. Called by `herdsman run`.
+"""Run the loop: leader lease, caches, workers, health. Called by `herdsman run`; `assembly` makes its parts.
 
 The order matters and is the same each time: become leader, attach the provider, fill the caches, start the workers. A
 stop goes the other way: no new keys, let the batch under way end, release the lease last, so that a successor never
@@ -10,47 +10,27 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from agent.proxy.collector import ProxyCollector
-from automation.admission.quota_controller import QuotaController
-from automation.controller import Controller
-from automation.engine.batches import Batcher, BatchReport
-from automation.engine.port import EngineFailed, ServiceOutcome
+from automation.assembly import ModelKey, assemble
+from automation.engine.batches import Batcher
+from automation.engine.port import EngineFailed
 from automation.engine.pulumi_engine import PulumiEngine
-from automation.events import EventRecorder
-from automation.hosts.host_status import HostConditions
-from automation.hosts.lost_hosts import LostHosts
-from automation.hosts.ssh_hosts import speak_for_ssh_hosts
 from automation.leader import LeaseElector
-from automation.models.model_controller import ModelController
 from automation.models.model_probe import ModelProbe
-from automation.models.prefetch import Prefetcher
-from automation.models.source_credentials import SecretReader
-from automation.models.transfers import TransferWatch
 from automation.queue import WorkQueue
-from automation.serving.checks import Checks
-from automation.serving.sleep import Sleep
-from automation.serving.wake_endpoints import own_address
 from automation.settings import SYSTEM_NAMESPACE, Settings
-from automation.settings_for import render_options, source_policy
 from automation.telemetry.health import HealthServer
-from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
-from automation.telemetry.service_metrics import ServiceCollector
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from automation.watch import World
-from components.providers.kubernetes import KubernetesProvider
-from components.providers.plugin_server import PluginServer
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from program.desired.keys import ServiceKey
-from tools import toolchain
 
 log = structlog.get_logger(__name__)
 
@@ -61,14 +41,6 @@ STOP_TIMEOUT_S = 30.0
 
 class LoopFailed(Exception):
     """The loop cannot start or go on; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class ModelKey:
-    """One Model, as a key of the model queue."""
-
-    namespace: str
-    name: str
 
 
 class Loop:
@@ -160,132 +132,31 @@ class Loop:
         self._lost.set()
 
     def _lead(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> int:
-        settings = self._settings
-        recorder = EventRecorder(client, on_dropped=self._metrics.events_dropped.inc)
-        stack.callback(recorder.stop)
-        provider = PluginServer(KubernetesProvider(client, remember="identity"))
-        stack.callback(provider.stop)
-        engine = PulumiEngine(
-            provider_port=provider.start(),
-            state_url=settings.state,
-            work_root=settings.work_directory,
-            pulumi=toolchain.locate("pulumi"),
-            passphrase_file=settings.passphrase_file,
-            sole=lambda: settings.leader_elect and not self._lost.is_set(),
-        )
-        stack.callback(engine.close)
-        world = World(
+        parts = assemble(
             client,
-            namespaces=settings.namespaces,
-            on_relist=self._metrics.on_relist,
-            enqueue=self._queue.add,
-            enqueue_after=self._queue.add_after,
-            enqueue_model=lambda namespace, name: self._model_queue.add(ModelKey(namespace, name)),
-            host_move_after_s=settings.host_move_after_s,
-        )
-        of_services = ServiceCollector(
-            services=world.services.list, models=world.models.list, quotas=world.quotas.listed
-        )
-        for collector in (of_services, HostCollector(world.registry.book)):
-            self._metrics.registry.register(collector)
-            stack.callback(self._metrics.registry.unregister, collector)
-        controllers: list[Controller] = []
-
-        def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
-            controllers[0].on_outcome(key, outcome)
-
-        batcher = Batcher(
-            engine,
-            max_parallel=settings.engine_parallelism,
-            timeout_s=settings.engine_timeout_s,
-            on_outcome=on_outcome,
-            on_batch=self._on_batch,
-        )
-        checks = Checks(client, recorder, settings=settings, metrics=self._metrics, requeue=self._queue.add_after)
-        stack.callback(checks.close)
-        sleep = Sleep(
-            client,
-            address=settings.proxy_address or own_address(client.server),
-            requeue=self._queue.add_after,
-        )
-        stack.callback(sleep.close)
-        proxied = ProxyCollector(sleep.proxy)
-        self._metrics.registry.register(proxied)
-        stack.callback(self._metrics.registry.unregister, proxied)
-        controller = Controller(
-            client=client,
-            world=world,
-            batcher=batcher,
-            checks=checks,
-            options=render_options(settings),
-            recorder=recorder,
-            requeue=self._queue.add_after,
-            sleep=sleep,
+            stack,
+            settings=self._settings,
             metrics=self._metrics,
+            services=self._queue,
+            models=self._model_queue,
+            lost=self._lost,
         )
-        controllers.append(controller)
-        probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)
-        stack.callback(probe.close)
-
-        def requeue_model(namespace: str, name: str, delay_s: float = 0.0) -> None:
-            self._model_queue.add_after(ModelKey(namespace, name), delay_s)
-
-        transfers = TransferWatch(client, changed=requeue_model)
-        stack.callback(transfers.close)
-        world.on_pod = transfers.pod_changed
-        prefetcher = Prefetcher(
-            client,
-            options=render_options(settings),
-            namespaces=settings.namespaces,
-            changed=requeue_model,
-            requeue=requeue_model,
-            transfers=transfers,
-            on_relist=self._metrics.on_relist,
-        )
-        prefetcher.jobs.start()
-        stack.callback(prefetcher.jobs.stop)
-        models = ModelController(
-            client=client,
-            models=world.models,
-            claims=world.claims,
-            nodes=world.nodes,
-            probe=probe,
-            requeue=requeue_model,
-            recorder=recorder,
-            transfers=transfers,
-            prefetcher=prefetcher,
-            on_written=self._metrics.on_model_status,
-            on_gone=self._metrics.forget_model,
-        )
-        world.start()
-        stack.callback(world.stop)
-        if not self._wait_synced(world, stop):
+        parts.world.start()
+        stack.callback(parts.world.stop)
+        if not self._wait_synced(parts.world, stop):
             return 1
-        QuotaController(client, world).start()
-        sleep.start(settings.namespaces)
-        lost_hosts = LostHosts(
-            client,
-            liveness=world.registry.liveness,
-            leases=world.hosts,
-            slices=world.endpoint_slices,
-            conditions=HostConditions(client, record=recorder.record),
-            active=lambda: not self._lost.is_set(),
-        )
-        world.registry.on_change.append(lost_hosts.host_changed)
-        lost_hosts.start()
-        stack.callback(lost_hosts.stop)
+        parts.start()
         self._synced.set()
-        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings)).stop)
-        self._enqueue_orphans(world, engine)
-        log.info("Started", services=len(world.services.list()), models=len(world.models.list()))
+        self._enqueue_orphans(parts.world, parts.engine)
+        log.info("Started", services=len(parts.world.services.list()), models=len(parts.world.models.list()))
         workers = [
-            threading.Thread(target=self._work, args=(self._queue, controller.reconcile), name=f"service-{n}")
-            for n in range(settings.workers)
+            threading.Thread(target=self._work, args=(self._queue, parts.controller.reconcile), name=f"service-{n}")
+            for n in range(self._settings.workers)
         ]
         workers += [
             threading.Thread(
                 target=self._work,
-                args=(self._model_queue, lambda key: models.reconcile(key.namespace, key.name)),
+                args=(self._model_queue, lambda key: parts.models.reconcile(key.namespace, key.name)),
                 name=f"model-{n}",
             )
             for n in range(MODEL_WORKERS)
@@ -294,20 +165,16 @@ class Loop:
             worker.daemon = True
             worker.start()
         try:
-            code = self._wait(batcher, probe, world, stop)
+            code = self._wait(parts.batcher, parts.probe, parts.world, stop)
         finally:
             self._queue.shutdown()
             self._model_queue.shutdown()
             for worker in workers:
                 worker.join(STOP_TIMEOUT_S)
-            batcher.stop(STOP_TIMEOUT_S)
+            parts.batcher.stop(STOP_TIMEOUT_S)
         if self._lost.is_set():
             raise LoopFailed("the leader lease was lost; another loop may be working now")
         return code
-
-    def _on_batch(self, report: BatchReport) -> None:
-        self._metrics.on_batch(report.result, report.services, report.duration_s)
-        self._metrics.engine_cli_processes.inc(report.cli_processes)
 
     def _wait_synced(self, world: World, stop: threading.Event) -> bool:
         deadline = time.monotonic() + SYNC_TIMEOUT_S

@@ -1,0 +1,210 @@
+"""Puts the parts of a leading loop together: provider, engine, caches, controllers. Called by `loop` once it leads.
+
+Everything that must be closed is put on the caller's stack, in the order in which it was made. Nothing works before
+`Parts.start`, which comes when the caches are filled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agent.proxy.collector import ProxyCollector
+from automation.admission.quota_controller import QuotaController
+from automation.controller import Controller
+from automation.engine.batches import Batcher, BatchReport
+from automation.engine.port import ServiceOutcome
+from automation.engine.pulumi_engine import PulumiEngine
+from automation.events import EventRecorder
+from automation.hosts.host_status import HostConditions
+from automation.hosts.lost_hosts import LostHosts
+from automation.hosts.ssh_hosts import speak_for_ssh_hosts
+from automation.models.model_controller import ModelController
+from automation.models.model_probe import ModelProbe
+from automation.models.prefetch import Prefetcher
+from automation.models.source_credentials import SecretReader
+from automation.models.transfers import TransferWatch
+from automation.queue import WorkQueue
+from automation.serving.checks import Checks
+from automation.serving.sleep import Sleep
+from automation.serving.wake_endpoints import own_address
+from automation.settings import Settings
+from automation.settings_for import render_options, source_policy
+from automation.telemetry.host_metrics import HostCollector
+from automation.telemetry.metrics import Metrics
+from automation.telemetry.service_metrics import ServiceCollector
+from automation.watch import World
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import PluginServer
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+from tools import toolchain
+
+
+class ModelKey(NamedTuple):
+    """One Model, as a key of the model queue."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a leading loop works with."""
+
+    world: World
+    engine: PulumiEngine
+    batcher: Batcher
+    controller: Controller
+    models: ModelController
+    probe: ModelProbe
+    start: Callable[[], None]
+    """Start what must not begin before the caches are filled."""
+
+
+def assemble(
+    client: KubeClient,
+    stack: ExitStack,
+    *,
+    settings: Settings,
+    metrics: Metrics,
+    services: WorkQueue[ServiceKey],
+    models: WorkQueue[ModelKey],
+    lost: threading.Event,
+) -> Parts:
+    """Make all parts and connect them. `lost` is set when the leader lease is lost: from then on nothing may be done.
+
+    Raises ToolMissing when there is no Pulumi CLI.
+    """
+    recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
+    stack.callback(recorder.stop)
+    engine = _engine(client, stack, settings, lost)
+    world = World(
+        client,
+        namespaces=settings.namespaces,
+        on_relist=metrics.on_relist,
+        enqueue=services.add,
+        enqueue_after=services.add_after,
+        enqueue_model=lambda namespace, name: models.add(ModelKey(namespace, name)),
+        host_move_after_s=settings.host_move_after_s,
+    )
+    of_services = ServiceCollector(services=world.services.list, models=world.models.list, quotas=world.quotas.listed)
+    for collector in (of_services, HostCollector(world.registry.book)):
+        metrics.registry.register(collector)
+        stack.callback(metrics.registry.unregister, collector)
+    controllers: list[Controller] = []
+
+    def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
+        controllers[0].on_outcome(key, outcome)
+
+    def on_batch(report: BatchReport) -> None:
+        metrics.on_batch(report.result, report.services, report.duration_s)
+        metrics.engine_cli_processes.inc(report.cli_processes)
+
+    batcher = Batcher(
+        engine,
+        max_parallel=settings.engine_parallelism,
+        timeout_s=settings.engine_timeout_s,
+        on_outcome=on_outcome,
+        on_batch=on_batch,
+    )
+    checks = Checks(client, recorder, settings=settings, metrics=metrics, requeue=services.add_after)
+    stack.callback(checks.close)
+    sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
+    stack.callback(sleep.close)
+    proxied = ProxyCollector(sleep.proxy)
+    metrics.registry.register(proxied)
+    stack.callback(metrics.registry.unregister, proxied)
+    controller = Controller(
+        client=client,
+        world=world,
+        batcher=batcher,
+        checks=checks,
+        options=render_options(settings),
+        recorder=recorder,
+        requeue=services.add_after,
+        sleep=sleep,
+        metrics=metrics,
+    )
+    controllers.append(controller)
+    probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)
+    stack.callback(probe.close)
+    model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models)
+
+    def start() -> None:
+        QuotaController(client, world).start()
+        sleep.start(settings.namespaces)
+        lost_hosts = LostHosts(
+            client,
+            liveness=world.registry.liveness,
+            leases=world.hosts,
+            slices=world.endpoint_slices,
+            conditions=HostConditions(client, record=recorder.record),
+            active=lambda: not lost.is_set(),
+        )
+        world.registry.on_change.append(lost_hosts.host_changed)
+        lost_hosts.start()
+        stack.callback(lost_hosts.stop)
+        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings)).stop)
+
+    return Parts(world, engine, batcher, controller, model_controller, probe, start)
+
+
+def _engine(client: KubeClient, stack: ExitStack, settings: Settings, lost: threading.Event) -> PulumiEngine:
+    provider = PluginServer(KubernetesProvider(client, remember="identity"))
+    stack.callback(provider.stop)
+    engine = PulumiEngine(
+        provider_port=provider.start(),
+        state_url=settings.state,
+        work_root=settings.work_directory,
+        pulumi=toolchain.locate("pulumi"),
+        passphrase_file=settings.passphrase_file,
+        sole=lambda: settings.leader_elect and not lost.is_set(),
+    )
+    stack.callback(engine.close)
+    return engine
+
+
+def _models(
+    client: KubeClient,
+    stack: ExitStack,
+    settings: Settings,
+    metrics: Metrics,
+    recorder: EventRecorder,
+    world: World,
+    probe: ModelProbe,
+    queue: WorkQueue[ModelKey],
+) -> ModelController:
+    def requeue(namespace: str, name: str, delay_s: float = 0.0) -> None:
+        queue.add_after(ModelKey(namespace, name), delay_s)
+
+    transfers = TransferWatch(client, changed=requeue)
+    stack.callback(transfers.close)
+    world.on_pod = transfers.pod_changed
+    prefetcher = Prefetcher(
+        client,
+        options=render_options(settings),
+        namespaces=settings.namespaces,
+        changed=requeue,
+        requeue=requeue,
+        transfers=transfers,
+        on_relist=metrics.on_relist,
+    )
+    prefetcher.jobs.start()
+    stack.callback(prefetcher.jobs.stop)
+    return ModelController(
+        client=client,
+        models=world.models,
+        claims=world.claims,
+        nodes=world.nodes,
+        probe=probe,
+        requeue=requeue,
+        recorder=recorder,
+        transfers=transfers,
+        prefetcher=prefetcher,
+        on_written=metrics.on_model_status,
+        on_gone=metrics.forget_model,
+    )
