@@ -105,6 +105,14 @@ class Settings(BaseSettings):
     pod_monitors: bool = True
     """Make a PodMonitor for each service where the cluster knows that kind."""
 
+    policies: pathlib.Path | None = None
+    """A folder of policies, checked before each apply. None: there are none."""
+    controller_class: str = ""
+    """Look after those services only that name it in herdsman.dev/controller, or whose namespace does. Empty: after all
+    that name no other."""
+    shards: int = Field(default=1, ge=1, le=256)
+    """Into so many parts the namespaces are split, each led by one loop."""
+
     completion_check: bool = True
     """A replica counts as ready only once it has answered one real request. False: the engine's health is enough."""
     completion_timeout_s: float = Field(default=60.0, gt=0)

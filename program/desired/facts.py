@@ -157,6 +157,19 @@ class GatewayFacts(Desired):
     """URL that clients outside the cluster use; empty while no address is known."""
 
 
+class PendingChange(Desired):
+    """A change that is worked out and not made, because somebody must approve it first, or nothing may be changed."""
+
+    digest: str
+    """Names exactly this change; an approval of another does not count."""
+    summary: str
+    """How many objects, what restarts, what is downloaded: one line."""
+    changes: tuple[str, ...] = ()
+    """One phrase for each object, as Events tell it."""
+    paused: bool = False
+    """Mode Paused: no approval helps, only another mode."""
+
+
 class ServiceFacts(Desired):
     """All that the status of a service is made of."""
 
@@ -189,6 +202,12 @@ class ServiceFacts(Desired):
     """Whose place this service took, or who took its place, and by what right."""
     sleep: Literal["", "asleep", "waking"] = ""
     """Nobody uses the service and no replica runs, or the first request has come; requests are taken either way."""
+    pending: PendingChange | None = None
+    """What mode Preview or Paused holds back; None when nothing is."""
+    advice: tuple[Problem, ...] = ()
+    """Violations of advisory policies; those of mandatory ones are a `problem`."""
+    drift: tuple[Problem, ...] = ()
+    """Fields of ours that somebody else changed and that are reported, not repaired."""
     rollout: RolloutFacts = RolloutFacts()
     memory: MemoryFacts | None = None
     autoscaler: AutoscalerFacts | None = None

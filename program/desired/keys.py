@@ -62,6 +62,20 @@ ANNOTATION_WAKE_TIMEOUT = "herdsman.dev/wake-timeout"
 ANNOTATION_MAX_HELD_REQUESTS = "herdsman.dev/max-held-requests"
 """On a service with an idle timeout: how many requests may wait at once; more are answered 503."""
 
+ANNOTATION_MODE = "herdsman.dev/mode"
+"""On a service or a namespace: `Apply`, `Preview` (changes wait until they are approved) or `Paused` (none is made)."""
+ANNOTATION_APPROVED = "herdsman.dev/approved"
+"""On a service in mode Preview: the digest of the pending change that may be made, and of no other."""
+ANNOTATION_DRIFT = "herdsman.dev/drift"
+"""On a service: `repair` or `report` what others change of ours, or by kind (`Deployment=repair,Service=report`)."""
+ANNOTATION_DRIFT_IGNORE = "herdsman.dev/drift-ignore"
+"""On a service: fields that others may change, by comma, as `Deployment/spec.template.spec.tolerations`."""
+ANNOTATION_CONTROLLER = "herdsman.dev/controller"
+"""On a service or a namespace: who looks after it, where another controller of the same objects runs too."""
+ANNOTATION_KEPT_TEMPLATE = "herdsman.dev/kept-template"
+"""On an adopted service: the hash of the rendered pod template in whose place the live one is kept, so that nothing
+restarts before the next change."""
+
 
 class ServiceKey(NamedTuple):
     """Names one service of one dialect; the key of the work queue, of batches and of logical resource names."""

@@ -47,6 +47,12 @@ class Type(StrEnum):
     """False: the autoscaler says that it cannot scale."""
     ROLLED_BACK = "RolledBack"
     """True: the last pod template that served runs instead of the wanted one."""
+    CHANGE_PENDING = "ChangePending"
+    """True: mode Preview or Paused holds a change back; the message has its digest."""
+    POLICY_COMPLIANT = "PolicyCompliant"
+    """False: a policy is violated; the change is not made where the policy is mandatory."""
+    DRIFTED = "Drifted"
+    """True: somebody else changed fields of ours, and the drift policy says to report that."""
 
 
 class Reason(StrEnum):
@@ -70,6 +76,12 @@ class Reason(StrEnum):
     REPLICAS_STOPPING = "ReplicasStopping"
     ROLLOUT_DEFERRED = "RolloutDeferred"
     """A changed pod template waits until no replica works on a request."""
+    AWAITING_APPROVAL = "AwaitingApproval"
+    """Mode Preview: the change that is pending waits for `herdsman approve`."""
+    PAUSED = "Paused"
+    """Mode Paused: the change that is pending waits for another mode."""
+    POLICY_VIOLATED = "PolicyViolated"
+    """A mandatory policy does not allow what the spec asks for."""
 
     WAITING_FOR_GPU = "WaitingForGPU"
     PREEMPTED = "Preempted"

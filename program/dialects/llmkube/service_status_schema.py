@@ -58,6 +58,14 @@ class MemoryStatus(CrdModel):
     weights: str | None = optional("Weights.")
 
 
+class PendingChangeStatus(CrdModel):
+    """A change that mode Preview or Paused holds back."""
+
+    digest: str | None = optional("Names exactly this change; `herdsman approve` puts it into herdsman.dev/approved.")
+    summary: str | None = optional("How many objects, what restarts, what is downloaded.")
+    changes: list[str] | None = optional("What would happen to each object; long lists are cut.")
+
+
 class ServiceStatus(CrdModel):
     """What the service is."""
 
@@ -78,6 +86,7 @@ class ServiceStatus(CrdModel):
     mode: Literal["chat", "embedding", "rerank"] | None = optional("What the endpoint answers.")
     model_ready: bool | None = optional("Whether the Model is Ready.")
     observed_generation: int | None = optional("Generation of the spec that this status judges.", format="int64")
+    pending_change: PendingChangeStatus | None = optional("What waits for approval.")
     phase: Phase | None = optional("Where the service is in its life.")
     queue_length: int | None = optional("Services that wait for the same resource.")
     queue_position: int | None = optional("Place among the services that wait for a GPU; 0 when not waiting.")

@@ -1,0 +1,54 @@
+"""What a policy says of a service. Plain data; the rules are in the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from components.rendered import RenderedService
+from program.desired.service import DesiredService
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One rule that one service breaks."""
+
+    policy: str
+    """Name of the policy."""
+    rule: str
+    """What it asks for, in words."""
+    field: str
+    """Path in the custom resource or, where the rule is about an object made of it, `Deployment/spec.…`."""
+    value: str
+    """What stands there; never a secret."""
+    fix: str
+    """What to do."""
+    mandatory: bool = True
+    """Nothing is applied; False is advice only."""
+
+    def __str__(self) -> str:
+        return f"policy `{self.policy}`: {self.field} is {self.value}: {self.rule}; {self.fix}"
+
+
+class Policies(Protocol):
+    """All policies in force. Pure but for what their files say; thread-safe."""
+
+    def check(
+        self, desired: DesiredService, rendered: RenderedService, *, namespace_labels: Mapping[str, str]
+    ) -> tuple[Violation, ...]:
+        """Give all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated."""
+        ...
+
+
+class NoPolicies:
+    """What is in force where nobody made any."""
+
+    def check(
+        self,
+        desired: DesiredService,  # noqa: ARG002 - the protocol's name
+        rendered: RenderedService,  # noqa: ARG002 - the protocol's name
+        *,
+        namespace_labels: Mapping[str, str],  # noqa: ARG002 - the protocol's name
+    ) -> tuple[Violation, ...]:
+        return ()
