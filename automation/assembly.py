@@ -19,6 +19,7 @@ from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.events import EventRecorder
+from automation.history.recorder import RevisionRecorder
 from automation.hosts.host_status import HostConditions
 from automation.hosts.lost_hosts import LostHosts
 from automation.hosts.ssh_hosts import speak_for_ssh_hosts
@@ -118,6 +119,8 @@ def assemble(
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
     stack.callback(metrics.registry.unregister, proxied)
+    history = RevisionRecorder(client, kept=settings.revision_history_limit)
+    stack.callback(history.stop)
     controller = Controller(
         client=client,
         world=world,
@@ -128,6 +131,7 @@ def assemble(
         requeue=services.add_after,
         sleep=sleep,
         metrics=metrics,
+        history=history,
     )
     controllers.append(controller)
     probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)

@@ -22,6 +22,7 @@ from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
+from automation.history.recorder import RevisionRecorder
 from automation.observe import Observed, observe, service_facts
 from automation.plan import LiveObject, make_plan
 from automation.serving.checks import Checks
@@ -86,6 +87,7 @@ class Controller:
         requeue: Callable[[ServiceKey, float], None],
         sleep: Sleep | None = None,
         metrics: Metrics | None = None,
+        history: RevisionRecorder | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._client = client
@@ -96,6 +98,7 @@ class Controller:
         self._recorder = recorder
         self._requeue = requeue
         self._sleep = sleep
+        self._history = history
         self._clock = clock
         self._engine = EngineRuns()
         on_written = metrics.on_service_status if metrics is not None else lambda *_: None
@@ -204,6 +207,8 @@ class Controller:
         self._world.quotas.release(key)
         self._world.registry.release(key)
         self._drift.forget(key)
+        if self._history is not None:
+            self._history.forget(key)
         if self._engine.forget(key) or self._batcher.holds(key):
             self._batcher.remove(key)
             return
@@ -271,7 +276,8 @@ class Controller:
         if self._batcher.busy(key):
             # Edited during the run: a newer submission waits, and what is remembered of the service is about that one.
             return
-        if not self._engine.finished(key, outcome.error, now=self._clock()):
+        submitted = self._engine.finished(key, outcome.error, now=(now := self._clock()))
+        if submitted is None:
             return
         if outcome.error is None:
             # Learn the new generation from the next pass.
@@ -281,6 +287,8 @@ class Controller:
             self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
         elif cr is not None and (message := told(outcome.changes)):
             self._recorder.record(cr, type="Normal", reason="Applied", message=message)
+        if cr is not None and self._history is not None and cr["metadata"].get("generation") == submitted.asked[1]:
+            self._history.record(key, cr, self._world.models_of(cr), outcome, duration=now - submitted.at)
         self._requeue(key, 0.0)
 
     # --- reporting ------------------------------------------------------------------------------------------------

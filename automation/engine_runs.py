@@ -102,17 +102,17 @@ class EngineRuns:
         run = self._runs.get(key)
         return run.problem if run is not None and run.fingerprint == fingerprint else None
 
-    def finished(self, key: ServiceKey, error: EngineFailed | None, *, now: datetime) -> bool:
-        """Record an outcome; False when none was awaited."""
+    def finished(self, key: ServiceKey, error: EngineFailed | None, *, now: datetime) -> Submission | None:
+        """Record an outcome and give the submission that it is of; None when none was awaited."""
         with self._lock:
             submitted = self._submitted.pop(key, None)
             before = self._runs.get(key)
             if submitted is None:
-                return False
+                return None
             fingerprint = submitted.fingerprint
             if error is None:
                 self._runs[key] = EngineRun(fingerprint, now)
-                return True
+                return submitted
             failures = 1
             if before is not None and before.fingerprint == fingerprint and before.problem is not None:
                 failures = before.failures + 1
@@ -120,7 +120,7 @@ class EngineRuns:
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             retry_at = now + timedelta(seconds=delay_s)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
-            return True
+            return submitted
 
     def forget(self, key: ServiceKey) -> bool:
         """Let go of a service; True when an outcome was still awaited."""

@@ -110,6 +110,8 @@ class Settings(BaseSettings):
     controller_class: str = ""
     """Look after those services only that name it in herdsman.dev/controller, or whose namespace does. Empty: after all
     that name no other."""
+    revision_history_limit: int = Field(default=10, ge=0, le=100)
+    """How many earlier versions of each service are kept for `herdsman history` and `rollback`; 0 keeps none."""
     shards: int = Field(default=1, ge=1, le=256)
     """Into so many parts the namespaces are split, each led by one loop."""
 

@@ -10,6 +10,7 @@ from sys import intern
 from typing import Any
 
 from agent.contract import ANNOTATION_FENCED
+from automation.history.revision import edit_of
 from automation.hosts.reading import capacity_of
 from automation.serving.engine_start import engine_of
 from components import naming
@@ -27,6 +28,8 @@ def custom_resource(obj: Object) -> Object:
     if annotations and "kubectl.kubernetes.io/last-applied-configuration" in annotations:
         kept = {k: v for k, v in annotations.items() if k != "kubectl.kubernetes.io/last-applied-configuration"}
         metadata["annotations"] = kept
+    if edit := edit_of(obj["metadata"]):
+        metadata["changedBy"] = edit
     return {**obj, "metadata": metadata}
 
 

@@ -176,6 +176,12 @@ class World:
         """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
         return _MADE | {kind.kind for kind in self.optional.served if kind in kinds.OPTIONAL}
 
+    def models_of(self, cr: Object) -> tuple[Object, ...]:
+        """The Models that a service names, as far as they exist."""
+        namespace = cr["metadata"]["namespace"]
+        found = (self.models.get(namespace, name) for name in sorted(models_of(cr)))
+        return tuple(model for model in found if model is not None)
+
     def priority_value(self, class_name: str) -> int | None:
         """The value of a PriorityClass; None where there is none of that name."""
         found = self.priority_classes.get(None, class_name)

@@ -74,6 +74,7 @@ HOSTS = Kind("herdsman.dev/v1alpha1", "Host", "hosts", False)
 GPU_QUOTAS = Kind("inference.llmkube.dev/v1alpha1", "GPUQuota", "gpuquotas", True)
 JOBS = Kind("batch/v1", "Job", "jobs", True)
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", True)
+CONTROLLER_REVISIONS = Kind("apps/v1", "ControllerRevision", "controllerrevisions", True)
 PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False)
 DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
 NETWORK_POLICIES = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True)
@@ -107,6 +108,7 @@ WELL_KNOWN = (
     GPU_QUOTAS,
     JOBS,
     REPLICA_SETS,
+    CONTROLLER_REVISIONS,
     PRIORITY_CLASSES,
     DISRUPTION_BUDGETS,
     NETWORK_POLICIES,

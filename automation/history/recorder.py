@@ -1,0 +1,164 @@
+"""Writes a revision for each version of a service that the engine was given. Called by the controller with outcomes.
+
+In a thread of its own, so that no pass waits for it: what cannot be written is tried again at the service's next
+outcome. Costs one request for a new service and for each change, and one list at the first change after a restart.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from automation.engine.outcomes import told
+from automation.engine.port import ServiceOutcome
+from automation.history import revision
+from automation.history.revision import Outcome
+from components import naming
+from components.rendered import fingerprint_of
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import AlreadyExists, KubeError, NotFound
+from program.desired.keys import ServiceKey
+
+Json = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+KEPT = 10
+"""Revisions of a service; as Deployments keep ReplicaSets."""
+LONGEST_DATA = 256 * 1024
+"""Bytes of a version that is recorded; a larger one could not be kept ten times over."""
+_QUEUE = 10_000
+
+
+@dataclass(frozen=True)
+class _Entry:
+    key: ServiceKey
+    cr: Json
+    models: tuple[Json, ...]
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The newest revision of a service."""
+
+    owner: str
+    number: int
+    digest: str
+    failed: bool
+
+
+class RevisionRecorder:
+    """Remembers the newest revision of each service that changed while this loop runs. Thread-safe."""
+
+    def __init__(self, client: KubeClient, *, kept: int = KEPT) -> None:
+        """`kept` revisions of each service stay; 0 writes none."""
+        self._client = client
+        self._kept = kept
+        self._queue: queue.Queue[_Entry | None] = queue.Queue(_QUEUE)
+        self._last: dict[ServiceKey, _Last] = {}
+        self._thread = threading.Thread(target=self._run, name="revisions", daemon=True)
+        self._thread.start()
+
+    def record(
+        self, key: ServiceKey, cr: Json, models: Iterable[Json], outcome: ServiceOutcome, *, duration: timedelta
+    ) -> None:
+        """Note what came of a version; `duration` is from its submission. Returns at once.
+
+        Does nothing for a version that is recorded already, nor for a run that changed nothing.
+        """
+        changes = told(outcome.changes)
+        if self._kept and (changes or outcome.error is not None):
+            result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
+            with suppress(queue.Full):
+                self._queue.put_nowait(_Entry(key, cr, tuple(models), result))
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone; the garbage collector takes its revisions."""
+        self._last.pop(key, None)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Write what is left, for so long at most."""
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            try:
+                self._write(entry)
+            except KubeError as error:
+                self._last.pop(entry.key, None)
+                log.warning("Could not record a revision", service=str(entry.key), error=str(error))
+            except Exception:
+                self._last.pop(entry.key, None)
+                log.exception("Could not record a revision by a defect of Herdsman", service=str(entry.key))
+
+    def _write(self, entry: _Entry) -> None:
+        data = revision.data_of(entry.cr, entry.models)
+        if revision.size_bytes(data) > LONGEST_DATA:
+            log.warning("Recorded no revision, the spec is too large", service=str(entry.key))
+            return
+        owner, digest, failed = entry.cr["metadata"]["uid"], fingerprint_of(data), bool(entry.outcome.error)
+        last = self._last.get(entry.key)
+        if last is None or last.owner != owner:
+            # Nearly always it is new; where it is not, the name is taken, and the list tells the rest.
+            last = None if self._create(entry, 1, data, digest) else self._find(entry.key, owner)
+            if last is None:
+                return
+        if last.digest == digest:
+            if last.failed and not failed:
+                self._amend(entry, last)
+            return
+        number = last.number + 1
+        while not self._create(entry, number, data, digest):
+            number += 1
+        self._prune(entry.key)
+
+    def _create(self, entry: _Entry, number: int, data: Json, digest: str) -> bool:
+        """Write a revision. False when its number is taken."""
+        body = revision.manifest(entry.cr, number, data, entry.outcome)
+        try:
+            self._client.create(kinds.CONTROLLER_REVISIONS, entry.key.namespace, body)
+        except AlreadyExists:
+            return False
+        except NotFound:
+            return True  # the namespace is gone, and the service with it
+        failed = bool(entry.outcome.error)
+        self._last[entry.key] = _Last(entry.cr["metadata"]["uid"], number, digest, failed)
+        return True
+
+    def _find(self, key: ServiceKey, owner: str) -> _Last:
+        """Learn from the API server which revision is the newest; number 0 where all are another service's."""
+        newest = next(iter(revision.read_all(self._list(key), owner=owner)), None)
+        if newest is None:
+            return _Last(owner, 0, "", failed=False)
+        last = _Last(owner, newest.number, newest.digest, failed=not newest.is_applied)
+        self._last[key] = last
+        return last
+
+    def _amend(self, entry: _Entry, last: _Last) -> None:
+        """Say of a version that failed before that it was applied now."""
+        body = {"metadata": {"annotations": revision.outcome_annotations(entry.outcome)}}
+        name = revision.name_of(entry.key.name, last.number)
+        with suppress(NotFound):
+            self._client.patch(kinds.CONTROLLER_REVISIONS, entry.key.namespace, name, body)
+        self._last[entry.key] = _Last(last.owner, last.number, last.digest, failed=False)
+
+    def _prune(self, key: ServiceKey) -> None:
+        if (last := self._last.get(key)) is None or last.number <= self._kept:
+            return
+        oldest = revision.name_of(key.name, last.number - self._kept)
+        with suppress(NotFound):
+            self._client.delete(kinds.CONTROLLER_REVISIONS, key.namespace, oldest)
+
+    def _list(self, key: ServiceKey) -> list[Json]:
+        selector = f"{naming.LABEL_SERVICE}={key.name}"
+        return list(self._client.list(kinds.CONTROLLER_REVISIONS, key.namespace, label_selector=selector)["items"])

@@ -1,0 +1,204 @@
+"""One past version of a service, as a ControllerRevision of apps/v1 keeps it. Pure.
+
+`recorder` writes them, `herdsman history` and `herdsman rollback` read them. The kind is Kubernetes' own for this: its
+`data` cannot be changed once written, and `kubectl get controllerrevisions` shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from components import naming
+from components.rendered import fingerprint_of
+from kubeapi import kinds
+from program.desired import keys
+
+Json = dict[str, Any]
+
+ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
+ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"
+ANNOTATION_CHANGES = "herdsman.dev/changes"
+ANNOTATION_RESULT = "herdsman.dev/result"
+ANNOTATION_DURATION = "herdsman.dev/duration"
+CHANGE_CAUSE = "kubernetes.io/change-cause"
+"""What `kubectl annotate` and `kubectl rollout history` call the reason that a person gives for a change."""
+APPLIED = "Applied"
+
+_LONGEST_TEXT = 2048
+_PREFIX = "herdsman.dev/"
+_NOT_PART = frozenset(
+    {
+        keys.ANNOTATION_APPROVED,
+        keys.ANNOTATION_CONTROLLER,
+        keys.ANNOTATION_KEPT_TEMPLATE,
+        keys.ANNOTATION_MODE,
+    }
+)
+"""Annotations that say how a service is looked after, and not what it is: a rollback leaves them as they are."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the engine run that applied a version."""
+
+    changes: str
+    """What was done, as the Event tells it."""
+    error: str
+    """Why it failed; empty when it went well."""
+    duration: timedelta
+    """From the moment it was handed to the engine."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One version of a service. `number` grows by one with each."""
+
+    number: int
+    data: Json
+    """`spec` and `annotations` of the service, and `models`: the specs of its Models by name."""
+    changed_by: str
+    """The field manager of the edit (`kubectl-edit`), for the API server tells controllers no user names."""
+    changed_at: str
+    """When it was edited, RFC 3339."""
+    cause: str
+    """What the editor wrote into the annotation kubernetes.io/change-cause."""
+    result: str
+    """`Applied`, or why it could not be."""
+    changes: str
+    duration_s: float
+    recorded_at: str
+
+    @property
+    def is_applied(self) -> bool:
+        return self.result == APPLIED
+
+    @property
+    def digest(self) -> str:
+        return fingerprint_of(self.data)
+
+
+def data_of(cr: Json, models: Iterable[Json]) -> Json:
+    """Take from a service and its Models what they ask for, and nothing that changes by itself."""
+    return {
+        "spec": cr.get("spec") or {},
+        "annotations": kept_annotations(cr["metadata"].get("annotations") or {}),
+        "models": {model["metadata"]["name"]: model.get("spec") or {} for model in models},
+    }
+
+
+def kept_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Choose the annotations that are part of what a service is."""
+    return {
+        name: value for name, value in sorted(annotations.items()) if name.startswith(_PREFIX) and name not in _NOT_PART
+    }
+
+
+def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
+    """Build the ControllerRevision of one version."""
+    metadata = cr["metadata"]
+    edit = metadata.get("changedBy") or {}
+    cause = str((metadata.get("annotations") or {}).get(CHANGE_CAUSE, ""))
+    told = {
+        ANNOTATION_CHANGED_BY: str(edit.get("manager", "")),
+        ANNOTATION_CHANGED_AT: str(edit.get("time", "")),
+        CHANGE_CAUSE: cause[:_LONGEST_TEXT],
+    }
+    return {
+        "apiVersion": kinds.CONTROLLER_REVISIONS.api_version,
+        "kind": kinds.CONTROLLER_REVISIONS.kind,
+        "metadata": {
+            "name": name_of(metadata["name"], number),
+            "namespace": metadata["namespace"],
+            "labels": {naming.LABEL_SERVICE: metadata["name"]},
+            "annotations": {**{k: v for k, v in told.items() if v}, **outcome_annotations(outcome)},
+            "ownerReferences": [
+                {
+                    "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+                    "kind": kinds.INFERENCE_SERVICES.kind,
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "data": data,
+        "revision": number,
+    }
+
+
+def name_of(service: str, number: int) -> str:
+    """Name a revision. Two writers that give the same number meet at the API server, which takes one of them."""
+    return f"{service}-v{number}"
+
+
+def outcome_annotations(outcome: Outcome) -> dict[str, str]:
+    """Say in annotations what came of a run; they may be written again, when a later try goes better."""
+    return {
+        ANNOTATION_RESULT: outcome.error[:_LONGEST_TEXT] or APPLIED,
+        ANNOTATION_CHANGES: outcome.changes[:_LONGEST_TEXT],
+        ANNOTATION_DURATION: f"{outcome.duration.total_seconds():.2f}s",
+    }
+
+
+def read(obj: Json) -> Revision | None:
+    """Read a ControllerRevision; None for one that is not ours (a StatefulSet's, say)."""
+    metadata, data = obj["metadata"], obj.get("data")
+    annotations = metadata.get("annotations") or {}
+    if ANNOTATION_RESULT not in annotations or not isinstance(data, dict) or "spec" not in data:
+        return None
+    return Revision(
+        number=int(obj.get("revision") or 0),
+        data={key: data.get(key) or {} for key in ("spec", "annotations", "models")},
+        changed_by=annotations.get(ANNOTATION_CHANGED_BY, ""),
+        changed_at=annotations.get(ANNOTATION_CHANGED_AT, ""),
+        cause=annotations.get(CHANGE_CAUSE, ""),
+        result=annotations[ANNOTATION_RESULT],
+        changes=annotations.get(ANNOTATION_CHANGES, ""),
+        duration_s=_seconds(annotations.get(ANNOTATION_DURATION, "")),
+        recorded_at=str(metadata.get("creationTimestamp", "")),
+    )
+
+
+def read_all(objects: Iterable[Json], *, owner: str) -> tuple[Revision, ...]:
+    """Read the revisions of the service with the uid `owner`, the newest first."""
+    ours = (obj for obj in objects if any(o.get("uid") == owner for o in obj["metadata"].get("ownerReferences") or ()))
+    found = (read(obj) for obj in ours)
+    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.number, reverse=True))
+
+
+def edit_of(metadata: Json) -> dict[str, str] | None:
+    """Tell from the managedFields who wrote spec or annotations last, and when. None where nobody is recorded."""
+    latest: Json = {}
+    for entry in metadata.get("managedFields") or ():
+        fields = entry.get("fieldsV1") or {}
+        asks = "f:spec" in fields or "f:annotations" in (fields.get("f:metadata") or {})
+        if not entry.get("subresource") and asks and str(entry.get("time", "")) >= str(latest.get("time", "")):
+            latest = entry
+    if not latest:
+        return None
+    return {"manager": str(latest.get("manager", "")), "time": str(latest.get("time", ""))}
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        return 0.0
+
+
+def parse_time(text: str) -> datetime | None:
+    """Read a time of the API; None for none."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def size_bytes(data: Json) -> int:
+    """How much a version takes on the wire."""
+    return len(json.dumps(data).encode())
