@@ -13,6 +13,7 @@ PULUMI = "3.255.0"
 KUBERNETES = "1.34.4"
 KWOK = "0.8.0"
 KIND = "0.33.0"
+VERSITYGW = "1.8.0"
 ETCD = "3.5.1"
 LLAMA_CPP = "11434"
 
@@ -139,6 +140,16 @@ TOOLS: dict[str, Tool] = {
             module="kind",
             package="sigs.k8s.io/kind",
             user_minimum="0.25.0",
+        ),
+        Tool(
+            name="versitygw",
+            version=VERSITYGW,
+            origin=Origin.GO,
+            summary="an S3-compatible server over a folder, for tests of the state backends",
+            build_minutes=1.5,
+            needed=False,
+            module="versitygw",
+            package="github.com/versity/versitygw/cmd/versitygw",
         ),
     )
 }
