@@ -155,12 +155,7 @@ class KubernetesCalls:
         owner = owner_of(live, obj, self._manager)
         if not owner.ours and not objects.adoption_asked(obj):
             identity = Identity.of(obj)
-            raise Refused(
-                Code.ALREADY_EXISTS,
-                f"{call.token.kind} `{identity.id}` exists and is not ours: it is held by {owner.words}. "
-                "It was left as it is. Delete it, choose another name, or set the annotation "
-                f'{objects.ADOPT_ANNOTATION}: "true" to take it over.',
-            )
+            raise Refused(Code.ALREADY_EXISTS, objects.foreign_words(call.token.kind, identity, owner.words))
         if owner.ours:
             live = self._inherited(call, kind, live)
             obj = keeping_script(obj, live)

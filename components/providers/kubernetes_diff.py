@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from components.providers.marshalling import UNKNOWN
+from components.providers.properties import UNKNOWN
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the root of an object."""

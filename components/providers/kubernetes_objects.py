@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.providers.kubernetes_diff import MISSING, value_at, with_value
-from components.providers.marshalling import UNKNOWN, Properties, Secret, has_unknown, marked_like, plain
+from components.providers.properties import UNKNOWN, Properties, Secret, has_unknown, marked_like, plain
 
 Json = dict[str, Any]
 
@@ -140,6 +140,14 @@ def body(inputs: Properties, token: Token) -> Json:
         obj["data"] = {**(obj.get("data") or {}), **encoded}
         del obj["stringData"]
     return obj
+
+
+def foreign_words(kind: str, identity: Identity, held_by: str) -> str:
+    """Say that an object of somebody else's stands in the way, and what to do."""
+    return (
+        f"{kind} `{identity.id}` exists and is not ours: it is held by {held_by}. It was left as it is. Delete it, "
+        f'choose another name, or set the annotation {ADOPT_ANNOTATION}: "true" to take it over.'
+    )
 
 
 def adoption_asked(inputs: Json) -> bool:

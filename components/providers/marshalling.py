@@ -9,12 +9,18 @@ are those of the Pulumi SDK (`sdk/go/common/resource/sig` and `plugin/rpc.go` of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
 from google.protobuf import struct_pb2
+
+from components.providers.properties import UNKNOWN as UNKNOWN
+from components.providers.properties import Properties as Properties
+from components.providers.properties import Secret as Secret
+from components.providers.properties import has_secret as has_secret
+from components.providers.properties import has_unknown as has_unknown
+from components.providers.properties import marked_like as marked_like
+from components.providers.properties import plain as plain
+from components.providers.properties import secret_texts as secret_texts
 
 SIGNATURE_KEY: Final = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - a signature, no secret
@@ -33,28 +39,6 @@ _UNKNOWNS: Final = frozenset(
     }
 )
 _MAX_EXACT_FLOAT: Final = float(2**53)
-
-Properties = dict[str, Any]
-"""An object of plain Python values, in which `UNKNOWN` and `Secret` may stand at any depth."""
-
-
-class Unknown(Enum):
-    """The one value that is not known yet."""
-
-    UNKNOWN = "unknown"
-
-
-UNKNOWN: Final = Unknown.UNKNOWN
-
-
-@dataclass(frozen=True)
-class Secret:
-    """A value that the engine encrypts in its state and hides in its output."""
-
-    value: Any
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
 
 
 class Unsupported(Exception):
@@ -136,69 +120,3 @@ def _encode_value(target: struct_pb2.Value, value: Any) -> None:
         _encode_value(fields["value"], value.value)
     else:
         raise Unsupported(f"a value of type {type(value).__name__} has no wire form")
-
-
-def plain(value: Any) -> Any:
-    """Copy a value without its secret marks. Unknowns stay."""
-    if isinstance(value, Secret):
-        return plain(value.value)
-    if isinstance(value, dict):
-        return {key: plain(child) for key, child in value.items()}
-    if isinstance(value, list):
-        return [plain(child) for child in value]
-    return value
-
-
-def has_unknown(value: Any) -> bool:
-    """Tell whether an unknown stands anywhere in the value."""
-    if value is UNKNOWN:
-        return True
-    if isinstance(value, Secret):
-        return has_unknown(value.value)
-    if isinstance(value, dict):
-        return any(has_unknown(child) for child in value.values())
-    if isinstance(value, list):
-        return any(has_unknown(child) for child in value)
-    return False
-
-
-def has_secret(value: Any) -> bool:
-    """Tell whether a secret stands anywhere in the value."""
-    if isinstance(value, Secret):
-        return True
-    if isinstance(value, dict):
-        return any(has_secret(child) for child in value.values())
-    if isinstance(value, list):
-        return any(has_secret(child) for child in value)
-    return False
-
-
-def marked_like(value: Any, model: Any) -> Any:
-    """Copy `value` with a secret mark wherever `model` has one.
-
-    Lists are matched by position while both are of one length; otherwise the whole list becomes secret, because its
-    items may have moved.
-    """
-    if isinstance(value, Secret) or not has_secret(model):
-        return value
-    if isinstance(model, Secret):
-        return Secret(value)
-    if isinstance(model, dict) and isinstance(value, dict):
-        return {key: marked_like(child, model[key]) if key in model else child for key, child in value.items()}
-    if isinstance(model, list) and isinstance(value, list) and len(model) == len(value):
-        return [marked_like(child, of) for child, of in zip(value, model, strict=True)]
-    return Secret(value)
-
-
-def secret_texts(value: Any, *, inside: bool = False) -> Iterator[str]:
-    """Yield every text that stands under a secret mark, so that it can be struck from messages."""
-    if isinstance(value, Secret):
-        yield from secret_texts(value.value, inside=True)
-    elif isinstance(value, dict):
-        for child in value.values():
-            yield from secret_texts(child, inside=inside)
-    elif isinstance(value, list):
-        for child in value:
-            yield from secret_texts(child, inside=inside)
-    elif inside and isinstance(value, str) and value:
-        yield value
