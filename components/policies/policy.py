@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from components.rendered import RenderedService
+from program.desired.base import JsonObject
 from program.desired.service import DesiredService
 
 
@@ -35,9 +36,17 @@ class Policies(Protocol):
     """All policies in force. Pure but for what their files say; thread-safe."""
 
     def check(
-        self, desired: DesiredService, rendered: RenderedService, *, namespace_labels: Mapping[str, str]
+        self,
+        desired: DesiredService,
+        rendered: RenderedService,
+        *,
+        cr: JsonObject,
+        namespace_labels: Mapping[str, str],
     ) -> tuple[Violation, ...]:
-        """Give all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated."""
+        """Give all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated.
+
+        `cr` is the custom resource as it was written: own rules see its metadata and spec.
+        """
         ...
 
 
@@ -49,6 +58,7 @@ class NoPolicies:
         desired: DesiredService,  # noqa: ARG002 - the protocol's name
         rendered: RenderedService,  # noqa: ARG002 - the protocol's name
         *,
+        cr: JsonObject,  # noqa: ARG002 - the protocol's name
         namespace_labels: Mapping[str, str],  # noqa: ARG002 - the protocol's name
     ) -> tuple[Violation, ...]:
         return ()
