@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import structlog
 
 from components.providers import kubernetes_objects as objects
-from components.providers.kubernetes_diff import MISSING, Path, covers, expand, parse_path, value_at, with_value
-from components.providers.kubernetes_errors import Code, Refused, immutable_fields, refusal
+from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
+from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import Drift, applied_fields, drift, inherited, owner_of, owns
 from components.providers.kubernetes_templates import keeping_script, same_template
@@ -106,12 +106,12 @@ class KubernetesCalls:
         try:
             if ignored or yields_replicas or same_template(obj, old_inputs):
                 live = self._client.get(kind, identity.namespace, identity.name)
-                obj = keeping_script(_leaving(obj, live, ignored), live)
+                obj = keeping_script(leaving(obj, live, ignored), live)
                 if yields_replicas:
                     obj = self._handed_over(call, kind, obj, live)
             return self._apply(call, kind, objects.with_metadata(obj, uid=uid), force=True)
         except (Invalid, Conflict, NotFound) as error:
-            if not _about_uid(error) and not isinstance(error, NotFound):
+            if not about_uid(error) and not isinstance(error, NotFound):
                 raise refusal(error, call.asked("update", identity), secret_texts(call.inputs)) from error
             return self._create(call, kind, obj, "update")
         except ApiError as error:
@@ -147,7 +147,7 @@ class KubernetesCalls:
             except NotFound:
                 continue
             except ApiError as error:
-                if (isinstance(error, Conflict) or _about_uid(error)) and rounds <= _MAX_ROUNDS:
+                if (isinstance(error, Conflict) or about_uid(error)) and rounds <= _MAX_ROUNDS:
                     continue
                 raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
 
@@ -216,7 +216,7 @@ class KubernetesCalls:
         try:
             self._client.apply(kind, identity.namespace, claim, field_manager=self._manager + HANDOVER_SUFFIX)
         except Conflict as error:
-            if _about_uid(error):
+            if about_uid(error):
                 raise
         return obj
 
@@ -246,7 +246,7 @@ class KubernetesCalls:
         except Refused:
             return Verdict()
         except ApiError as error:
-            if _about_uid(error):
+            if about_uid(error):
                 return self._standing_in(call.token, identity)
             if isinstance(error, Invalid):
                 return Verdict(immutable=immutable_fields(error))
@@ -361,17 +361,6 @@ def _key(identity: Identity) -> dict[str, Any]:
     return {"name": identity.name, **({"namespace": identity.namespace} if identity.namespace else {})}
 
 
-def _leaving(obj: Json, live: Json, ignored: list[Path]) -> Json:
-    """Say of ignored fields what the live object says, so that applying changes nothing there."""
-    for pattern in ignored:
-        paths = dict.fromkeys((*expand(obj, pattern), *expand(live, pattern)))
-        for path in paths:
-            if covers(("metadata", "managedFields"), path) or path[:1] == ("status",):
-                continue
-            obj = with_value(obj, path, value_at(live, path))
-    return obj
-
-
 def _again_if_cut(request: Callable[[], T]) -> T:
     """Send a request once more when its connection broke, as pooled ones do after the API server restarted.
 
@@ -383,10 +372,3 @@ def _again_if_cut(request: Callable[[], T]) -> T:
         if not error.reset:
             raise
         return request()
-
-
-def _about_uid(error: ApiError) -> bool:
-    """Tell whether the server refuses because our object is not, or no longer, the one of this name."""
-    if isinstance(error, Invalid):
-        return any(cause.field == "metadata.uid" for cause in error.causes)
-    return isinstance(error, Conflict) and "uid mismatch" in error.message

@@ -192,3 +192,14 @@ def expand(value: Any, pattern: Path, path: Path = ()) -> Iterator[Path]:
     elif isinstance(value, list):
         for at, child in enumerate(value):
             yield from expand(child, rest, (*path, at))
+
+
+def leaving(obj: dict[str, Any], live: dict[str, Any], ignored: Iterable[Path]) -> dict[str, Any]:
+    """Say of ignored fields what the live object says, so that applying changes nothing there."""
+    for pattern in ignored:
+        paths = dict.fromkeys((*expand(obj, pattern), *expand(live, pattern)))
+        for path in paths:
+            if covers(("metadata", "managedFields"), path) or path[:1] == ("status",):
+                continue
+            obj = with_value(obj, path, value_at(live, path))
+    return obj

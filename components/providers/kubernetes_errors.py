@@ -86,6 +86,13 @@ def immutable_fields(error: errors.Invalid) -> tuple[str, ...]:
     return tuple(field for field, _ in found)
 
 
+def about_uid(error: errors.ApiError) -> bool:
+    """Tell whether the server refuses because our object is not, or no longer, the one of this name."""
+    if isinstance(error, errors.Invalid):
+        return any(cause.field == "metadata.uid" for cause in error.causes)
+    return isinstance(error, errors.Conflict) and "uid mismatch" in error.message
+
+
 def _headline(error: errors.ApiError) -> str:
     if causes(error):
         return "the API server finds it invalid"
