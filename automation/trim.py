@@ -42,6 +42,7 @@ _ANNOTATIONS = (
     naming.ANNOTATION_ASKED_REPLICAS,
     naming.ANNOTATION_ASLEEP,
     naming.ANNOTATION_DO_NOT_DISRUPT,
+    naming.ANNOTATION_KEPT_TEMPLATE,
     naming.ANNOTATION_TEMPLATE_HASH,
 )
 _LABELS = (naming.LABEL_SERVICE, naming.LABEL_HOST, naming.LABEL_MODEL)
@@ -250,11 +251,13 @@ def node(obj: Object) -> Object:
 
 
 def namespace(obj: Object) -> Object:
-    """Keep of a namespace: its labels, which quotas select by, and whether it is on its way out."""
+    """Keep of a namespace: its labels, which quotas select by, what it says of its services, and whether it goes."""
     metadata = obj["metadata"]
+    said = {intern(k): v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("herdsman.dev/")}
     return {
         "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
         "labels": metadata.get("labels") or _EMPTY,
+        "annotations": said or _EMPTY,
         "terminating": "deletionTimestamp" in metadata,
     }
 

@@ -6,13 +6,14 @@ Built by `loop`; the controller and `observe` read the caches. A change enqueues
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from automation import trim
+from automation import ownership, trim
 from automation.admission.quota import Denial, QuotaName, quota_of
 from automation.admission.quota_book import QuotaBook
 from automation.admission.scheduling import Scheduling
+from automation.concerns import asks_for_work, changed_hands, uses, without_version
 from automation.hosts.registry import HostRegistry
 from automation.optional_apis import OptionalApis
 from automation.service_index import ServiceIndex
@@ -23,7 +24,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
 from kubeapi.kinds import Kind
-from program.desired.keys import ANNOTATION_EXPOSE, ServiceKey
+from program.desired.keys import ServiceKey
 
 Object = dict[str, Any]
 DIALECT = "llmkube"
@@ -45,12 +46,14 @@ class World:
         on_relist: Callable[[Kind], None] | None = None,
         enqueue_after: Callable[[ServiceKey, float], None] | None = None,
         host_move_after_s: float = 60.0,
+        controller_class: str = "",
     ) -> None:
         self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
         """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
         self._enqueue_model = enqueue_model
+        self._controller_class = controller_class
         self.index = ServiceIndex()
         self.quotas = QuotaBook(on_admitted=enqueue)
         self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
@@ -197,11 +200,30 @@ class World:
         found = self.namespaces.get(None, namespace)
         return found is not None and bool(found["terminating"])
 
+    def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
+        """What a namespace says of its services, in annotations under herdsman.dev/."""
+        found = self.namespaces.get(None, namespace)
+        annotations: Mapping[str, str] = found["annotations"] if found is not None else {}
+        return annotations
+
+    def is_ours(self, cr: Object) -> bool:
+        """Whether this loop looks after a service; see `ownership`."""
+        said = self.namespace_annotations(cr["metadata"]["namespace"])
+        return ownership.is_ours(cr, said, self._controller_class)
+
+    def model_is_ours(self, model: Object) -> bool:
+        """Whether this loop writes the status of a Model."""
+        namespace, name = model["metadata"]["namespace"], model["metadata"]["name"]
+        found = (self.services.get(namespace, user) for user in self.index.services_of_model(namespace, name))
+        users = [user for user in found if user is not None]
+        said = self.namespace_annotations(namespace)
+        return ownership.model_is_ours(model, users, said, self._controller_class)
+
     # Each handler runs in its informer's thread and only touches the index and the queue.
 
     def _service_changed(self, old: Object | None, new: Object | None) -> None:
         self.index.service_changed(old, new)
-        if old is not None and new is not None and not _asks_for_work(old, new):
+        if old is not None and new is not None and not asks_for_work(old, new):
             return
         obj = new or old
         assert obj is not None
@@ -213,6 +235,10 @@ class World:
         if old is None or new is None:
             self.scheduling.refresh(key)
         self._enqueue(key)
+        if ownership.says_another(old, new):
+            # Whose a Model is follows from whose its services are.
+            for model in sorted(models_of(obj)):
+                self._enqueue_model(namespace, model)
         if old is None or new is None:
             self._enqueue_services(namespace, self.index.rivals(namespace, name))
 
@@ -220,18 +246,18 @@ class World:
         obj = new or old
         assert obj is not None
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
-        if old is None or new is None or _asks_for_work(old, new):
+        if old is None or new is None or asks_for_work(old, new):
             self._enqueue_model(namespace, name)
         if old is None or new is None or old.get("status") != new.get("status") or old["spec"] != new["spec"]:
             self._enqueue_services(namespace, self.index.services_of_model(namespace, name))
 
     def _on_object(self, kind: str) -> Callable[[Object | None, Object | None], None]:
         def changed(old: Object | None, new: Object | None) -> None:
-            if _changed_hands(old, new):
+            if changed_hands(old, new):
                 changed(old, None)
                 old = None
             service = self.index.object_changed(kind, old, new)
-            if not service or (old is not None and new is not None and _without_version(old) == _without_version(new)):
+            if not service or (old is not None and new is not None and without_version(old) == without_version(new)):
                 return
             key = ServiceKey(DIALECT, (new or old or {})["metadata"]["namespace"], service)
             if kind == "Deployment":
@@ -248,11 +274,11 @@ class World:
         self._host_process_changed(old, new)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        if _changed_hands(old, new):
+        if changed_hands(old, new):
             self._pod_changed(old, None)
             old = None
         service = self.index.pod_changed(old, new)
-        if old is not None and new is not None and _without_version(old) == _without_version(new):
+        if old is not None and new is not None and without_version(old) == without_version(new):
             return
         metadata = (new or old or {})["metadata"]
         key = ServiceKey(DIALECT, metadata["namespace"], service)
@@ -296,6 +322,10 @@ class World:
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         name = (new or old or {})["metadata"]["name"]
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
+        if old is not None and new is not None and old["annotations"] != new["annotations"]:
+            self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
+            for model in self.models.list(name):
+                self._enqueue_model(name, model["metadata"]["name"])
         if new is not None and new["terminating"] and not (old is not None and old["terminating"]):
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
 
@@ -311,7 +341,7 @@ class World:
             self.quotas.resume(name, denials=int(status.get("admissionDenials") or 0), last_denial=denial)
 
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
-        concerned = [s for s in self.services.list() if _uses(s, changed)]
+        concerned = [s for s in self.services.list() if uses(s, changed)]
         for number, service in enumerate(concerned):
             key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])
             self._enqueue_after(key, number * SPREAD_S)
@@ -346,40 +376,3 @@ def priority_class_of(service: Object) -> str:
     """Name the PriorityClass that a service's pods have."""
     spec = service.get("spec") or {}
     return str(spec.get("priorityClassName") or f"llmkube-{spec.get('priority') or 'normal'}")
-
-
-def _uses(service: Object, changed: frozenset[Kind]) -> bool:
-    """Tell whether what is rendered for a service depends on one of these kinds being served."""
-    spec = service.get("spec") or {}
-    exposed = (service["metadata"].get("annotations") or {}).get(ANNOTATION_EXPOSE) == "gateway"
-    gateway = ((spec.get("endpoint") or {}).get("gateway") or {}).get("enabled")
-    return bool(
-        kinds.POD_MONITORS in changed
-        or (kinds.HTTP_ROUTES in changed and (exposed or gateway))
-        or (kinds.SCALED_OBJECTS in changed and spec.get("autoscaling"))
-        or (kinds.SERVICE_LEVEL_OBJECTIVES in changed and spec.get("slo"))
-    )
-
-
-def _asks_for_work(old: Object, new: Object) -> bool:
-    """Tell an edit by somebody from our own status write."""
-    before, after = old["metadata"], new["metadata"]
-    return bool(
-        before.get("generation") != after.get("generation")
-        or before.get("annotations") != after.get("annotations")
-        or before.get("deletionTimestamp") != after.get("deletionTimestamp")
-        or before["uid"] != after["uid"]
-    )
-
-
-def _changed_hands(old: Object | None, new: Object | None) -> bool:
-    """Tell whether somebody gave an object the label of another service: for the first it is gone."""
-    if old is None or new is None:
-        return False
-    before, after = (obj["metadata"]["labels"].get(naming.LABEL_SERVICE) for obj in (old, new))
-    return bool(before != after)
-
-
-def _without_version(obj: Object) -> Object:
-    metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
-    return {**obj, "metadata": metadata}

@@ -10,6 +10,7 @@ from typing import Literal
 
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
 from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
+from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
 from program.desired.keys import ServiceKey, service_dns_name
 
 FIELD_MANAGER = "herdsman"

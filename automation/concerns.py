@@ -1,0 +1,49 @@
+"""Which changes of watched objects concern a service, and which say nothing new. Pure; `watch` asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components import naming
+from kubeapi import kinds
+from kubeapi.kinds import Kind
+from program.desired.keys import ANNOTATION_EXPOSE
+
+Object = dict[str, Any]
+
+
+def uses(service: Object, changed: frozenset[Kind]) -> bool:
+    """Tell whether what is rendered for a service depends on one of these kinds being served."""
+    spec = service.get("spec") or {}
+    exposed = (service["metadata"].get("annotations") or {}).get(ANNOTATION_EXPOSE) == "gateway"
+    gateway = ((spec.get("endpoint") or {}).get("gateway") or {}).get("enabled")
+    return bool(
+        kinds.POD_MONITORS in changed
+        or (kinds.HTTP_ROUTES in changed and (exposed or gateway))
+        or (kinds.SCALED_OBJECTS in changed and spec.get("autoscaling"))
+        or (kinds.SERVICE_LEVEL_OBJECTIVES in changed and spec.get("slo"))
+    )
+
+
+def asks_for_work(old: Object, new: Object) -> bool:
+    """Tell an edit by somebody from our own status write."""
+    before, after = old["metadata"], new["metadata"]
+    return bool(
+        before.get("generation") != after.get("generation")
+        or before.get("annotations") != after.get("annotations")
+        or before.get("deletionTimestamp") != after.get("deletionTimestamp")
+        or before["uid"] != after["uid"]
+    )
+
+
+def changed_hands(old: Object | None, new: Object | None) -> bool:
+    """Tell whether somebody gave an object the label of another service: for the first it is gone."""
+    if old is None or new is None:
+        return False
+    before, after = (obj["metadata"]["labels"].get(naming.LABEL_SERVICE) for obj in (old, new))
+    return bool(before != after)
+
+
+def without_version(obj: Object) -> Object:
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
+    return {**obj, "metadata": metadata}
