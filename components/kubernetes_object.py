@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pulumi
 
 from components import urns
 from components.rendered import RenderedObject
+from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
 
 
@@ -38,6 +39,7 @@ def kubernetes_object(
         version=provider_version(),
         depends_on=list(after) if after else None,
         retain_on_delete=True if retain else None,
+        ignore_changes=list(obj.ignore) if obj.ignore else None,
     )
     return pulumi.CustomResource(urns.type_of(obj), name, obj.manifest, options)
 
@@ -48,6 +50,10 @@ class ServiceObjectsArgs:
 
     key: ServiceKey
     objects: tuple[RenderedObject, ...]
+    at: str = ""
+    """Where the service is, as `naming.place_suffix` says it, in a stack of several namespaces or clusters."""
+    ways: Mapping[str, JsonObject] = field(default_factory=dict)
+    """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
 
 
 class ServiceObjects(pulumi.ComponentResource):
@@ -57,11 +63,11 @@ class ServiceObjects(pulumi.ComponentResource):
     """The children, by the part of the service that they are."""
 
     def __init__(self, token: str, args: ServiceObjectsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(token, urns.component_name(args.key), None, opts)
-        self._key = args.key
+        super().__init__(token, urns.component_name(args.key, at=args.at), None, opts)
+        self._args = args
         self.objects = {}
         for obj in args.objects:
-            self.objects[obj.part] = kubernetes_object(urns.object_name(args.key, obj), obj, parent=self)
+            self.objects[obj.part] = self._made(obj)
         self.register_outputs({})
 
     def complete(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
@@ -69,9 +75,13 @@ class ServiceObjects(pulumi.ComponentResource):
 
         The hash must stand only when everything else does.
         """
-        last = kubernetes_object(urns.object_name(self._key, obj), obj, parent=self, after=after)
+        last = self._made(obj, after=after)
         self.objects[obj.part] = last
         return last
+
+    def _made(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
+        name = urns.object_name(self._args.key, obj, at=self._args.at)
+        return kubernetes_object(name, obj, parent=self, after=after)
 
 
 ServiceComponent = Callable[[ServiceObjectsArgs, pulumi.ResourceOptions | None], ServiceObjects]

@@ -12,6 +12,7 @@ from components.deployment import deployment, is_stopped
 from components.disruption_budget import disruption_budget
 from components.extensions import is_installed, keda_scales
 from components.host_plan import host_process
+from components.ignored_fields import leaving_to_others
 from components.level_objective import level_objective
 from components.model_files import model_files
 from components.network_policy import network_policy
@@ -39,11 +40,12 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     if placement is not None:
         hosts = () if is_stopped(desired) else placement.hosts[: desired.replicas]
         processes = (host_process(desired, host, n) for n, host in enumerate(hosts) if host is not None)
-        return RenderedService.of(desired.key, tuple(processes))
+        return RenderedService.of(desired.key, tuple(leaving_to_others(each, desired.drift) for each in processes))
     objects = (service(desired), *_asked_for(desired, options), deployment(desired, options))
     mounts_cache = model_files(desired, options).uses_cache_claim
     shared = (cache_claim(desired, options),) if mounts_cache and not options.claim_exists else ()
-    return RenderedService.of(desired.key, objects, shared)
+    own = tuple(leaving_to_others(each, desired.drift) for each in objects)
+    return RenderedService.of(desired.key, own, shared)
 
 
 def _asked_for(desired: DesiredService, options: RenderOptions) -> Iterator[RenderedObject]:

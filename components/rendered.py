@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from components import naming
 from components.download_script import script_by_version
@@ -21,6 +21,8 @@ class RenderedObject:
     component: str
     """Type token of the component resource that it is a child of (`naming.TYPE_…`)."""
     manifest: JsonObject
+    ignore: tuple[str, ...] = ()
+    """Paths of fields that others may change: Pulumi's `ignoreChanges`. No part of the fingerprint."""
 
     @property
     def kind(self) -> str:
@@ -58,7 +60,7 @@ class RenderedService:
             **metadata.get("annotations", {}),
             naming.ANNOTATION_APPLIED_HASH: fingerprint,
         }
-        sealed = RenderedObject(last.part, last.component, {**last.manifest, "metadata": metadata})
+        sealed = replace(last, manifest={**last.manifest, "metadata": metadata})
         return RenderedService(key, (*first, sealed), shared, fingerprint)
 
 

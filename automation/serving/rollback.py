@@ -8,7 +8,7 @@ stands in the status (condition RolledBack), and so holds for the next loop, unt
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -217,9 +217,8 @@ def with_template(rendered: RenderedService, template: Template) -> RenderedServ
             return obj
         notes[naming.ANNOTATION_TEMPLATE_HASH] = template.hash
         spec = {**obj.manifest["spec"], "template": template.body}
-        return RenderedObject(
-            obj.part, obj.component, {**obj.manifest, "metadata": {**metadata, "annotations": notes}, "spec": spec}
-        )
+        manifest = {**obj.manifest, "metadata": {**metadata, "annotations": notes}, "spec": spec}
+        return replace(obj, manifest=manifest)
 
     objects = tuple(substituted(obj) for obj in rendered.objects)
     return RenderedService.of(rendered.key, objects, rendered.shared)

@@ -178,6 +178,23 @@ class Sleep(Desired):
     """How many wait at once; None leaves it to the proxy."""
 
 
+DriftAction = Literal["repair", "report"]
+
+
+class DriftPolicy(Desired):
+    """What happens where somebody else changes or deletes what was made for the service."""
+
+    default: DriftAction = "repair"
+    kinds: dict[str, DriftAction] = Field(default_factory=dict)
+    """What is said of single kinds instead."""
+    ignored: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By kind the paths of fields that others may change, in the notation of Pulumi's property paths."""
+
+    def of(self, kind: str) -> DriftAction:
+        """Say what happens to objects of a kind."""
+        return self.kinds.get(kind, self.default)
+
+
 class DesiredService(Desired):
     """A service as it should be, with its model resolved."""
 
@@ -230,5 +247,6 @@ class DesiredService(Desired):
     """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
     sleep: Sleep | None = None
     """None: replicas run whether anybody asks or not."""
+    drift: DriftPolicy = DriftPolicy()
     adopt: bool = False
     """Take over objects of the same names that somebody else made (annotation `herdsman.dev/adopt: "true"`)."""

@@ -13,7 +13,7 @@ from program.desired import keys
 from program.desired.base import Desired
 from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
-from program.desired.service import Exposure, HostPlacement, NetworkAccess, Sleep
+from program.desired.service import DriftAction, DriftPolicy, Exposure, HostPlacement, NetworkAccess, Sleep
 from program.dialects.llmkube.service_schema import EndpointSpec
 
 ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
@@ -35,6 +35,24 @@ _DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,4})(?P<percent>%)?", re.ASCII)
+_FIELD_PATH = re.compile(
+    r"(spec|metadata|data)((\.[A-Za-z_$][-\w$]*)|(\[([0-9]{1,4}|\*|[a-z0-9][-a-z0-9]{0,62})\])|(\[\"[^\"\\]{1,320}\"\])|(\.\*))+",
+    re.ASCII,
+)
+MADE_KINDS = (
+    "Deployment",
+    "Service",
+    "HorizontalPodAutoscaler",
+    "ScaledObject",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "HTTPRoute",
+    "Ingress",
+    "PodMonitor",
+    "ServiceLevelObjective",
+    "HostProcess",
+)
+"""Kinds of objects that are made for a service alone."""
 
 _Word = TypeVar("_Word", bound=str)
 
@@ -52,6 +70,7 @@ class Annotated(Desired):
     scale_query: str = ""
     idle_path: str = ""
     sleep: Sleep | None = None
+    drift: DriftPolicy = DriftPolicy()
     hosting: HostPlacement = HostPlacement()
     """What a service that runs on hosts wishes there; `host` is only the pin."""
 
@@ -77,6 +96,7 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
         scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
         idle_path=_idle_path(annotations),
         sleep=_sleep(annotations),
+        drift=_drift(annotations),
         hosting=_hosting(annotations),
     )
 
@@ -248,6 +268,38 @@ def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
                 raise _invalid(name, f"says nothing without {keys.ANNOTATION_IDLE_TIMEOUT}")
         return None
     return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=int(held) if held else None)
+
+
+def _drift(annotations: Mapping[str, str]) -> DriftPolicy:
+    default: DriftAction = "repair"
+    kinds: dict[str, DriftAction] = {}
+    for word in _words(annotations, keys.ANNOTATION_DRIFT):
+        kind, equals, action = (part.strip() for part in word.rpartition("="))
+        if action not in ("repair", "report") or (equals and kind not in MADE_KINDS):
+            raise _invalid(
+                keys.ANNOTATION_DRIFT,
+                f"`{word[:64]}` is neither `repair` nor `report`, nor one of them for a kind (`Deployment=report`); "
+                f"kinds are {', '.join(MADE_KINDS)}",
+            )
+        chosen: DriftAction = "report" if action == "report" else "repair"
+        if equals:
+            kinds[kind] = chosen
+        else:
+            default = chosen
+    ignored: dict[str, tuple[str, ...]] = {}
+    for word in _words(annotations, keys.ANNOTATION_DRIFT_IGNORE):
+        kind, _, path = word.partition("/")
+        if kind not in MADE_KINDS or _FIELD_PATH.fullmatch(path) is None:
+            raise _invalid(
+                keys.ANNOTATION_DRIFT_IGNORE,
+                f"`{word[:64]}` is no field of an object; write for example `Service/spec.type`",
+            )
+        ignored[kind] = (*ignored.get(kind, ()), path)
+    return DriftPolicy(default=default, kinds=kinds, ignored=ignored)
+
+
+def _words(annotations: Mapping[str, str], name: str) -> list[str]:
+    return [word for part in annotations.get(name, "").split(",") if (word := part.strip())]
 
 
 def _one_of(annotations: Mapping[str, str], name: str, allowed: tuple[_Word, ...]) -> _Word | None:

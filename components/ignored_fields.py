@@ -1,0 +1,103 @@
+"""Fields of rendered objects that others may change (annotation `herdsman.dev/drift-ignore`), and how they are named.
+
+`render` calls `leaving_to_others`. The embedded provider asks `IgnoredFields` where the engine has no word for it:
+Pulumi tells a provider what to ignore when it updates an object, not when it takes one over that it had no record of.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from components import naming
+from components.providers.kubernetes_diff import MISSING, Path, covers, parse_path, path_text, value_at
+from components.rendered import RenderedObject
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.keys import ANNOTATION_DRIFT_IGNORE
+from program.desired.service import DriftPolicy
+
+_PROTECTED: tuple[Path, ...] = (
+    ("metadata", "name"),
+    ("metadata", "namespace"),
+    ("metadata", "ownerReferences"),
+    ("metadata", "labels", naming.LABEL_SERVICE),
+    ("metadata", "annotations", naming.ANNOTATION_APPLIED_HASH),
+    ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH),
+    ("metadata", "annotations", naming.ANNOTATION_ASKED_REPLICAS),
+    ("metadata", "annotations", naming.ANNOTATION_ASLEEP),
+)
+"""By these the loop finds its objects, and knows what it has done."""
+
+
+def leaving_to_others(obj: RenderedObject, policy: DriftPolicy) -> RenderedObject:
+    """Note on an object which of its fields others may change. Raises SpecInvalid for one that must stay ours.
+
+    Paths are resolved to fields that the object has: `containers[llama-server].image` to the container of that name,
+    `*` to each. A path that leads nowhere says nothing, since a field that we do not set is others' anyway.
+    """
+    patterns = policy.ignored.get(obj.kind, ())
+    return replace(obj, ignore=tuple(dict.fromkeys(_resolved(obj.manifest, patterns)))) if patterns else obj
+
+
+def _resolved(manifest: JsonObject, patterns: Iterable[str]) -> Iterator[str]:
+    for text in patterns:
+        pattern = parse_path(text)
+        if any(covers(pattern, path) for path in _PROTECTED):
+            raise SpecInvalid(
+                field=f"metadata.annotations[{ANNOTATION_DRIFT_IGNORE}]",
+                why=f"`{text}` must stay as it is made: by it Herdsman finds its objects again; name single fields",
+            )
+        for path in _found(manifest, pattern, ()):
+            yield path_text(path)
+
+
+def _found(value: Any, pattern: Path, path: Path) -> Iterator[Path]:
+    if not pattern:
+        yield path
+        return
+    step, rest = pattern[0], pattern[1:]
+    if step == "*":
+        children: Iterable[str | int] = (
+            value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        )
+    elif isinstance(value, list) and isinstance(step, str):
+        children = [at for at, item in enumerate(value) if isinstance(item, dict) and item.get("name") == step]
+    else:
+        children = [step]
+    for child in children:
+        below = value_at(value, (child,))
+        if below is not MISSING:
+            yield from _found(below, rest, (*path, child))
+
+
+class IgnoredFields:
+    """What is left to others in objects that an engine run is about to make, by object. Thread-safe.
+
+    Only objects of which anything is ignored are remembered.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paths: dict[tuple[str, str, str], tuple[str, ...]] = {}
+
+    def note(self, objects: Iterable[RenderedObject]) -> None:
+        """Remember what is ignored of each of these objects from now on."""
+        with self._lock:
+            for obj in objects:
+                if obj.ignore:
+                    self._paths[_key(obj.manifest)] = obj.ignore
+                else:
+                    self._paths.pop(_key(obj.manifest), None)
+
+    def of(self, manifest: JsonObject) -> tuple[str, ...]:
+        """Give the paths that are ignored of an object."""
+        with self._lock:
+            return self._paths.get(_key(manifest), ()) if self._paths else ()
+
+
+def _key(manifest: JsonObject) -> tuple[str, str, str]:
+    metadata = manifest["metadata"]
+    return str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
