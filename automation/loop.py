@@ -53,6 +53,7 @@ class Loop:
         self._model_queue: WorkQueue[ModelKey] = WorkQueue()
         self._synced = threading.Event()
         self._lost = threading.Event()
+        self._standby = threading.Event()
         self._failed_keys: set[object] = set()
         self._metrics.queue_depth.set_function(self._queue.__len__)
 
@@ -74,6 +75,8 @@ class Loop:
                     address=settings.health_address,
                     port=settings.health_port,
                     ready={"caches": self._synced.is_set},
+                    standby=self._standby.is_set,
+                    metrics_token_file=settings.metrics_token_file,
                 )
                 health.start()
                 stack.callback(health.stop)
@@ -122,7 +125,9 @@ class Loop:
         while not stop.is_set() and not elector.wait_leading(0.2):
             if not waited:
                 log.info("Waiting for the leader lease")
+                self._standby.set()
                 waited = True
+        self._standby.clear()
         if not stop.is_set():
             self._metrics.leader.set(1)
             log.info("Became the leader", token=elector.token)

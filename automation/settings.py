@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     health_address: str = "127.0.0.1"
     health_port: int = Field(default=8081, ge=-1, le=65535)
     """0 picks a free port, -1 serves nothing."""
+    metrics_token_file: pathlib.Path | None = None
+    """Holds the token by which others than this machine get metrics. None: they get none."""
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

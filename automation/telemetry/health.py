@@ -5,6 +5,9 @@ Started by `automation.cli`. Probes of a pod and Prometheus ask it; it asks the 
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
+import pathlib
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -21,8 +24,11 @@ Check = Callable[[], bool]
 class HealthServer:
     """Serve /healthz, /readyz and /metrics until `stop()`.
 
-    Loopback is the default because metrics tell about services; in a pod the address is given. Port 0 picks a free
-    one, which `port` then tells. A check of `live` fails both /healthz and /readyz; one that raises has failed.
+    Loopback is the default because metrics tell about services. In a pod the address is given, for its probes; whoever
+    asks for /metrics from beyond loopback must send the token that is in `metrics_token_file`, and without such a file
+    nobody there gets them. Port 0 picks a free port, which `port` then tells. A check of `live` fails both /healthz and
+    /readyz; one that raises has failed. While `standby` holds, /readyz?standby=ok is well whatever `ready` says: a loop
+    that waits for its turn is as ready as it gets.
     """
 
     def __init__(
@@ -33,6 +39,8 @@ class HealthServer:
         port: int = 0,
         live: Mapping[str, Check] | None = None,
         ready: Mapping[str, Check] | None = None,
+        standby: Check | None = None,
+        metrics_token_file: pathlib.Path | None = None,
     ) -> None:
         alive = dict(live or {})
         checks = {"/healthz": alive, "/livez": alive, "/readyz": {**alive, **(ready or {})}}
@@ -42,6 +50,8 @@ class HealthServer:
 
         Handler.registry = registry
         Handler.checks = checks
+        Handler.standby = {"standby": standby} if standby else {}
+        Handler.metrics_token_file = metrics_token_file
         self._server = _Server((address, port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
@@ -68,6 +78,22 @@ class HealthServer:
         self._server.server_close()
 
 
+def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None) -> HTTPStatus:
+    """Tell whether a client at this address may have the metrics: 200, 401 for a wrong token, 403 where none would do."""
+    if ipaddress.ip_address(client.partition("%")[0]).is_loopback:
+        return HTTPStatus.OK
+    try:
+        # Read each time: a Secret that is changed changes the file.
+        token = token_file.read_text().strip() if token_file is not None else ""
+    except OSError:
+        token = ""
+    if not token:
+        return HTTPStatus.FORBIDDEN
+    scheme, _, given = authorization.partition(" ")
+    right = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    return HTTPStatus.OK if right else HTTPStatus.UNAUTHORIZED
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # Prometheus and probes come again and again from the same ports; a restart must not wait for old ones.
@@ -80,19 +106,34 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     checks: Mapping[str, Mapping[str, Check]]
+    standby: Mapping[str, Check]
+    metrics_token_file: pathlib.Path | None
     server_version = "herdsman"
     sys_version = ""
     timeout = 10.0
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path == "/metrics":
-            encoder, content_type = choose_encoder(self.headers.get("Accept") or "")
-            self._answer(HTTPStatus.OK, encoder(self.registry), content_type)
+            self._answer_metrics()
+        elif path == "/readyz" and query == "standby=ok" and any(check() for check in self.standby.values()):
+            self._answer_checks(self.standby)
         elif path in self.checks:
             self._answer_checks(self.checks[path])
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
+
+    def _answer_metrics(self) -> None:
+        status = may_scrape(self.client_address[0], self.headers.get("Authorization") or "", self.metrics_token_file)
+        if status is HTTPStatus.OK:
+            encoder, content_type = choose_encoder(self.headers.get("Accept") or "")
+            self._answer(status, encoder(self.registry), content_type)
+        elif status is HTTPStatus.UNAUTHORIZED:
+            self._answer(status, b"send the token for metrics: Authorization: Bearer ...\n")
+        else:
+            self._answer(
+                status, b"metrics are for this machine only; HERDSMAN_METRICS_TOKEN_FILE opens them to others\n"
+            )
 
     def _answer_checks(self, checks: Mapping[str, Check]) -> None:
         lines = []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from automation.telemetry.health import HealthServer
+from automation.telemetry.health import HealthServer, may_scrape
 from automation.telemetry.metrics import Metrics
 
 
@@ -100,3 +101,40 @@ def test_a_stopped_server_leaves_its_port_free(server: HealthServer, metrics: Me
     again.start()
     assert ask(again, "/healthz")[0] == 200
     again.stop()
+
+
+def test_a_loop_that_waits_for_its_turn_is_ready_for_who_asks_that(metrics: Metrics) -> None:
+    waiting = True
+    server = HealthServer(metrics.registry, ready={"caches": lambda: False}, standby=lambda: waiting)
+    server.start()
+    try:
+        assert ask(server, "/readyz")[0] == 503
+        assert ask(server, "/readyz?standby=ok")[0] == 200
+        waiting = False
+        assert ask(server, "/readyz?standby=ok")[0] == 503, "a leader whose caches are not filled is not ready"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("client", "authorization", "token", "status"),
+    [
+        ("127.0.0.1", "", None, 200),
+        ("::1", "", "s3cret", 200),
+        ("10.0.0.7", "", None, 403),
+        ("10.0.0.7", "Bearer ", "", 403),
+        ("10.0.0.7", "Bearer s3cret", None, 403),
+        ("10.0.0.7", "", "s3cret", 401),
+        ("10.0.0.7", "Basic s3cret", "s3cret", 401),
+        ("10.0.0.7", "Bearer other", "s3cret", 401),
+        ("10.0.0.7", "Bearer s3cret", "s3cret\n", 200),
+        ("fe80::1%eth0", "bearer s3cret", "s3cret", 200),
+    ],
+)
+def test_metrics_beyond_this_machine_take_the_token(
+    client: str, authorization: str, token: str | None, status: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    if token is not None:
+        file.write_text(token)
+    assert may_scrape(client, authorization, file) == status
