@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from automation.cli.finding import find_service
 from automation.cli.get import age_text, condition_of, duration_text, model_row, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table
 from components import naming
@@ -36,7 +37,7 @@ def describe(
     """Show one service: phase and why, replicas, queue, memory, rollout, recent Events."""
     try:
         client = KubeClient.default(kubeconfig)
-        service = _find(client, namespace, name)
+        service = find_service(client, namespace, name)
         told = description(service, **_around(client, service), now=datetime.now(UTC))
     except NotFound:
         complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -`")
@@ -48,19 +49,6 @@ def describe(
         print_json(told)
     else:
         print_description(told)
-
-
-def _find(client: KubeClient, namespace: str | None, name: str) -> Object:
-    found = client.list(kinds.INFERENCE_SERVICES, namespace, field_selector=f"metadata.name={name}")["items"]
-    if not found:
-        where = f" in namespace `{namespace}`" if namespace else ""
-        complain(f"no InferenceService `{name}`{where}")
-        raise typer.Exit(1)
-    if len(found) > 1:
-        namespaces = ", ".join(sorted(service["metadata"]["namespace"] for service in found))
-        complain(f"`{name}` is in several namespaces: {namespaces}", hint="name one with -n")
-        raise typer.Exit(1)
-    return dict(found[0])
 
 
 def _around(client: KubeClient, service: Object) -> dict[str, Any]:

@@ -28,7 +28,20 @@ GROUPS = {
     "agent": "The agent that runs processes on a host.",
     "tools": "The tools that Herdsman runs: install and list them.",
 }
-COMMANDS = ("run", "get", "describe", "logs", "top", "render", "crds", "monitoring", "doctor")
+COMMANDS = (
+    "run",
+    "get",
+    "describe",
+    "history",
+    "rollback",
+    "export",
+    "logs",
+    "top",
+    "render",
+    "crds",
+    "monitoring",
+    "doctor",
+)
 
 
 def application(names: Iterable[str]) -> typer.Typer:

@@ -1,0 +1,96 @@
+"""`herdsman history NAME`: which versions of a service were applied, when, on whose edit, and what came of each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from automation.cli.finding import find_service
+from automation.cli.get import age_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.history.revision import Revision, data_of, read_all
+from automation.service_index import models_of as named_models
+from components import naming
+from components.rendered import fingerprint_of
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+
+Object = dict[str, Any]
+COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
+
+
+def history(
+    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+    ] = None,
+    revision: Annotated[int | None, typer.Option(help="Show what this one asked for, as YAML.")] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Show the versions of a service that were applied, the newest first; `*` marks what its spec asks for now."""
+    try:
+        client = KubeClient.default(kubeconfig)
+        service = find_service(client, namespace, name)
+        found = revisions_of(client, service)
+        now = fingerprint_of(data_of(service, models_of(client, service)))
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if revision is not None:
+        _show(found, revision, output)
+    elif output is OutputFormat.JSON:
+        print_json([{**asdict(each), "current": each.digest == now} for each in found])
+    elif not found:
+        complain(f"nothing is recorded of `{name}` yet", hint="the loop records a version when it has applied it")
+    else:
+        print_table(COLUMNS, [_row(each, current=each.digest == now) for each in found], phase_column=3)
+
+
+def revisions_of(client: KubeClient, service: Object) -> tuple[Revision, ...]:
+    """Read the revisions of a service, the newest first. Raises KubeError."""
+    metadata = service["metadata"]
+    selector = f"{naming.LABEL_SERVICE}={metadata['name']}"
+    found = client.list(kinds.CONTROLLER_REVISIONS, metadata["namespace"], label_selector=selector)["items"]
+    return read_all(found, owner=metadata["uid"])
+
+
+def models_of(client: KubeClient, service: Object) -> list[Object]:
+    """Read the Models that a service names, as far as they exist. Raises KubeError."""
+    models = []
+    for name in sorted(named_models(service)):
+        try:
+            models.append(client.get(kinds.MODELS, service["metadata"]["namespace"], name))
+        except NotFound:
+            continue
+    return models
+
+
+def _row(each: Revision, *, current: bool) -> tuple[str, ...]:
+    result = "Applied" if each.is_applied else "Failed"
+    changes = each.changes if each.is_applied else each.result
+    return (
+        f"{each.number}{'*' if current else ''}",
+        age_text({"creationTimestamp": each.recorded_at}, now=datetime.now(UTC)),
+        each.changed_by or "-",
+        result,
+        f"{each.duration_s:.1f}s",
+        changes.splitlines()[0][:160] if changes else "-",
+        each.cause or "-",
+    )
+
+
+def _show(found: tuple[Revision, ...], number: int, output: OutputFormat) -> None:
+    chosen = next((each for each in found if each.number == number), None)
+    if chosen is None:
+        complain(f"there is no revision {number}; kept are: {', '.join(str(each.number) for each in found) or 'none'}")
+        raise typer.Exit(1)
+    if output is OutputFormat.JSON:
+        print_json(asdict(chosen))
+    else:
+        typer.echo(yaml.safe_dump(chosen.data, sort_keys=False, width=120, allow_unicode=True), nl=False)

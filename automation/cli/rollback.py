@@ -1,0 +1,161 @@
+"""`herdsman rollback NAME`: put an earlier version of a service back into its custom resource, after a preview.
+
+Writes the custom resource only (and, asked to, its Models): the loop does the rest, as after any other edit, and
+records it as a new revision.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.finding import find_service
+from automation.cli.history import models_of, revisions_of
+from automation.cli.output import OutputFormat, complain, print_json
+from automation.history.restoring import NothingToRestore, changed_models, choose, restored
+from automation.history.revision import Revision
+from automation.service_index import models_of as named_models
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, KubeError
+
+Object = dict[str, Any]
+FIELD_MANAGER = "herdsman-rollback"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a rollback would write."""
+
+    revision: Revision
+    service: Object
+    models: tuple[Object, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def rollback(
+    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    to: Annotated[
+        int | None, typer.Option("--to", help="The revision; without it the last applied one that differs from now.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+    ] = None,
+    with_models: Annotated[
+        bool, typer.Option("--with-models", help="Put the specs of its Models back too, as they were then.")
+    ] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Write the spec of an earlier revision back, after showing what that changes. Exit code 2: nothing was asked."""
+    try:
+        client = KubeClient.default(kubeconfig)
+        service = find_service(client, namespace, name)
+        models = models_of(client, service)
+        plan = _plan(client, service, models, to=to, with_models=with_models)
+        shown = _preview(client, plan, models)
+        told = output is OutputFormat.TABLE
+        if told:
+            _tell(plan, shown)
+        if not preview and not _agreed(yes=yes, revision=plan.revision):
+            raise typer.Exit(1)
+        if not preview:
+            _write(client, plan)
+    except NothingToRestore as nothing:
+        complain(str(nothing))
+        raise typer.Exit(1) from None
+    except Conflict:
+        complain(f"`{name}` was edited meanwhile; nothing more was written", hint="run the command again")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if not told:
+        from automation.preview.telling import as_json
+
+        print_json({"revision": plan.revision.number, "written": not preview, "preview": as_json(shown)})
+    elif not preview:
+        typer.echo(f"Wrote revision {plan.revision.number} back; `herdsman get {name}` shows how far it is")
+    if preview and shown.changed:
+        raise typer.Exit(2)
+
+
+def _plan(client: KubeClient, service: Object, models: list[Object], *, to: int | None, with_models: bool) -> _Plan:
+    """Work out what to write. Raises NothingToRestore and KubeError."""
+    revision = choose(revisions_of(client, service), service, models, to)
+    others = changed_models(revision, models)
+    notes = [f"Model `{name}` was there then and is gone" for name, spec in others.items() if spec is None]
+    changed = {name: spec for name, spec in others.items() if spec is not None}
+    if changed and not with_models:
+        names = ", ".join(f"`{name}`" for name in changed)
+        notes.append(f"Model {names} had another spec then; --with-models puts that back too")
+    written: tuple[Object, ...] = ()
+    if with_models:
+        written = tuple(
+            {**model, "spec": changed[model["metadata"]["name"]]}
+            for model in models
+            if model["metadata"]["name"] in changed
+        )
+        notes += _users(client, service, set(changed))
+    return _Plan(revision, restored(service, revision), written, tuple(notes))
+
+
+def _users(client: KubeClient, service: Object, names: set[str]) -> list[str]:
+    """Name the other services that a Model's change touches."""
+    metadata = service["metadata"]
+    notes = []
+    for other in client.list(kinds.INFERENCE_SERVICES, metadata["namespace"])["items"]:
+        shared = named_models(other) & names
+        if shared and other["metadata"]["name"] != metadata["name"]:
+            notes.append(f"InferenceService `{other['metadata']['name']}` uses Model `{min(shared)}` as well")
+    return notes
+
+
+def _preview(client: KubeClient, plan: _Plan, models: list[Object]) -> Any:
+    # Imported here: the renderers are only needed once there is something to render.
+    from automation.preview.changes import Preview
+    from automation.preview.previewer import Previewer
+    from automation.settings import Settings
+    from automation.settings_for import render_options
+    from program.dialects.llmkube.parse import draft_reference
+
+    by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
+    previewer = Previewer(client, options=render_options(Settings()))
+    model = by_name.get(str(plan.service["spec"].get("modelRef", "")))
+    draft = by_name.get(draft_reference(plan.service))
+    return Preview((previewer.service(plan.service, model, draft),))
+
+
+def _tell(plan: _Plan, shown: Any) -> None:
+    from automation.preview.telling import told
+
+    typer.echo(f"Revision {plan.revision.number}, applied {plan.revision.recorded_at}:")
+    typer.echo(told(shown, colour=sys.stdout.isatty()))
+    for note in plan.notes:
+        typer.echo(f"Note: {note}", err=True)
+
+
+def _agreed(*, yes: bool, revision: Revision) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        complain("nobody can be asked here", hint="--yes writes without asking, --preview only shows")
+        return False
+    return typer.confirm(f"Write revision {revision.number} back?")
+
+
+def _write(client: KubeClient, plan: _Plan) -> None:
+    """Replace the objects as they were read: an edit in between is a Conflict, and nothing is lost."""
+    for kind, obj in (*((kinds.MODELS, model) for model in plan.models), (kinds.INFERENCE_SERVICES, plan.service)):
+        metadata = obj["metadata"]
+        client.request(
+            "PUT",
+            kind.path(metadata["namespace"], metadata["name"]),
+            query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
+            body=obj,
+        )

@@ -1,0 +1,106 @@
+"""What a revision keeps of a service, who is said to have changed it, and which one a rollback goes back to."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from automation.history import revision
+from automation.history.restoring import NothingToRestore, changed_models, choose, restored
+from automation.history.revision import Outcome, Revision, data_of, edit_of, manifest, read, read_all
+
+Json = dict[str, Any]
+MODEL: Json = {"metadata": {"name": "base"}, "spec": {"source": "org/repo"}}
+
+
+def service(**spec: Any) -> Json:
+    return {
+        "metadata": {
+            "name": "chat",
+            "namespace": "ns",
+            "uid": "u1",
+            "annotations": {"herdsman.dev/rollback": "true", "herdsman.dev/mode": "Preview", "team": "a"},
+            "changedBy": {"manager": "kubectl-edit", "time": "2026-01-02T03:04:05Z"},
+        },
+        "spec": {"modelRef": "base", **spec},
+        "status": {"phase": "Ready"},
+    }
+
+
+def recorded(number: int, *, error: str = "", models: tuple[Json, ...] = (MODEL,), **spec: Any) -> Revision:
+    outcome = Outcome("Updated Deployment chat", error, timedelta(seconds=0.5))
+    cr = service(**spec)
+    written = manifest(cr, number, data_of(cr, models), outcome)
+    written["metadata"]["creationTimestamp"] = "2026-01-02T03:04:06Z"
+    found = read(written)
+    assert found is not None
+    return found
+
+
+def test_a_revision_reads_as_it_was_written() -> None:
+    found = recorded(3, contextSize=4096)
+    assert (found.number, found.result, found.duration_s) == (3, revision.APPLIED, 0.5)
+    assert found.changed_by == "kubectl-edit" and found.changes == "Updated Deployment chat"
+    assert found.data["spec"] == {"modelRef": "base", "contextSize": 4096}
+    assert found.data["annotations"] == {"herdsman.dev/rollback": "true"}, "not how it is looked after, not others'"
+    assert found.data["models"] == {"base": {"source": "org/repo"}}
+    assert not recorded(4, error="refused by the API server").is_applied
+
+
+def test_others_revisions_and_those_of_an_earlier_service_of_the_name_are_left_out() -> None:
+    cr = service()
+    mine = manifest(cr, 1, data_of(cr, ()), Outcome("", "", timedelta()))
+    earlier = manifest(
+        {**cr, "metadata": {**cr["metadata"], "uid": "u0"}}, 2, data_of(cr, ()), Outcome("", "", timedelta())
+    )
+    foreign = {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "data": {"spec": {}}, "revision": 7}
+    assert [each.number for each in read_all([mine, earlier, foreign], owner="u1")] == [1]
+
+
+def test_the_last_writer_of_spec_or_annotations_is_named_and_no_status_writer() -> None:
+    def entry(manager: str, time: str, fields: Json, subresource: str = "") -> Json:
+        return {"manager": manager, "time": time, "fieldsV1": fields, "subresource": subresource}
+
+    entries = [
+        entry("helm", "2026-01-01T00:00:00Z", {"f:spec": {}}),
+        entry("argocd", "2026-01-03T00:00:00Z", {"f:metadata": {"f:annotations": {}}}),
+        entry("herdsman", "2026-01-04T00:00:00Z", {"f:status": {}}, "status"),
+        entry("kubectl-label", "2026-01-05T00:00:00Z", {"f:metadata": {"f:labels": {}}}),
+    ]
+    assert edit_of({"managedFields": entries}) == {"manager": "argocd", "time": "2026-01-03T00:00:00Z"}
+    assert edit_of({}) is None
+
+
+def test_a_rollback_goes_to_the_last_applied_version_that_differs() -> None:
+    old, failed, now = recorded(1), recorded(2, error="no", contextSize=1), recorded(3, contextSize=8192)
+    revisions = (now, failed, old)
+    assert choose(revisions, service(contextSize=8192), [MODEL], None) is old
+    assert choose(revisions, service(contextSize=8192), [MODEL], 2) is failed, "asked for by number it may be any"
+    assert choose(revisions, service(), [MODEL], None) is now, "back and forth"
+    with pytest.raises(NothingToRestore, match="kept are: 3, 2, 1"):
+        choose(revisions, service(), [MODEL], 9)
+    with pytest.raises(NothingToRestore, match="no earlier revision"):
+        choose((old,), service(), [MODEL], None)
+
+
+def test_spec_and_annotations_come_back_and_nothing_else_changes() -> None:
+    cr = service(contextSize=8192)
+    cr["metadata"]["resourceVersion"] = "7"
+    cr["metadata"]["annotations"] |= {"herdsman.dev/scale-query": "up", "herdsman.dev/approved": "abc"}
+    back = restored(cr, recorded(1))
+    assert back["spec"] == {"modelRef": "base"} and "status" not in back
+    assert back["metadata"]["resourceVersion"] == "7", "an edit in between is a conflict"
+    assert back["metadata"]["annotations"] == {
+        "herdsman.dev/rollback": "true",
+        "herdsman.dev/mode": "Preview",
+        "herdsman.dev/approved": "abc",
+        "team": "a",
+    }
+
+
+def test_models_that_were_other_are_named() -> None:
+    then = recorded(1, models=(MODEL, {"metadata": {"name": "draft"}, "spec": {"source": "d"}}))
+    now = [{"metadata": {"name": "base"}, "spec": {"source": "org/newer"}}]
+    assert changed_models(then, now) == {"base": {"source": "org/repo"}, "draft": None}
