@@ -91,6 +91,7 @@ def assemble(
         enqueue_after=services.add_after,
         enqueue_model=lambda namespace, name: models.add(ModelKey(namespace, name)),
         host_move_after_s=settings.host_move_after_s,
+        controller_class=settings.controller_class,
     )
     of_services = ServiceCollector(services=world.services.list, models=world.models.list, quotas=world.quotas.listed)
     for collector in (of_services, HostCollector(world.registry.book)):
@@ -211,4 +212,5 @@ def _models(
         prefetcher=prefetcher,
         on_written=metrics.on_model_status,
         on_gone=metrics.forget_model,
+        ours=world.model_is_ours,
     )

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from automation.admission.quota import claim_of
+from automation.adoption.letting_go import LettingGo
 from automation.drift import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
@@ -104,6 +105,7 @@ class Controller:
         on_written = metrics.on_service_status if metrics is not None else lambda *_: None
         self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES, on_written=on_written)
         self._drift = DriftWatch(client)
+        self._others = LettingGo(world, batcher, self._statuses, forget=self._forget, requeue=requeue)
 
     # --- one pass -------------------------------------------------------------------------------------------------
 
@@ -114,6 +116,10 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             self._remove(key)
             return
+        if not self._world.is_ours(cr):
+            self._others.let_go(key, cr)
+            return
+        self._others.take(key)
         cr = self._statuses.latest(cr)
         model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
         asked = self._asked(key, cr, model)
@@ -200,6 +206,16 @@ class Controller:
 
         What the engine does not know, because its state was lost, is deleted here.
         """
+        if self._forget(key) or self._batcher.holds(key):
+            self._batcher.remove(key)
+            return
+        leftovers = observe(self._world, key, owner=None).live
+        if leftovers and self._is_gone(key):
+            self._sweep(key, leftovers)
+
+    def _forget(self, key: ServiceKey) -> bool:
+        """Have every part forget a service; True when an outcome of the engine was still awaited."""
+        self._others.take(key)
         self._statuses.forget(key.namespace, key.name)
         self._checks.forget(key)
         if self._sleep is not None:
@@ -209,12 +225,7 @@ class Controller:
         self._drift.forget(key)
         if self._history is not None:
             self._history.forget(key)
-        if self._engine.forget(key) or self._batcher.holds(key):
-            self._batcher.remove(key)
-            return
-        leftovers = observe(self._world, key, owner=None).live
-        if leftovers and self._is_gone(key):
-            self._sweep(key, leftovers)
+        return self._engine.forget(key)
 
     def _is_gone(self, key: ServiceKey) -> bool:
         """Ask the API server, since a cache may be behind what made the objects."""

@@ -222,7 +222,7 @@ class Loop:
         unfinished = [
             f"{s['metadata']['namespace']}/{s['metadata']['name']}"
             for s in world.services.list()
-            if _is_stuck(s.get("status") or {})
+            if world.is_ours(s) and _is_stuck(s.get("status") or {})
         ]
         if unfinished:
             log.error("Left services unfinished", services=sorted(unfinished))

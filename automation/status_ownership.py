@@ -3,6 +3,7 @@
 Server-side apply never removes what another manager owns, and leaves half a condition behind where it owned the other
 half, which the schema then refuses: the status could not be written any more. So the first write of ours is preceded by
 a patch that clears what is ours to say; a field that is gone is nobody's. Both controllers call this.
+On the way back `leave_status` takes out what is said by nobody else.
 """
 
 from __future__ import annotations
@@ -21,6 +22,40 @@ def written_by_another(status: Object | None) -> bool:
     """Tell whether a status has content of a controller other than ours, which never leaves Ready out."""
     conditions = (status or {}).get("conditions") or ()
     return bool(status) and not any(condition["type"] == "Ready" for condition in conditions)
+
+
+ONLY_OURS = frozenset(
+    {
+        *("Ready", "Reconciling", "Stalled", "SpecHonoured", "MemoryFits", "AutoscalerReady", "RolledBack"),
+        *("TemplateKept", "ChangePending", "PolicyCompliant", "Drifted", "SourceVerified"),
+    }
+)
+"""Conditions that LLMKube does not know. Left in a status that it writes from now on they would never change again, and
+`written_by_another` would not know that status for its."""
+
+
+def leave_status(client: KubeClient, kind: Kind, cr: Object) -> None:
+    """Take out of a status what nobody but us says, before another controller goes on with the rest.
+
+    Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
+    """
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    kept = [c for c in conditions if c["type"] not in ONLY_OURS]
+    if len(kept) == len(conditions):
+        return
+    metadata = cr["metadata"]
+    body = {
+        "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        "status": {"conditions": kept},
+    }
+    client.patch(
+        kind,
+        metadata["namespace"],
+        metadata["name"],
+        body,
+        subresource="status",
+        field_manager=naming.FIELD_MANAGER,
+    )
 
 
 def clear_status(client: KubeClient, kind: Kind, cr: Object, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:

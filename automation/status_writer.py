@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from automation.status_ownership import clear_status, written_by_another
+from automation.status_ownership import clear_status, leave_status, written_by_another
 from automation.telemetry.tracing import span
 from components import naming
 from kubeapi.client import KubeClient
@@ -72,6 +73,20 @@ class StatusWriter:
             self._written[(namespace, name)] = (uid, version, written.get("status") or {})
         self._on_written(cr, status)
         return True
+
+    def has_written(self, namespace: str, name: str) -> bool:
+        """Whether a status of this object was written by this loop."""
+        with self._lock:
+            return (namespace, name) in self._written
+
+    def leave(self, cr: Object) -> None:
+        """Leave the status of `cr`, as the cache has it, to another controller; see `status_ownership.leave_status`.
+
+        Raises ApiError: Conflict while the cache has not seen our last write.
+        """
+        with suppress(NotFound):
+            leave_status(self._client, self._kind, cr)
+        self.forget(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
     def forget(self, namespace: str, name: str) -> None:
         """Let go of an object that is gone."""

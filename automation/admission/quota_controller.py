@@ -121,25 +121,30 @@ def running_claims(world: World) -> dict[ServiceKey, QuotaClaim]:
     """
     found = {}
     for deployment in world.deployments.list():
-        metadata, spec = deployment["metadata"], deployment["spec"]
+        metadata = deployment["metadata"]
         name = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
         cr = world.services.get(metadata["namespace"], name)
-        if cr is None or metadata["owner"] != cr["metadata"]["uid"]:
-            continue
-        key = ServiceKey(DIALECT, metadata["namespace"], name)
-        maxima = [o.get("max_replicas") or 0 for o in world.index.objects(key.namespace, name).values()]
-        replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
-        requests = spec["requests"]
-        gpus = sum(int(amount) for resource, amount in requests.items() if "/" in resource and amount.isdigit())
-        resources = (cr.get("spec") or {}).get("resources") or {}
-        found[key] = QuotaClaim(
-            gpus=gpus * replicas,
-            gpu_memory_bytes=_bytes(resources.get("gpuMemory")) * replicas,
-            memory_bytes=_bytes(requests.get("memory")) * replicas,
-            priority=world.priority_value(priority_class_of(cr)) or 0,
-            created=str(cr["metadata"].get("creationTimestamp", "")),
-        )
+        if cr is not None and metadata["owner"] == cr["metadata"]["uid"]:
+            found[ServiceKey(DIALECT, metadata["namespace"], name)] = running_claim(world, cr, deployment)
     return found
+
+
+def running_claim(world: World, cr: Object, deployment: Object) -> QuotaClaim:
+    """Work out what one service holds by its Deployment, whoever made that."""
+    metadata, spec = cr["metadata"], deployment["spec"]
+    made = world.index.objects(metadata["namespace"], metadata["name"]).values()
+    maxima = [o.get("max_replicas") or 0 for o in made]
+    replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
+    requests = spec["requests"]
+    gpus = sum(int(amount) for resource, amount in requests.items() if "/" in resource and amount.isdigit())
+    resources = (cr.get("spec") or {}).get("resources") or {}
+    return QuotaClaim(
+        gpus=gpus * replicas,
+        gpu_memory_bytes=_bytes(resources.get("gpuMemory")) * replicas,
+        memory_bytes=_bytes(requests.get("memory")) * replicas,
+        priority=world.priority_value(priority_class_of(cr)) or 0,
+        created=str(metadata.get("creationTimestamp", "")),
+    )
 
 
 def _bytes(text: object) -> int:

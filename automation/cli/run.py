@@ -15,6 +15,10 @@ def run(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
     state: Annotated[str | None, typer.Option(help="URL of Pulumi's state: file://, s3://, postgres://.")] = None,
     namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
+    controller_class: Annotated[
+        str | None,
+        typer.Option(help="Only services that name this in herdsman.dev/controller, or whose namespace does."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left to do; for CI.")] = False,
     allowed_remote_hosts: Annotated[
         str | None, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
@@ -41,6 +45,7 @@ def run(
         "kubeconfig": kubeconfig,
         "state": state,
         "namespaces": tuple(namespace) if namespace else None,
+        "controller_class": controller_class,
         "once": once or None,
         "allowed_remote_hosts": _split(allowed_remote_hosts),
         "allowed_host_path_roots": _split(allowed_host_path_roots),

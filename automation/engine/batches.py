@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import structlog
 
@@ -31,6 +32,16 @@ log = structlog.get_logger(__name__)
 
 GATHER_S = 0.02
 """How long the first change of a batch waits for others: a list of objects arrives within it."""
+
+
+class Parting(Enum):
+    """What is to happen to a service that is not to be made."""
+
+    REMOVE = "delete its objects"
+    RELEASE = "let the state forget it; its objects stay"
+
+
+Wish = RenderedService | Parting
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class Batcher:
         self._gather_s = gather_s
         self._sharding = Sharding(engine, capacity=capacity)
         self._changed = threading.Condition()
-        self._pending: dict[Stack, dict[ServiceKey, RenderedService | None]] = {}
+        self._pending: dict[Stack, dict[ServiceKey, Wish]] = {}
         self._running: dict[Stack, frozenset[ServiceKey]] = {}
         self._stopping = False
         self._cancel = threading.Event()
@@ -94,7 +105,11 @@ class Batcher:
 
     def remove(self, key: ServiceKey) -> None:
         """Have all objects of a service deleted."""
-        self._add(key, None)
+        self._add(key, Parting.REMOVE)
+
+    def release(self, key: ServiceKey) -> None:
+        """Have a service forgotten that somebody else looks after from now on: its objects stay as they are."""
+        self._add(key, Parting.RELEASE)
 
     def busy(self, key: ServiceKey) -> bool:
         """Whether a change of this service waits or is being made."""
@@ -131,13 +146,13 @@ class Batcher:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _add(self, key: ServiceKey, rendered: RenderedService | None) -> None:
+    def _add(self, key: ServiceKey, wish: Wish) -> None:
         self._sharding.find(key)  # may read the state, which must not happen under the lock
         with self._changed:
             if self._stopping:
                 return
             stack = self._sharding.stack_of(key)
-            self._pending.setdefault(stack, {})[key] = rendered
+            self._pending.setdefault(stack, {})[key] = wish
             self._changed.notify()
 
     def _work(self) -> None:
@@ -167,17 +182,18 @@ class Batcher:
                         return stack
                 self._changed.wait()
 
-    def _run(self, stack: Stack, waiting: Mapping[ServiceKey, RenderedService | None]) -> None:
+    def _run(self, stack: Stack, waiting: Mapping[ServiceKey, Wish]) -> None:
         batch = Batch(
             stack,
-            apply=tuple(rendered for rendered in waiting.values() if rendered is not None),
-            remove=tuple(key for key, rendered in waiting.items() if rendered is None),
+            apply=tuple(wish for wish in waiting.values() if isinstance(wish, RenderedService)),
+            remove=tuple(key for key, wish in waiting.items() if wish is Parting.REMOVE),
         )
+        released = tuple(key for key, wish in waiting.items() if wish is Parting.RELEASE)
         started = time.monotonic()
         error: EngineFailed | None = None
         try:
             with span("engine batch", stack=stack.name, services=len(waiting)):
-                outcome = self._engine.up(batch, timeout_s=self._timeout_s, cancel=self._cancel)
+                outcome = self._make(batch, released)
         except EngineFailed as failure:
             error = failure
         except Exception as failure:
@@ -187,11 +203,25 @@ class Batcher:
             failed = {key: ServiceOutcome(key, ok=False, error=error) for key in waiting}
             outcome = BatchOutcome(failed, time.monotonic() - started, 0)
         with self._changed:
-            for key in batch.remove:
+            for key in (*batch.remove, *released):
                 if outcome.services[key].ok and key not in self._pending.get(stack, {}):
                     self._sharding.release(key)
             self._running[stack] = frozenset()
         self._report(stack, outcome, error)
+
+    def _make(self, batch: Batch, released: tuple[ServiceKey, ...]) -> BatchOutcome:
+        outcome = BatchOutcome({}, 0.0, 0)
+        started, processes = time.monotonic(), 0
+        if released:
+            processes = self._engine.release(batch.stack, released, timeout_s=self._timeout_s, cancel=self._cancel)
+        if batch.keys:
+            outcome = self._engine.up(batch, timeout_s=self._timeout_s, cancel=self._cancel)
+        return replace(
+            outcome,
+            services={**outcome.services, **{key: ServiceOutcome(key, ok=True) for key in released}},
+            duration_s=time.monotonic() - started,
+            cli_processes=outcome.cli_processes + processes,
+        )
 
     def _report(self, stack: Stack, outcome: BatchOutcome, error: EngineFailed | None) -> None:
         failed = sum(not service.ok for service in outcome.services.values())

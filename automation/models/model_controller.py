@@ -58,7 +58,8 @@ class ModelController:
 
     `requeue(namespace, name, delay_s)` asks for another pass. `on_model_changed(namespace, name)` is called after a
     status was written, for callers whose informers do not enqueue the model's services by themselves; `on_written`
-    gets the object as it was and the new status, for metrics; `on_gone` is told of a Model that is no more.
+    gets the object as it was and the new status, for metrics; `on_gone` is told of a Model that is no more. `ours` tells
+    the Models whose status is ours to write; of others nothing is written and nothing is fetched.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ModelController:
         prefetcher: Prefetcher | None = None,
         on_written: Callable[[Object, Object], None] = lambda *_: None,
         on_gone: Callable[[str, str], None] = lambda *_: None,
+        ours: Callable[[Object], bool] = lambda _: True,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._statuses = StatusWriter(client, kinds.MODELS, on_written=on_written)
@@ -89,6 +91,7 @@ class ModelController:
         self._transfers = transfers
         self._prefetcher = prefetcher
         self._on_gone = on_gone
+        self._ours = ours
         self._clock = clock
 
     def reconcile(self, namespace: str, name: str) -> None:
@@ -99,6 +102,10 @@ class ModelController:
             if self._transfers is not None:
                 self._transfers.forget(namespace, name)
             self._on_gone(namespace, name)
+            return
+        if not self._ours(cached):
+            if self._statuses.has_written(namespace, name):
+                self._statuses.leave(cached)
             return
         cr = self._statuses.latest(cached)
         status = model_status(cr, self._facts(namespace, name, cr), now=self._clock())

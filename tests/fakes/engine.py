@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -72,6 +72,21 @@ class FakeEngine:
         outcome = self._run(Batch(stack, remove=tuple(self.services(stack))), cancel, really=True)
         self._states.pop(stack, None)
         return outcome
+
+    def release(
+        self,
+        stack: Stack,
+        keys: Sequence[ServiceKey],
+        *,
+        timeout_s: float = 600.0,
+        cancel: threading.Event | None = None,
+    ) -> int:
+        with self._lock:
+            state = self._state(stack)
+            state.held = {urn: held for urn, held in state.held.items() if held[0] not in keys}
+            if all(held[0] is None for held in state.held.values()):
+                state.held.clear()
+        return 0
 
     def drift(
         self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None
