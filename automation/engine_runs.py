@@ -116,7 +116,7 @@ class EngineRuns:
             failures = 1
             if before is not None and before.fingerprint == fingerprint and before.problem is not None:
                 failures = before.failures + 1
-            delay_s = backoff_s(failures, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, jitter=0.2)
+            delay_s = backoff_s(failures, base_s=RETRY_BASE_S, cap_s=min(RETRY_CAP_S, error.retry_cap_s), jitter=0.2)
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             retry_at = now + timedelta(seconds=delay_s)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)

@@ -31,6 +31,30 @@ _MAX_BODY_BYTES = 64 * 1024
 _SALT = b"herdsman/stack-secrets/1"
 
 
+def _cipher(passphrase: str) -> AESGCM:
+    return AESGCM(hashlib.scrypt(passphrase.encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=32))
+
+
+def _unwrap(wrapped: str, cipher: AESGCM) -> bytes:
+    sealed = base64.b64decode(wrapped.removeprefix(_PREFIX), validate=True)
+    return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+
+
+class PassphraseMissing(Exception):
+    """The passphrase that was named is not there. A made-up one in its place would seal what the real one must open."""
+
+
+def given_passphrase(path: pathlib.Path) -> str:
+    """Read the passphrase of a file that somebody named, as a mounted Secret. Raises PassphraseMissing."""
+    try:
+        text = path.expanduser().read_text().strip()
+    except (OSError, ValueError) as error:
+        raise PassphraseMissing(f"the passphrase cannot be read from `{path}`: {error}") from error
+    if not text:
+        raise PassphraseMissing(f"`{path}` holds no passphrase")
+    return text
+
+
 def passphrase_from(path: pathlib.Path) -> str:
     """Read the passphrase, or make one at first start, in a file that only its owner can read."""
     try:
@@ -51,9 +75,10 @@ def passphrase_from(path: pathlib.Path) -> str:
 class KeyKeeper:
     """Wraps and unwraps data keys for whoever holds the token, which goes to the CLI by environment only."""
 
-    def __init__(self, passphrase: str) -> None:
-        key = hashlib.scrypt(passphrase.encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=32)
-        self._cipher = AESGCM(key)
+    def __init__(self, passphrase: str, *, old_passphrase: str | None = None) -> None:
+        """Wraps with `passphrase`; unwraps also what was wrapped with the old one, for a change of it."""
+        self._cipher = _cipher(passphrase)
+        self._old = _cipher(old_passphrase) if old_passphrase else None
         self._token = secrets.token_urlsafe(24)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -75,6 +100,17 @@ class KeyKeeper:
         wrapped = self._wrap(secrets.token_bytes(_DATA_KEY_BYTES))
         return base64.b64encode(wrapped.encode()).decode()
 
+    def opens(self, data_key: str) -> bool:
+        """Whether the current passphrase opens a wrapped data key."""
+        return self._plain(data_key, self._cipher) is not None
+
+    def rewrapped(self, data_key: str) -> str | None:
+        """Wrap a data key with the current passphrase, so that what it sealed can be read; None if none opens it."""
+        plain = self._plain(data_key, self._cipher)
+        if plain is None and self._old is not None:
+            plain = self._plain(data_key, self._old)
+        return base64.b64encode(self._wrap(plain).encode()).decode() if plain is not None else None
+
     def close(self) -> None:
         """Stop answering."""
         self._server.shutdown()
@@ -86,8 +122,14 @@ class KeyKeeper:
         return _PREFIX + base64.b64encode(nonce + self._cipher.encrypt(nonce, plain, None)).decode()
 
     def _unwrap(self, wrapped: str) -> bytes:
-        sealed = base64.b64decode(wrapped.removeprefix(_PREFIX), validate=True)
-        return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+        return _unwrap(wrapped, self._cipher)
+
+    @staticmethod
+    def _plain(data_key: str, cipher: AESGCM) -> bytes | None:
+        try:
+            return _unwrap(base64.b64decode(data_key, validate=True).decode(), cipher)
+        except (ValueError, InvalidTag):
+            return None
 
     def _answer(self, path: str, body: dict[str, str]) -> dict[str, str] | None:
         """Answer as Vault's transit engine does. None for a path that it does not serve; ValueError for bad input."""

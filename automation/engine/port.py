@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -18,6 +18,9 @@ from program.desired.keys import ServiceKey
 
 APPLY_FAILED = "ApplyFailed"
 FOREIGN_OBJECT = "ForeignObject"
+STATE_UNREACHABLE = "StateUnreachable"
+STATE_LOCKED = "StateLocked"
+STATE_SEALED = "StateSealed"
 
 Op = Literal["create", "update", "replace", "delete", "same"]
 
@@ -79,10 +82,13 @@ class Change:
 class EngineFailed(Exception):
     """The engine could not do what was asked. `urn` names the object at fault, when it is one object's fault."""
 
+    retry_cap_s = 300.0
+    """The longest wait before the next try."""
+
     def __init__(self, reason: str, message: str, urn: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
-        """`ApplyFailed` or `ForeignObject`: a condition's reason. The type of the error tells more."""
+        """One of the above: a condition's reason. The type of the error tells more."""
         self.message = message
         self.urn = urn
 
@@ -107,13 +113,38 @@ class EngineCancelled(EngineFailed):
 class StackLocked(EngineFailed):
     """Somebody else works on this stack. Nothing was done; only they, or a person, can release it."""
 
+    retry_cap_s = 30.0
+
     def __init__(self, message: str, *, by: str, since: str, foreign: bool = True) -> None:
-        super().__init__(APPLY_FAILED, message)
+        super().__init__(STATE_LOCKED, message)
         self.by = by
         """user@host (pid)."""
         self.since = since
         """RFC 3339, as the lock says."""
         self.foreign = foreign
+
+
+class StateUnreachable(EngineFailed):
+    """The state backend does not answer, or lets nobody in. Nothing was done; it is asked again after a back-off."""
+
+    retry_cap_s = 30.0
+
+    def __init__(self, message: str) -> None:
+        super().__init__(STATE_UNREACHABLE, message)
+
+
+class StateUnreadable(EngineFailed):
+    """What the backend holds of a stack is there, but is no state."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(APPLY_FAILED, message)
+
+
+class StateSealed(EngineFailed):
+    """The state holds secrets, and the passphrase does not open them. Nothing was done; a person must decide."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(STATE_SEALED, message)
 
 
 @dataclass(frozen=True)
@@ -171,6 +202,20 @@ class Engine(Protocol):
 
     def destroy(self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
         """Delete all that the stack holds, save what is kept on purpose (cache claims), then the stack itself."""
+        ...
+
+    def release(
+        self,
+        stack: Stack,
+        keys: Sequence[ServiceKey],
+        *,
+        timeout_s: float = 600.0,
+        cancel: threading.Event | None = None,
+    ) -> int:
+        """Have the state forget services: nobody's object is touched. Returns the CLI processes that it took.
+
+        What several services share is forgotten with the last of them. Services that the stack does not hold are fine.
+        """
         ...
 
     def drift(

@@ -16,32 +16,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from automation.engine import outcomes, recovery
-from automation.engine.cli_process import CliResult, run_cli, strike
+from automation.engine.cli_process import CliResult, strike
 from automation.engine.event_log import RunLog, read_event_log
-from automation.engine.key_keeper import PROVIDER_URL, KeyKeeper, passphrase_from
 from automation.engine.port import (
-    APPLY_FAILED,
     Batch,
     BatchOutcome,
     Change,
     EngineCancelled,
-    EngineFailed,
     EngineTimeout,
     HistoryEntry,
     Stack,
+    StateUnreachable,
+    StateUnreadable,
 )
 from automation.engine.program_server import Program, ProgramServer
-from automation.engine.state_files import StateFiles, StateUnreadable
+from automation.engine.stack_cli import Run
+from automation.engine.state_backend import StateBackend
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
-from automation.engine.workspace import StackDirectory, Workspace
 from program.desired.keys import ServiceKey
 from program.fleet import fleet_in_steps
 
 MAX_RUNS = 16
-QUERY_TIMEOUT_S = 120.0
+QUERY_TIMEOUT_S = 60.0
 KEPT_RUNS = 10
-_QUERIES = ("stack", "cancel")  # they take no lock, or only for a moment
 _QUIET = ("--color", "never", "--suppress-outputs", "--suppress-progress", "--suppress-permalink=true")
 
 
@@ -55,20 +53,6 @@ class _StackHandle:
     checked_leftovers: bool = False
 
 
-@dataclass
-class _Run:
-    """One call of the port, which may take several CLI processes."""
-
-    timeout_s: float
-    cancel: threading.Event | None
-    started: float = field(default_factory=time.monotonic)
-    processes: int = 0
-
-    @property
-    def left_s(self) -> float:
-        return max(0.1, self.timeout_s - (time.monotonic() - self.started))
-
-
 class PulumiEngine:
     """Runs Pulumi. Thread-safe; runs of one stack wait for each other."""
 
@@ -80,59 +64,58 @@ class PulumiEngine:
         work_root: pathlib.Path,
         pulumi: pathlib.Path,
         passphrase_file: pathlib.Path | None = None,
+        passphrase: str | None = None,
         parallel: int = 8,
         grace_s: float = 15.0,
         sole: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare the directories and start the local servers; no CLI process is started.
 
-        `passphrase_file` protects secrets in the state; where there is none, one is made beside the state.
+        `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
+        the state. Raises PassphraseMissing, and ValueError for a URL that makes no sense.
         `grace_s` is what a stopped run gets to write its state. `sole` tells whether nobody else may run engines on
         this state now, because this process holds the leader lease; see `recovery.check_lock`.
         """
         self._sole = sole
-        self._pulumi = pulumi
         self._parallel = parallel
         self._grace_s = grace_s
-        self._files = StateFiles.of_url(state_url)
-        if self._files:
-            self._files.create()
-        self._workspace = Workspace(work_root)
-        self._workspace.prepare()
-        beside_state = self._files.root if self._files else self._workspace.root
-        self._keeper = KeyKeeper(passphrase_from(passphrase_file := passphrase_file or beside_state / "passphrase"))
-        self._programs = ProgramServer(max_runs=MAX_RUNS)
-        self._env = self._workspace.environment(
-            {
-                **self._keeper.environment(),
-                "PULUMI_BACKEND_URL": self._files.url if self._files else state_url,
-                "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file),
-                "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{provider_port}",
-            }
+        self._backend = StateBackend(
+            state_url,
+            work_root=work_root,
+            pulumi=pulumi,
+            passphrase=passphrase,
+            passphrase_file=passphrase_file,
+            environment={"PULUMI_DEBUG_PROVIDERS": f"kubernetes:{provider_port}"},
+            grace_s=grace_s,
         )
+        self._cli, self._states, self._files = self._backend.cli, self._backend.states, self._backend.files
+        self._programs = ProgramServer(max_runs=MAX_RUNS)
         self._lock = threading.Lock()
         self._handles: dict[Stack, _StackHandle] = {}
-        self.cli_processes = 0
+
+    @property
+    def cli_processes(self) -> int:
         """CLI processes started so far."""
+        return self._cli.processes
 
     def close(self) -> None:
         """Stop the local servers. Runs under way lose their program and fail."""
         self._programs.close()
-        self._keeper.close()
+        self._backend.close()
 
     # --- the port -------------------------------------------------------------------------------------------------
 
     def up(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
         """Apply and remove, in one CLI process; see `port.Engine.up`."""
-        return self._batch("up", batch, _Run(timeout_s, cancel))
+        return self._batch("up", batch, Run(timeout_s, cancel))
 
     def preview(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
         """Say what `up` would do; see `port.Engine.preview`."""
-        return self._batch("preview", batch, _Run(timeout_s, cancel))
+        return self._batch("preview", batch, Run(timeout_s, cancel))
 
     def destroy(self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
         """Delete what the stack holds, from its state alone; see `port.Engine.destroy`."""
-        run = _Run(timeout_s, cancel)
+        run = Run(timeout_s, cancel)
         with self._using(stack, run) as handle:
             index = self._index(handle, run, create=False)
             if index is None:
@@ -143,14 +126,14 @@ class PulumiEngine:
             log, result = self._logged(handle, argv, run)
             if result.code == 0:
                 handle.index = None
-                self._workspace.discard(stack)
+                self._backend.workspace.discard(stack)
             return self._outcome(handle, targets, log, result, run)
 
     def drift(
         self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None
     ) -> tuple[Change, ...]:
         """Compare the state with what lives; see `port.Engine.drift`."""
-        run = _Run(timeout_s, cancel)
+        run = Run(timeout_s, cancel)
         with self._using(stack, run) as handle:
             if self._index(handle, run, create=False) is None:
                 return ()
@@ -161,24 +144,31 @@ class PulumiEngine:
 
     def history(self, stack: Stack) -> tuple[HistoryEntry, ...]:
         """Past runs, the newest first."""
-        with self._using(stack, run := _Run(QUERY_TIMEOUT_S, None)) as handle:
-            result = self._cli(handle, ["stack", "history", "--json", "--stack", stack.name], run, whole_output=True)
+        with self._using(stack, run := Run(QUERY_TIMEOUT_S)):
+            result = self._cli.call(
+                stack, ["stack", "history", "--json", "--stack", stack.name], run, whole_output=True
+            )
             if recovery.is_missing(result.output):
                 return ()
             return outcomes.history(outcomes.answer(result))
 
     def export(self, stack: Stack) -> dict[str, Any]:
         """The stack's state; secrets in it stay encrypted."""
-        with self._using(stack, run := _Run(QUERY_TIMEOUT_S, None)) as handle:
-            return self._export(handle, run) or {}
+        with self._using(stack, run := Run(QUERY_TIMEOUT_S)):
+            return self._states.export(stack, run) or {}
 
     def stacks(self) -> set[Stack]:
-        """Every stack of the backend. Costs a CLI process unless the backend is file://."""
-        if self._files:
-            return self._files.stacks()
-        run = _Run(QUERY_TIMEOUT_S, None)
-        result = self._cli(_StackHandle(Stack("-")), ["stack", "ls", "--json"], run, whole_output=True)
-        return {Stack.parse(str(entry["name"]).rpartition("/")[2]) for entry in outcomes.answer(result)}
+        """Every stack of the backend. Costs a CLI process unless the backend is file://.
+
+        Raises StateUnreadable when a stack that this machine has not worked on is broken; `services` mends it.
+        """
+        run = Run(QUERY_TIMEOUT_S)
+        try:
+            return self._states.stacks(run)
+        except StateUnreadable:
+            for stack in self._backend.workspace.stacks():
+                self.services(stack)
+            return self._states.stacks(run)
 
     def services(self, stack: Stack) -> set[ServiceKey]:
         """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack.
@@ -189,22 +179,19 @@ class PulumiEngine:
             known = self._handles.get(stack)
         if known is not None and (index := known.index) is not None:
             return index.keys
-        with self._using(stack, run := _Run(QUERY_TIMEOUT_S, None)) as handle:
+        with self._using(stack, run := Run(QUERY_TIMEOUT_S)) as handle:
             index = self._index(handle, run, create=False)
             return index.keys if index else set()
 
     def forget(self, stack: Stack) -> None:
         """Drop the stack's state; its objects stay."""
-        with self._using(stack, run := _Run(QUERY_TIMEOUT_S, None)) as handle:
-            result = self._cli(handle, ["stack", "rm", "--force", "--yes", "--stack", stack.name], run)
-            if result.code != 0 and not recovery.is_missing(result.output):
-                raise outcomes.failure(RunLog(), result)
+        with self._using(stack, run := Run(QUERY_TIMEOUT_S)) as handle:
+            self._states.remove(stack, run)
             handle.index = None
-            self._workspace.discard(stack)
 
     # --- a batch --------------------------------------------------------------------------------------------------
 
-    def _batch(self, command: str, batch: Batch, run: _Run) -> BatchOutcome:
+    def _batch(self, command: str, batch: Batch, run: Run) -> BatchOutcome:
         with self._using(batch.stack, run) as handle:
             recovered: set[recovery.Remedy] = set()
             while True:
@@ -242,7 +229,7 @@ class PulumiEngine:
         targets: Targets,
         log: RunLog,
         result: CliResult,
-        run: _Run,
+        run: Run,
         *,
         preview: bool = False,
     ) -> BatchOutcome:
@@ -258,140 +245,71 @@ class PulumiEngine:
             found, time.monotonic() - run.started, run.processes, outcomes.shared_changes(targets, log, preview=preview)
         )
 
-    def _heal(self, handle: _StackHandle, remedy: recovery.Remedy, result: CliResult, run: _Run) -> None:
+    def _heal(self, handle: _StackHandle, remedy: recovery.Remedy, result: CliResult, run: Run) -> None:
         """Do what makes a second try worthwhile, or raise what makes it hopeless."""
         if remedy is recovery.Remedy.UNLOCK:
-            record = self._directory(handle.stack).record
-            holders = recovery.check_lock(result.output, record, sole=self._sole())
-            if self._cli(handle, ["cancel", "--yes", "--stack", handle.stack.name], run).code == 0:
-                strike(record, holders)
+            record = self._cli.directory(handle.stack).record
+            holders = recovery.check_lock(result.output, record, stack=handle.stack.name, sole=self._sole())
+            self._states.unlock(handle.stack, run)
+            strike(record, holders)
         elif remedy is recovery.Remedy.CREATE:
-            self._create(handle, run)
+            self._states.create(handle.stack, run)
         elif remedy is recovery.Remedy.REBUILD:
-            self._rebuild(handle, run)
+            self._states.rebuild(handle.stack, run)
+        elif remedy is recovery.Remedy.RESEAL:
+            self._states.reseal(handle.stack, run)
         handle.index = None
 
     # --- stacks and their state -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _using(self, stack: Stack, run: _Run) -> Iterator[_StackHandle]:
+    def _using(self, stack: Stack, run: Run) -> Iterator[_StackHandle]:
         with self._lock:
             handle = self._handles.setdefault(stack, _StackHandle(stack))
         if not handle.lock.acquire(timeout=run.left_s):
             raise EngineTimeout(f"another run of the stack took longer than {run.timeout_s:.0f} s")
         try:
             if not handle.checked_leftovers:
-                recovery.stop_leftovers(self._directory(stack).record, grace_s=self._grace_s)
+                recovery.stop_leftovers(self._cli.directory(stack).record, grace_s=self._grace_s)
                 handle.checked_leftovers = True
             yield handle
+        except (EngineTimeout, EngineCancelled, StateUnreachable):
+            # What was written, if anything, stands in the state and nowhere else.
+            handle.index = None
+            raise
         finally:
             handle.lock.release()
 
-    def _index(self, handle: _StackHandle, run: _Run, *, create: bool) -> StateIndex | None:
+    def _index(self, handle: _StackHandle, run: Run, *, create: bool) -> StateIndex | None:
         """Read what the stack holds, once. A stack that is not there is made with `create`, else it is None."""
         if handle.index is not None:
             return handle.index
         try:
-            deployment = self._files.deployment(handle.stack) if self._files else self._exported(handle, run)
+            deployment = self._states.deployment(handle.stack, run)
         except StateUnreadable:
-            self._rebuild(handle, run)
+            self._states.rebuild(handle.stack, run)
             deployment = {}
         if deployment is None:
             if not create:
                 return None
-            self._create(handle, run)
+            self._states.create(handle.stack, run)
         handle.index = StateIndex.of_deployment(handle.stack.namespace, deployment)
         return handle.index
 
-    def _exported(self, handle: _StackHandle, run: _Run) -> dict[str, Any] | None:
-        """The deployment, by the CLI; None when there is no such stack. Raises StateUnreadable."""
-        try:
-            export = self._export(handle, run)
-        except EngineFailed as failure:
-            if recovery.is_unreadable(failure.message):
-                raise StateUnreadable(failure.message) from failure
-            raise
-        return None if export is None else export.get("deployment") or {}
-
-    def _export(self, handle: _StackHandle, run: _Run) -> dict[str, Any] | None:
-        result = self._cli(handle, ["stack", "export", "--stack", handle.stack.name], run, whole_output=True)
-        if result.code != 0 and recovery.is_missing(result.output):
-            return None
-        exported: dict[str, Any] = outcomes.answer(result)
-        return exported
-
-    def _create(self, handle: _StackHandle, run: _Run) -> None:
-        if self._files and self._files.make(handle.stack):
-            return
-        argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", handle.stack.name]
-        result = self._cli(handle, argv, run)
-        if result.code != 0 and "already exists" not in result.output:
-            raise outcomes.failure(RunLog(), result)
-
-    def _rebuild(self, handle: _StackHandle, run: _Run) -> None:
-        """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
-        handle.index = None
-        self._workspace.discard(handle.stack)
-        if self._files:
-            self._files.set_aside(handle.stack)
-            self._create(handle, run)
-            return
-        # A stack that cannot be read cannot be removed either, but it can be overwritten.
-        empty = self._directory(handle.stack).path / "empty.json"
-        empty.write_text('{"version": 3, "deployment": {}}')
-        argv = ["stack", "import", "--force", "--file", str(empty), "--stack", handle.stack.name]
-        result = self._cli(handle, argv, run)
-        empty.unlink()
-        if result.code != 0:
-            raise outcomes.failure(RunLog(), result)
-
     # --- the CLI --------------------------------------------------------------------------------------------------
-
-    def _directory(self, stack: Stack) -> StackDirectory:
-        return self._workspace.directory(stack, data_key=self._keeper.new_data_key())
 
     def _running(self) -> tuple[str, ...]:
         return (*_QUIET, "--parallel", str(self._parallel))
 
-    def _logged(self, handle: _StackHandle, argv: Sequence[str], run: _Run) -> tuple[RunLog, CliResult]:
-        events = self._directory(handle.stack).events
+    def _logged(self, handle: _StackHandle, argv: Sequence[str], run: Run) -> tuple[RunLog, CliResult]:
+        events = self._cli.directory(handle.stack).events
         events.unlink(missing_ok=True)
-        result = self._cli(handle, [*argv, "--stack", handle.stack.name, "--event-log", str(events)], run)
+        result = self._cli.call(handle.stack, [*argv, "--stack", handle.stack.name, "--event-log", str(events)], run)
         log = read_event_log(events)
         events.unlink(missing_ok=True)
         if self._files:
             self._files.prune(handle.stack, keep=KEPT_RUNS)
         return log, result
-
-    def _cli(self, handle: _StackHandle, argv: Sequence[str], run: _Run, *, whole_output: bool = False) -> CliResult:
-        directory = self._directory(handle.stack)
-        if run.cancel is not None and run.cancel.is_set():
-            raise EngineCancelled()
-        run.processes += 1
-        with self._lock:
-            self.cli_processes += 1
-        try:
-            result = run_cli(
-                [str(self._pulumi), "--non-interactive", *argv],
-                cwd=directory.path,
-                env=self._env,
-                output=directory.output,
-                record=None if argv[0] in _QUERIES else directory.record,
-                timeout_s=run.left_s,
-                cancel=run.cancel,
-                grace_s=self._grace_s,
-                whole_output=whole_output,
-            )
-        except OSError as error:
-            raise EngineFailed(APPLY_FAILED, f"cannot run the Pulumi CLI: {error}") from error
-        if result.stopped:
-            # What was written, if anything, stands in the state and nowhere else.
-            handle.index = None
-        if result.stopped == "timeout":
-            raise EngineTimeout(f"the run took longer than {run.timeout_s:.0f} s and was stopped")
-        if result.stopped == "cancelled":
-            raise EngineCancelled()
-        return result
 
 
 def _program(targets: Targets) -> Program:

@@ -17,11 +17,26 @@ _LOCKED = "the stack is currently locked by"
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)")
 _MISSING = re.compile(r"no stack named '[^']*' found")
 _UNKNOWN_TARGET = "could not be found in the stack"
+_SEALED = re.compile(
+    r"the key does not fit|incorrect passphrase|secrets \(code=|getting stack configuration: .*(decrypt|secrets)"
+)
 _UNREADABLE = re.compile(
     r"failed to load checkpoint|could not deserialize|snapshot integrity|integrity check|invalid character|"
-    r"unexpected end of JSON|the key does not fit|incorrect passphrase|secrets \(code=|error loading stack|"
-    r"unsupported checkpoint|getting stack configuration: .*(decrypt|secrets)"
+    r"unexpected end of JSON|json: cannot unmarshal|checksum did not match|error loading stack|unsupported checkpoint|"
+    r"corrupt store"
 )
+# The words of the CLI's own storage, so that an API server which does not answer is not taken for it.
+_UNREACHABLE = re.compile(
+    r"unable to open bucket|could not list bucket|error listing stacks|read \"\.pulumi/meta\.yaml\"|"
+    r"operation error S3|(failed to load checkpoint|writing the new snapshot file|getting snapshot): .*"
+    r"(dial tcp|connection re(fused|set)|i/o timeout|broken pipe|bad connection|unexpected EOF|googleapi|azblob|code=)|"
+    r"failed to (ping|connect to) PostgreSQL|failed to create table|\bpq: "
+)
+_BROKEN_CONTENT = re.compile(r"checksum did not match")
+_NOISE = re.compile(
+    r"RequestID: \S*, HostID: \S*,? ?|https response error |exceeded maximum number of attempts, \d+, |StatusCode: 0, "
+)
+"""What says nothing, or something else each time: a condition that changes at each try would be written at each try."""
 
 
 class Remedy(Enum):
@@ -31,6 +46,7 @@ class Remedy(Enum):
     CREATE = "make the stack, which somebody deleted"
     RELOAD = "read again what the stack holds"
     REBUILD = "start the stack anew, because its state cannot be read"
+    RESEAL = "give the stack a new key, because the passphrase does not open the one it has"
 
 
 def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
@@ -43,6 +59,8 @@ def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
         return Remedy.CREATE
     if any(_UNKNOWN_TARGET in error for error in log.errors):
         return Remedy.RELOAD
+    if not log.done and not log.failures and is_sealed(result.output):
+        return Remedy.RESEAL
     if not log.done and not log.failures and is_unreadable(result.output):
         return Remedy.REBUILD
     return None
@@ -54,11 +72,27 @@ def is_missing(output: str) -> bool:
 
 
 def is_unreadable(output: str) -> bool:
-    """Whether the CLI said that it cannot read the stack's state, or not decrypt it."""
-    return _UNREADABLE.search(output) is not None
+    """Whether the CLI said that it read the stack's state and could make nothing of it."""
+    return _UNREADABLE.search(output) is not None and not unreachable(output)
 
 
-def check_lock(output: str, record: pathlib.Path, *, sole: bool) -> tuple[RunRecord, ...]:
+def is_sealed(output: str) -> bool:
+    """Whether the CLI said that the state's key is not opened by our passphrase."""
+    return _SEALED.search(output) is not None
+
+
+def unreachable(output: str) -> str:
+    """Why the backend could not be asked, in the CLI's words without numbers that differ each time; empty if it could.
+
+    A backend that is away must never be taken for a state that is broken: that one would be overwritten.
+    """
+    if _BROKEN_CONTENT.search(output) or not _UNREACHABLE.search(output):
+        return ""
+    line = next((line for line in output.splitlines() if _UNREACHABLE.search(line)), "")
+    return _NOISE.sub("", line.strip().removeprefix("error: "))
+
+
+def check_lock(output: str, record: pathlib.Path, *, stack: str, sole: bool) -> tuple[RunRecord, ...]:
     """Make sure that every lock the CLI complained of is ours and its holder is dead. Raises StackLocked.
 
     The proof: our own record names the holder's pid and host, and the process of that pid and start time is gone. Of
@@ -66,20 +100,37 @@ def check_lock(output: str, record: pathlib.Path, *, sole: bool) -> tuple[RunRec
     who may run engines now. Returns the records of the holders.
     """
     found = list(_LOCK.finditer(output))
+    if not found and _LOCKED not in output:
+        return ()
     proven = []
     for lock in found:
         holder = _holder(lock, read_records(record), sole=sole)
         if holder is None:
             by = f"{lock['user']}@{lock['host']} (pid {lock['pid']})"
             raise StackLocked(
-                f"the stack is locked by {by} since {lock['since']}; if nobody works on it, run `pulumi cancel`",
+                f"the state is locked by {by} since {lock['since']}, and changes wait until it is free; "
+                f"if nobody works on it any more, run `herdsman state unlock {stack}`",
                 by=by,
                 since=lock["since"],
             )
         proven.append(holder)
     if not proven:
-        raise StackLocked("the stack is locked, and the lock does not say by whom", by="unknown", since="unknown")
+        raise StackLocked(
+            f"the state is locked, and the lock does not say by whom; `herdsman state unlock {stack}` releases it",
+            by="unknown",
+            since="unknown",
+        )
     return tuple(proven)
+
+
+def lock_of(output: str) -> tuple[str, str] | None:
+    """Who holds the lock that the CLI complained of, and since when; None when it complained of none."""
+    lock = _LOCK.search(output)
+    if lock is not None:
+        return f"{lock['user']}@{lock['host']} (pid {lock['pid']})", lock["since"]
+    if _LOCKED in output or "unexpected end of JSON" in output:
+        return "unknown", "unknown"
+    return None
 
 
 def _holder(lock: re.Match[str], records: tuple[RunRecord, ...], *, sole: bool) -> RunRecord | None:

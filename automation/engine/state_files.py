@@ -18,7 +18,7 @@ from components import naming
 _HISTORY_SUFFIXES = (".history.json", ".checkpoint.json")
 
 
-class StateUnreadable(Exception):
+class CheckpointBroken(Exception):
     """A stack's file is there, but is no checkpoint."""
 
 
@@ -57,7 +57,7 @@ class StateFiles:
     def deployment(self, stack: Stack) -> dict[str, Any] | None:
         """The stack's deployment; empty when nothing was deployed yet, None when there is no such stack.
 
-        Raises StateUnreadable.
+        Raises CheckpointBroken.
         """
         try:
             text = self._checkpoint(stack).read_bytes()
@@ -66,11 +66,11 @@ class StateFiles:
         try:
             latest = json.loads(text)["checkpoint"].get("latest")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateUnreadable(f"`{self._checkpoint(stack)}` is no checkpoint: {error}") from error
+            raise CheckpointBroken(f"`{self._checkpoint(stack)}` is no checkpoint: {error}") from error
         if latest is None:
             return {}
         if not isinstance(latest, dict):
-            raise StateUnreadable(f"`{self._checkpoint(stack)}` holds no deployment")
+            raise CheckpointBroken(f"`{self._checkpoint(stack)}` holds no deployment")
         return latest
 
     def make(self, stack: Stack) -> bool:
@@ -92,6 +92,18 @@ class StateFiles:
         partial.write_text(json.dumps({"version": 3, "checkpoint": checkpoint}))
         partial.replace(path)
         return True
+
+    def mend(self) -> None:
+        """Write the mark of the layout again where a full disk has left half of it; the CLI refuses all without."""
+        mark = self._book / "meta.yaml"
+        try:
+            broken = mark.read_text().split() != ["version:", "1"]
+        except OSError:
+            return
+        if broken and self._stacks().is_dir():
+            partial = mark.with_name(".meta.yaml.partial")
+            partial.write_text("version: 1\n")
+            partial.replace(mark)
 
     def set_aside(self, stack: Stack) -> None:
         """Move an unreadable checkpoint out of the way, and keep it for whoever wants to know."""

@@ -15,7 +15,7 @@ from automation.engine import key_keeper
 from automation.engine.port import Stack
 from components import naming
 
-_OWN_PREFIXES = ("PULUMI_", "VAULT_")
+_OWN_PREFIXES = ("PULUMI_", "VAULT_", "HERDSMAN_")
 _PROJECT_FILE = f"name: {naming.PROJECT}\nruntime: python\n"
 
 
@@ -70,6 +70,15 @@ class Workspace:
         )
         return StackDirectory(path)
 
+    def stacks(self) -> set[Stack]:
+        """The stacks that have a directory: those that this machine has worked on."""
+        root = self.root / "stacks"
+        return {Stack.parse(path.name) for path in root.iterdir()} if root.is_dir() else set()
+
+    def forget_key(self, stack: Stack) -> None:
+        """Have the stack's settings made again, with a key that fits."""
+        (self.root / "stacks" / stack.name / f"Pulumi.{stack.name}.yaml").unlink(missing_ok=True)
+
     def discard(self, stack: Stack) -> None:
         """Remove the stack's directory."""
         shutil.rmtree(self.root / "stacks" / stack.name, ignore_errors=True)
@@ -88,6 +97,8 @@ class Workspace:
             # The state is written once, at the end. What a crash loses is adopted by the next apply: names are fixed.
             "PULUMI_SKIP_CHECKPOINTS": "true",
             "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
+            # A server that takes no connection would hold a run for minutes.
+            "PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", "10"),
             # A settings file may be lost or older than the state; the state knows its own key.
             "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
             # Most of a small run's memory is made once, at start: collecting it there took a third of the CPU.

@@ -142,6 +142,12 @@ class Reason(StrEnum):
     """Something outside that the service needs is not there yet."""
     APPLY_FAILED = "ApplyFailed"
     """An engine run failed and is tried again."""
+    STATE_UNREACHABLE = "StateUnreachable"
+    """Pulumi's state backend does not answer; changes wait for it, and nothing that runs is touched."""
+    STATE_LOCKED = "StateLocked"
+    """Somebody else holds the lock of the state; the message says who and since when."""
+    STATE_SEALED = "StateSealed"
+    """The state holds secrets that the passphrase does not open."""
 
     MODEL_NOT_FOUND = "ModelNotFound"
     SPEC_INVALID = "SpecInvalid"

@@ -13,7 +13,7 @@ from automation.engine import recovery
 from automation.engine.cli_process import CliResult
 from automation.engine.event_log import RunLog
 from automation.engine.port import Batch, Change, Stack, StackLocked, shard_of
-from automation.engine.state_files import StateFiles, StateUnreadable
+from automation.engine.state_files import CheckpointBroken, StateFiles
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
 from automation.process_mark import mark as own_mark
@@ -191,7 +191,7 @@ def test_a_stack_made_by_hand_is_empty_and_is_never_made_twice(tmp_path: Path) -
 def test_a_broken_file_is_unreadable_and_can_be_set_aside(tmp_path: Path, text: str) -> None:
     files = StateFiles(tmp_path)
     path = write_checkpoint(tmp_path, STACK, text)
-    with pytest.raises(StateUnreadable):
+    with pytest.raises(CheckpointBroken):
         files.deployment(STACK)
     files.set_aside(STACK)
     assert files.deployment(STACK) is None
@@ -274,10 +274,10 @@ def test_a_run_that_did_something_is_never_rebuilt() -> None:
 
 def test_a_lock_without_a_record_is_foreign(tmp_path: Path) -> None:
     with pytest.raises(StackLocked) as caught:
-        recovery.check_lock(LOCKED, tmp_path / "runs.json", sole=True)
+        recovery.check_lock(LOCKED, tmp_path / "runs.json", stack="ns", sole=True)
     assert caught.value.by == "ann@laptop (pid 12)"
     with pytest.raises(StackLocked, match="does not say by whom"):
-        recovery.check_lock("the stack is currently locked by 1 lock(s)", tmp_path / "runs.json", sole=True)
+        recovery.check_lock("the stack is currently locked by 1 lock(s)", tmp_path / "runs.json", stack="ns", sole=True)
 
 
 def record(path: Path, *, host: str, child: str) -> Path:
@@ -287,22 +287,22 @@ def record(path: Path, *, host: str, child: str) -> Path:
 
 def test_a_lock_from_another_machine_of_ours_is_broken_by_the_sole_leader_only(tmp_path: Path) -> None:
     path = record(tmp_path / "runs.json", host="laptop", child="another-boot/4026531836/12/1.00")
-    assert [entry.pid for entry in recovery.check_lock(LOCKED, path, sole=True)] == [12]
+    assert [entry.pid for entry in recovery.check_lock(LOCKED, path, stack="ns", sole=True)] == [12]
     with pytest.raises(StackLocked):
-        recovery.check_lock(LOCKED, path, sole=False)
+        recovery.check_lock(LOCKED, path, stack="ns", sole=False)
 
 
 def test_a_lock_of_another_host_under_the_same_pid_is_foreign(tmp_path: Path) -> None:
     path = record(tmp_path / "runs.json", host="pod-1", child="another-boot/4026531836/12/1.00")
     with pytest.raises(StackLocked):
-        recovery.check_lock(LOCKED, path, sole=True)
+        recovery.check_lock(LOCKED, path, stack="ns", sole=True)
 
 
 def test_a_lock_of_a_living_process_of_ours_is_never_broken(tmp_path: Path) -> None:
     here = own_mark()
     path = record(tmp_path / "runs.json", host="laptop", child=here)
     with pytest.raises(StackLocked):
-        recovery.check_lock(LOCKED, path, sole=True)
+        recovery.check_lock(LOCKED, path, stack="ns", sole=True)
     place = here.rsplit("/", 2)[0]
     path = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/1.00")
-    assert recovery.check_lock(LOCKED, path, sole=False), "the pid is taken by a younger process"
+    assert recovery.check_lock(LOCKED, path, stack="ns", sole=False), "the pid is taken by a younger process"

@@ -1,0 +1,157 @@
+"""Runs commands of the Pulumi CLI on one stack: directory, environment, time left, and what a dead backend means.
+
+`pulumi_engine` and `stack_states` call it. It is the one place that starts the CLI, so here ends what must not go on:
+a cancelled call starts nothing more, and a backend that does not answer is not asked again before its back-off is over,
+by however many services are waiting for it.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from automation.backoff import backoff_s
+from automation.engine import recovery
+from automation.engine.cli_process import CliResult, run_cli
+from automation.engine.key_keeper import KeyKeeper
+from automation.engine.port import (
+    APPLY_FAILED,
+    EngineCancelled,
+    EngineFailed,
+    EngineTimeout,
+    Stack,
+    StateUnreachable,
+)
+from automation.engine.state_url import StateUrl
+from automation.engine.workspace import StackDirectory, Workspace
+
+_QUERIES = ("stack", "cancel")  # they take no lock, or only for a moment
+OUTAGE_BASE_S = 1.0
+OUTAGE_CAP_S = 30.0
+
+
+@dataclass
+class Run:
+    """One call of the port, which may take several CLI processes."""
+
+    timeout_s: float
+    cancel: threading.Event | None = None
+    started: float = field(default_factory=time.monotonic)
+    processes: int = 0
+
+    @property
+    def left_s(self) -> float:
+        return max(0.1, self.timeout_s - (time.monotonic() - self.started))
+
+
+class StackCli:
+    """The CLI on one backend. Thread-safe; that two commands on one stack do not meet is the caller's business."""
+
+    def __init__(
+        self,
+        *,
+        pulumi: pathlib.Path,
+        url: StateUrl,
+        workspace: Workspace,
+        keeper: KeyKeeper,
+        environment: Mapping[str, str],
+        grace_s: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`environment` is what this use of the CLI needs beside what every one does."""
+        self.url = url
+        self.processes = 0
+        """CLI processes started so far."""
+        self._pulumi = pulumi
+        self._workspace = workspace
+        self._keeper = keeper
+        self._grace_s = grace_s
+        self._env = workspace.environment(
+            {**keeper.environment(), **url.environment, "PULUMI_BACKEND_URL": url.text, **environment}
+        )
+        self._lock = threading.Lock()
+        self._outage = _Outage(url, clock)
+
+    def directory(self, stack: Stack) -> StackDirectory:
+        """The stack's directory, made where it is missing."""
+        return self._workspace.directory(stack, data_key=self._keeper.new_data_key())
+
+    def call(self, stack: Stack, argv: Sequence[str], run: Run, *, whole_output: bool = False) -> CliResult:
+        """Run one command to its end, well or not.
+
+        Raises EngineCancelled, EngineTimeout, StateUnreachable, and EngineFailed when there is no CLI.
+        """
+        self._outage.check()
+        directory = self.directory(stack)
+        if run.cancel is not None and run.cancel.is_set():
+            raise EngineCancelled()
+        run.processes += 1
+        with self._lock:
+            self.processes += 1
+        try:
+            result = run_cli(
+                [str(self._pulumi), "--non-interactive", *argv],
+                cwd=directory.path,
+                env=self._env,
+                output=directory.output,
+                record=None if argv[0] in _QUERIES else directory.record,
+                timeout_s=run.left_s,
+                cancel=run.cancel,
+                grace_s=self._grace_s,
+                whole_output=whole_output,
+            )
+        except OSError as error:
+            raise EngineFailed(APPLY_FAILED, f"cannot run the Pulumi CLI: {error}") from error
+        if result.stopped == "timeout":
+            if argv[0] in _QUERIES:
+                # A question is answered in a second; a server that takes packets and says nothing gets no next one.
+                self._outage.failed(f"no answer within {run.timeout_s:.0f} s")
+            raise EngineTimeout(f"the run took longer than {run.timeout_s:.0f} s and was stopped")
+        if result.stopped == "cancelled":
+            raise EngineCancelled()
+        if result.code != 0 and (why := recovery.unreachable(result.output)):
+            raise self._outage.failed(why)
+        self._outage.over()
+        return result
+
+
+class _Outage:
+    """Whether the backend answered when it was asked last, and when it may be asked again. Thread-safe."""
+
+    def __init__(self, url: StateUrl, clock: Callable[[], float]) -> None:
+        self._url = url
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._until = 0.0
+        self._why = ""
+
+    def check(self) -> None:
+        """Raise StateUnreachable while the back-off lasts."""
+        with self._lock:
+            if self._failures and self._clock() < self._until:
+                raise self._error()
+
+    def failed(self, why: str) -> StateUnreachable:
+        """Count a failure and give the error that tells it."""
+        with self._lock:
+            now = self._clock()
+            # What was under way together failed for one reason, and counts once.
+            if now >= self._until:
+                self._failures += 1
+                self._until = now + backoff_s(self._failures, base_s=OUTAGE_BASE_S, cap_s=OUTAGE_CAP_S, jitter=0.2)
+            self._why = why
+            return self._error()
+
+    def over(self) -> None:
+        with self._lock:
+            self._failures, self._until = 0, 0.0
+
+    def _error(self) -> StateUnreachable:
+        return StateUnreachable(
+            f"the state backend {self._url.shown} cannot be used: {self._why}; what runs keeps running, and changes "
+            "wait until it can (`herdsman state doctor` looks at it)"
+        )

@@ -1,0 +1,184 @@
+"""The states of the stacks of one backend: read, made, sealed anew, started over. By files if it can, else by the CLI.
+
+`pulumi_engine` calls it under the lock of the stack; `automation.state` moves, saves and repairs backends with it.
+Nothing here deletes what it cannot read: a file is moved aside, and in a bucket or table the CLI keeps a copy (`.bak`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import structlog
+
+from automation.engine import outcomes, recovery
+from automation.engine.event_log import RunLog
+from automation.engine.key_keeper import PROVIDER_URL, KeyKeeper
+from automation.engine.port import Stack, StateSealed, StateUnreadable
+from automation.engine.stack_cli import Run, StackCli
+from automation.engine.state_files import CheckpointBroken, StateFiles
+from automation.engine.workspace import Workspace
+
+log = structlog.get_logger(__name__)
+
+Deployment = dict[str, Any]
+_SEALED_VALUE = '"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270"'
+"""How Pulumi marks a secret value in a state, in the words of json.dumps."""
+
+
+class StackStates:
+    """One backend. Calls for one stack must not overlap."""
+
+    def __init__(self, cli: StackCli, workspace: Workspace, keeper: KeyKeeper, files: StateFiles | None) -> None:
+        self._cli = cli
+        self._workspace = workspace
+        self._keeper = keeper
+        self._files = files
+
+    def stacks(self, run: Run) -> set[Stack]:
+        """Every stack of our project. Costs a CLI process unless the backend is file://.
+
+        Raises StateUnreadable when one of them is broken: the CLI reads each to list them.
+        """
+        if self._files:
+            return self._files.stacks()
+        result = self._cli.call(Stack("-"), ["stack", "ls", "--json"], run, whole_output=True)
+        if result.code != 0 and recovery.is_unreadable(result.output):
+            raise StateUnreadable(outcomes.words_of(RunLog(), result))
+        return {Stack.parse(str(entry["name"]).rpartition("/")[2]) for entry in outcomes.answer(result)}
+
+    def deployment(self, stack: Stack, run: Run) -> Deployment | None:
+        """What the stack holds; empty when nothing was deployed yet, None when there is no such stack.
+
+        Raises StateUnreadable.
+        """
+        if self._files:
+            try:
+                return self._files.deployment(stack)
+            except CheckpointBroken as error:
+                raise StateUnreadable(str(error)) from error
+        export = self.export(stack, run)
+        return None if export is None else export.get("deployment") or {}
+
+    def export(self, stack: Stack, run: Run) -> dict[str, Any] | None:
+        """The state as `pulumi stack export` gives it, sealed as it is; None when there is no such stack.
+
+        Raises StateUnreadable.
+        """
+        result = self._cli.call(stack, ["stack", "export", "--stack", stack.name], run, whole_output=True)
+        if result.code != 0:
+            if recovery.is_missing(result.output):
+                return None
+            if recovery.is_unreadable(result.output):
+                raise StateUnreadable(outcomes.words_of(RunLog(), result))
+        exported: dict[str, Any] = outcomes.answer(result)
+        return exported
+
+    def create(self, stack: Stack, run: Run) -> None:
+        """Make an empty stack; one that is there stays as it is."""
+        if self._files and self._files.make(stack):
+            return
+        argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", stack.name]
+        result = self._cli.call(stack, argv, run)
+        if result.code != 0 and "already exists" not in result.output:
+            raise outcomes.failure(RunLog(), result)
+
+    def replace(self, stack: Stack, export: dict[str, Any], run: Run) -> None:
+        """Write a whole state over the one that the stack has. Raises StackLocked."""
+        path = self._cli.directory(stack).path / "import.json"
+        path.write_text(json.dumps(export))
+        path.chmod(0o600)
+        try:
+            result = self._cli.call(
+                stack, ["stack", "import", "--force", "--file", str(path), "--stack", stack.name], run
+            )
+        finally:
+            path.unlink(missing_ok=True)
+        if result.code != 0:
+            recovery.check_lock(result.output, self._cli.directory(stack).record, stack=stack.name, sole=False)
+            raise outcomes.failure(RunLog(), result)
+
+    def rebuild(self, stack: Stack, run: Run) -> None:
+        """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
+        log.warning("The state of a stack could not be read and is made anew from what lives", stack=stack.name)
+        self._workspace.forget_key(stack)
+        if self._files:
+            self._files.mend()
+            self._files.set_aside(stack)
+            self.create(stack, run)
+            return
+        # A stack that cannot be read cannot be removed either, but it can be overwritten.
+        self.replace(stack, {"version": 3, "deployment": {}}, run)
+
+    def reseal(self, stack: Stack, run: Run) -> None:
+        """Give a stack whose key our passphrase does not open a new one. Loses nothing, or raises StateSealed.
+
+        The key seals secrets only, and no program of ours puts any into a state; all else in it can be read without.
+        """
+        export = self.export(stack, run)
+        if export is None or not export.get("deployment"):
+            self._workspace.forget_key(stack)
+            return
+        self.replace(stack, resealed(export, self._keeper), run)
+        self._workspace.forget_key(stack)
+        log.warning(
+            "The passphrase does not open the key of a stack, which seals nothing; gave it a new key", stack=stack.name
+        )
+
+    def holder(self, stack: Stack, run: Run) -> tuple[str, str] | None:
+        """Who holds the stack's lock, and since when; None when nobody does.
+
+        A renaming to its own name takes the lock and is then refused: it is the one command that asks and does nothing.
+        """
+        result = self._cli.call(stack, ["stack", "rename", stack.name, "--stack", stack.name], run)
+        return recovery.lock_of(result.output)
+
+    def unlock(self, stack: Stack, run: Run) -> None:
+        """Delete the stack's locks, whoever holds them."""
+        if self._files:
+            self._files.drop_broken_locks(stack)
+        result = self._cli.call(stack, ["cancel", "--yes", "--stack", stack.name], run)
+        if result.code != 0:
+            raise outcomes.failure(RunLog(), result)
+
+    def remove(self, stack: Stack, run: Run) -> None:
+        """Drop the stack's state and history; objects stay."""
+        result = self._cli.call(stack, ["stack", "rm", "--force", "--yes", "--stack", stack.name], run)
+        if result.code != 0 and not recovery.is_missing(result.output):
+            raise outcomes.failure(RunLog(), result)
+        self._workspace.discard(stack)
+
+
+def resealed(export: dict[str, Any], keeper: KeyKeeper) -> dict[str, Any]:
+    """Put a key of ours into an export: its own where an older passphrase opens it, else a new one. The input stays.
+
+    Raises StateSealed when that would lose secrets.
+    """
+    deployment: Deployment = export.get("deployment") or {}
+    sealed = ((deployment.get("secrets_providers") or {}).get("state") or {}).get("encryptedkey")
+    key = keeper.rewrapped(sealed) if isinstance(sealed, str) else None
+    if key is None:
+        if has_secrets(deployment):
+            raise StateSealed(
+                "the state holds secrets, and the passphrase does not open them; give the one it was sealed with, or "
+                "run `herdsman state rekey --old-passphrase-file FILE` to change it"
+            )
+        key = keeper.new_data_key()
+    provider = {"type": "cloud", "state": {"url": PROVIDER_URL, "encryptedkey": key}}
+    return {**export, "deployment": {**deployment, "secrets_providers": provider}}
+
+
+def has_secrets(deployment: Deployment) -> bool:
+    """Whether anything in a deployment is sealed."""
+    return _SEALED_VALUE in json.dumps(deployment)
+
+
+def opens(export: dict[str, Any], keeper: KeyKeeper) -> bool:
+    """Whether the current passphrase opens an export's key. True for one that has none of our kind."""
+    deployment: Deployment = export.get("deployment") or {}
+    provider = deployment.get("secrets_providers") or {}
+    state = provider.get("state") or {}
+    sealed = state.get("encryptedkey")
+    if provider.get("type") != "cloud" or state.get("url") != PROVIDER_URL or not isinstance(sealed, str):
+        return True
+    return keeper.opens(sealed)

@@ -1,0 +1,130 @@
+"""A PostgreSQL server for tests: on loopback, with a password, and able to be gone for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from base64 import b64decode, b64encode
+from pathlib import Path
+
+import pytest
+
+from components import naming
+
+PASSWORD = "tiger tiger/burning@bright"
+"""With what a URL would have to quote, so that one that leaks in any form is found."""
+
+
+def programs() -> Path | None:
+    """Where initdb and pg_ctl are; Debian keeps them off the PATH."""
+    found = [Path(path).resolve().parent for name in ("initdb",) if (path := shutil.which(name))]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in found if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
+
+
+_PREFIX = "postgres/"
+"""The CLI takes the path of a URL, which is the database, for a folder."""
+
+
+class Postgres:
+    """One server with one database. Its table is looked at and damaged through `psql`, as a stranger would."""
+
+    def __init__(self) -> None:
+        folder = programs()
+        if folder is None:
+            pytest.skip("PostgreSQL is not installed: `apt-get install postgresql`")
+        self._programs = folder
+        # Not below pytest's own folder, which only its owner may enter: the server runs as somebody else.
+        self._directory = directory = Path(tempfile.mkdtemp(prefix="herdsman-postgres-"))
+        directory.chmod(0o777)
+        # PostgreSQL refuses to run as root.
+        self._user = "nobody" if os.geteuid() == 0 else None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        secret = directory / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        how = ("-A", "scram-sha-256", "-U", "herdsman", f"--pwfile={secret}", "--no-sync")
+        self._run(str(folder / "initdb"), "-D", str(directory / "data"), *how)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The backend URL, without the password."""
+        return f"postgres://herdsman@127.0.0.1:{self._port}/postgres?sslmode=disable"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The credentials, as a Secret's env would give them."""
+        return {"PGPASSWORD": PASSWORD}
+
+    def start(self) -> None:
+        options = f"-p {self._port} -k {self._directory} -c listen_addresses=127.0.0.1 -c fsync=off"
+        log = str(self._directory / "log")
+        self._run(*self._control, "-o", options, "-l", log, "-w", "start")
+
+    def stop(self) -> None:
+        """Be gone at once, connections and all; what was written stays."""
+        self._run(*self._control, "-m", "immediate", "stop")
+
+    def close(self) -> None:
+        """Stop, and leave nothing behind."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def keys(self) -> set[str]:
+        """The names of all that is kept."""
+        return {key.removeprefix(_PREFIX) for key in self._query("SELECT key FROM pulumi_state").split()}
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes by key, as they are stored."""
+        rows = self._query("SELECT key || ' ' || octet_length(data::text) FROM pulumi_state").splitlines()
+        return {key.removeprefix(_PREFIX): int(size) for key, size in (row.split() for row in rows)}
+
+    def read(self, key: str) -> bytes:
+        text = self._query(f"SELECT data FROM pulumi_state WHERE key = '{_PREFIX}{key}'")
+        return b64decode(json.loads(text)["data"])
+
+    def write(self, key: str, content: bytes) -> None:
+        data = json.dumps({"data": b64encode(content).decode()})
+        self._query(
+            f"INSERT INTO pulumi_state (key, data) VALUES ('{_PREFIX}{key}', '{data}') "
+            f"ON CONFLICT (key) DO UPDATE SET data = '{data}'"
+        )
+
+    @property
+    def _control(self) -> tuple[str, ...]:
+        return (str(self._programs / "pg_ctl"), "-D", str(self._directory / "data"))
+
+    def _query(self, sql: str) -> str:
+        command = [str(self._programs / "psql"), "-h", "127.0.0.1", "-p", str(self._port), "-U", "herdsman"]
+        answer = subprocess.run(
+            [*command, "-d", "postgres", "-AtXq", "-v", "ON_ERROR_STOP=1"],
+            input=sql,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+            env={**os.environ, **self.environment},
+        )
+        return answer.stdout.strip()
+
+    def _run(self, *argv: str) -> None:
+        subprocess.run(argv, check=True, user=self._user, cwd="/", stdout=subprocess.DEVNULL, timeout=60)
+
+
+def stack_key(stack: str) -> str:
+    """The key of a stack's checkpoint in a bucket or table."""
+    return f".pulumi/stacks/{naming.PROJECT}/{stack}.json"
+
+
+def lock_key(stack: str) -> str:
+    """The key of a lock that a stranger holds on a stack."""
+    return f".pulumi/locks/organization/{naming.PROJECT}/{stack}/11111111-2222-3333-4444-555555555555.json"
