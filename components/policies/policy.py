@@ -27,6 +27,8 @@ class Violation:
     """What to do."""
     mandatory: bool = True
     """Nothing is applied; False is advice only."""
+    failed: bool = False
+    """The rule could not be evaluated; asked again, it may be kept."""
 
     def __str__(self) -> str:
         return f"policy `{self.policy}`: {self.field} is {self.value}: {self.rule}; {self.fix}"

@@ -1,0 +1,175 @@
+"""The policies of one folder, as whoever applies something asks them. Made by `reading`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from components.policies.evaluator import Evaluator
+from components.policies.matching import LONGEST_VALUE, concerns, value_at
+from components.policies.own_rules import Answer
+from components.policies.place_rules import hosts, namespaces, sources
+from components.policies.policy import Violation
+from components.policies.schema import CelRule, Match, PolicySpec
+from components.policies.workload_rules import Finding, Subject, images, pods, resources
+from components.rendered import RenderedService
+from program.desired.base import JsonObject
+from program.desired.service import DesiredService
+
+MOST_VIOLATIONS = 64
+"""Of one service; more would not be read, and a status has to hold them."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One document of kind Policy."""
+
+    name: str
+    spec: PolicySpec
+
+    @property
+    def mandatory(self) -> bool:
+        return self.spec.enforcement == "mandatory"
+
+
+@dataclass(frozen=True)
+class OwnRule:
+    """One rule in CEL or Python; its number is the one that the evaluator knows it by."""
+
+    policy: str
+    match: Match
+    mandatory: bool
+    cel: CelRule | None = None
+    """None: a function of a Python file, which says itself what is wrong."""
+
+
+_BUILT_IN: tuple[tuple[str, Callable[[Subject, Any], Iterator[Finding]]], ...] = (
+    ("image_registries", images),
+    ("resources", resources),
+    ("sources", sources),
+    ("namespaces", namespaces),
+    ("pods", pods),
+    ("hosts", hosts),
+)
+
+
+class FolderPolicies:
+    """All policies of a folder; implements `Policies`. Thread-safe."""
+
+    def __init__(
+        self, policies: tuple[Policy, ...], own: tuple[OwnRule, ...] = (), evaluator: Evaluator | None = None
+    ) -> None:
+        self._policies = policies
+        self._own = own
+        self._evaluator = evaluator
+
+    def __len__(self) -> int:
+        return len(self._policies) + sum(1 for rule in self._own if rule.cel is None)
+
+    def check(
+        self,
+        desired: DesiredService,
+        rendered: RenderedService,
+        *,
+        cr: JsonObject,
+        namespace_labels: Mapping[str, str],
+    ) -> tuple[Violation, ...]:
+        """Give all violations, the mandatory ones first; see `Policies`."""
+        subject = Subject(desired, rendered, cr)
+        found = [
+            violation
+            for policy in self._policies
+            if concerns(policy.spec.match, desired.key, namespace_labels)
+            for violation in _built_in(policy, subject)
+        ]
+        found += self._asked(subject, namespace_labels)
+        found.sort(key=lambda violation: not violation.mandatory)
+        return tuple(dict.fromkeys(found))[:MOST_VIOLATIONS]
+
+    def close(self) -> None:
+        """End what evaluates own rules."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    def _asked(self, subject: Subject, namespace_labels: Mapping[str, str]) -> Iterator[Violation]:
+        numbers = [
+            number for number, rule in enumerate(self._own) if concerns(rule.match, subject.key, namespace_labels)
+        ]
+        if not numbers or self._evaluator is None:
+            return
+        answers = self._evaluator.ask(numbers, _input(subject, namespace_labels))
+        for number in numbers:
+            rule, found = self._own[number], answers[number]
+            if isinstance(found, str):
+                what = f"rule `{rule.cel.name}`" if rule.cel is not None else "the rule"
+                yield _failed(rule.policy, what, found, mandatory=rule.mandatory)
+                continue
+            for answer in found:
+                yield _of_cel(rule, rule.cel, subject) if rule.cel is not None else _of_python(rule, answer)
+
+
+def _built_in(policy: Policy, subject: Subject) -> Iterator[Violation]:
+    for name, check in _BUILT_IN:
+        rule = getattr(policy.spec, name)
+        if rule is None:
+            continue
+        try:
+            findings = list(check(subject, rule))
+        except Exception as error:  # whatever it is, nothing passes that was not checked
+            why = f"{type(error).__name__}: {str(error)[:LONGEST_VALUE]}"
+            yield _failed(policy.name, f"rule `{name}`", why, mandatory=policy.mandatory)
+            continue
+        for field, value, words, fix in findings:
+            yield Violation(policy.name, words, field, value, fix, mandatory=policy.mandatory)
+
+
+def _failed(policy: str, what: str, why: str, *, mandatory: bool) -> Violation:
+    return Violation(
+        policy,
+        f"{what} cannot be evaluated, which counts as violated",
+        "the policy itself",
+        why[: 2 * LONGEST_VALUE],
+        "correct the rule; until then nothing that it is about is changed" if mandatory else "correct the rule",
+        mandatory=mandatory,
+        failed=True,
+    )
+
+
+def _of_cel(rule: OwnRule, cel: CelRule, subject: Subject) -> Violation:
+    field = cel.field or "the service"
+    value = value_at(subject.cr, cel.field) if cel.field else "not as the rule asks"
+    return Violation(rule.policy, f"{cel.message} (rule `{cel.name}`)", field, value, cel.fix, mandatory=rule.mandatory)
+
+
+def _of_python(rule: OwnRule, answer: Answer) -> Violation:
+    return Violation(
+        rule.policy,
+        answer.rule or "the rule is not kept",
+        answer.field or "the service",
+        answer.value or "not as the rule asks",
+        answer.fix or "change the service, or ask who made the policy",
+        mandatory=rule.mandatory,
+    )
+
+
+def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> JsonObject:
+    """What own rules see. Of the custom resource metadata and spec: a status is no reason to forbid anything."""
+    metadata = subject.cr.get("metadata") or {}
+    kept = {"name": subject.key.name, "namespace": subject.key.namespace}
+    kept |= {name: metadata.get(name) or {} for name in ("labels", "annotations")}
+    model = subject.desired.model
+    return {
+        "service": {"metadata": kept, "spec": subject.cr.get("spec") or {}},
+        "model": {
+            "name": model.name,
+            "source": model.source.address,
+            "format": str(model.format),
+            "quantization": model.quantization,
+            "sha256": model.sha256 or "",
+            "sizeBytes": model.size_bytes,
+            "accelerator": model.accelerator,
+        },
+        "objects": [each.manifest for each in subject.rendered.objects],
+        "namespaceLabels": dict(namespace_labels),
+    }

@@ -1,0 +1,78 @@
+"""Globs, names and words that several kinds of rule share. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import urlsplit
+
+from components.policies.schema import Match
+from program.desired.keys import ServiceKey
+
+LONGEST_VALUE = 200
+_HUB = "docker.io"
+_STEP = re.compile(r"([^.\[\]]+)|\[([^\]]+)\]")
+
+
+def fits(text: str, globs: Iterable[str]) -> bool:
+    """Tell whether any of the globs matches the whole text."""
+    return any(fnmatchcase(text, glob) for glob in globs)
+
+
+def concerns(match: Match, key: ServiceKey, namespace_labels: Mapping[str, str]) -> bool:
+    """Tell whether a policy is about this service."""
+    return (
+        (not match.namespaces or fits(key.namespace, match.namespaces))
+        and (not match.names or fits(key.name, match.names))
+        and all(namespace_labels.get(name) == value for name, value in match.namespace_labels.items())
+    )
+
+
+def canonical_image(image: str) -> str:
+    """Write an image with the registry that a container runtime takes: docker.io where none is named."""
+    first, slash, rest = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        registry = first.lower()
+        return f"{_HUB if registry == 'index.docker.io' else registry}/{rest}"
+    return f"{_HUB}/{image}" if slash else f"{_HUB}/library/{image}"
+
+
+def comes_from(image: str, prefix: str) -> bool:
+    """Tell whether an image lies under a prefix; `ghcr.io/org` is no prefix of `ghcr.io/organisation/x`."""
+    prefix = prefix.rstrip("/")
+    # One word is a registry (`ghcr.io`, `localhost:5000`); as an image it would say nothing about where it is from.
+    wanted = canonical_image(prefix) if "/" in prefix else prefix.lower()
+    found = canonical_image(image)
+    return found == wanted or any(found.startswith(wanted + end) for end in "/:@")
+
+
+def told_source(address: str) -> str:
+    """Write a model's source without what may be a secret in it: a user's password, a signed query."""
+    try:
+        parts = urlsplit(address)
+        if not parts.netloc:
+            return address[:LONGEST_VALUE]
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()[:LONGEST_VALUE]
+    except ValueError:
+        return "an address that cannot be read"
+
+
+def value_at(document: Mapping[str, Any], path: str) -> str:
+    """Write what stands at a path such as `spec.podSecurityContext.fsGroup` or `metadata.labels[team]`.
+
+    Environment variables are not told: their values may be secrets.
+    """
+    at: Any = document
+    for name, index in _STEP.findall(path):
+        step = name or index
+        if step in ("env", "extraArgs", "args"):
+            return "not shown"
+        if isinstance(at, Mapping):
+            at = at.get(step)
+        elif isinstance(at, list) and step.isdigit() and int(step) < len(at):
+            at = at[int(step)]
+        else:
+            at = None
+    return "not set" if at is None else "an object" if isinstance(at, (dict, list)) else str(at)[:LONGEST_VALUE]

@@ -1,0 +1,197 @@
+"""Rules of the operator's own, in CEL and Python, evaluated in a process of their own.
+
+`evaluator` starts it at `main`, sends one JSON line for each question and kills it when an answer takes too long: no
+expression, however long it computes or deeply it recurses, stops the loop. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Json = dict[str, Any]
+Check = Callable[..., object]
+"""Takes `service`, `model`, `objects`, `namespace_labels`; gives nothing where the rule is kept, else what is wrong."""
+
+LONGEST_WORDS = 1024
+"""Characters of one thing that a Python rule says."""
+VARIABLES = ("service", "model", "objects", "namespaceLabels")
+"""What a CEL expression knows; `namespace` is a reserved word there."""
+MOST_FINDINGS = 20
+"""Things that one rule may find in one service; more say the same."""
+
+_TYPES = ("int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type")
+_MACRO_VARIABLE = re.compile(r"\b(?:all|exists|exists_one|map|filter)\(\s*([A-Za-z_]\w*)\s*,", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PythonRule:
+    """One function that a `*.py` file of the folder registered."""
+
+    name: str
+    check: Check
+    enforcement: Literal["mandatory", "advisory"]
+    namespaces: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+class Answer(NamedTuple):
+    """What one rule found: the fields of a `Violation`, less what the policy itself knows."""
+
+    rule: str = ""
+    field: str = ""
+    value: str = ""
+    fix: str = ""
+
+
+_registered: list[PythonRule] = []
+
+
+def rule(
+    name: str,
+    *,
+    enforcement: Literal["mandatory", "advisory"] = "mandatory",
+    namespaces: Iterable[str] = (),
+    names: Iterable[str] = (),
+) -> Callable[[Check], Check]:
+    """Register a function as a rule of the folder that its file is in.
+
+    The function is called with `service` (metadata and spec of the custom resource), `model`, `objects` (what would be
+    applied) and `namespace_labels`. It returns None where the rule is kept, otherwise a sentence, a dict
+    with `rule`, `field`, `value`, `fix`, or a list of these. Raising counts as violated.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError('a rule needs a name: @rule("no-tests-in-production")')
+    if enforcement not in ("mandatory", "advisory"):
+        raise ValueError(f"enforcement is {enforcement!r}; write 'mandatory' or 'advisory'")
+    for given in (namespaces, names):
+        if isinstance(given, str):
+            raise TypeError("namespaces and names are lists of patterns")
+
+    def register(check: Check) -> Check:
+        _registered.append(PythonRule(name, check, enforcement, tuple(namespaces), tuple(names)))
+        return check
+
+    return register
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Answer questions until stdin ends. What rules print goes to stderr: stdout carries answers."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    rules: list[PythonRule] = []
+    programs: list[Any] = []
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            if "load" in question:
+                programs = _compile(question["load"]["cel"])
+                rules = _load(question["load"]["folder"], question["load"]["python"])
+                answer: object = {"rules": [[r.name, r.enforcement, r.namespaces, r.names] for r in rules]}
+            else:
+                answer = {"findings": [_ask(number, question["input"], programs, rules) for number in question["ask"]]}
+        except _Unusable as error:
+            answer = {"unusable": [error.where, error.why]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+class _Unusable(Exception):
+    """A rule that cannot even be read."""
+
+    def __init__(self, where: int | str, why: str) -> None:
+        super().__init__(why)
+        self.where, self.why = where, why
+
+
+def _compile(expressions: Sequence[str]) -> list[Any]:
+    if not expressions:
+        return []
+    import cel  # only here: it is slow to import, and few folders need it
+
+    programs = []
+    for number, expression in enumerate(expressions):
+        try:
+            program = cel.compile(expression)
+            unknown = set(program.variables()) - set(VARIABLES) - _bound(program)
+        except Exception as error:
+            raise _Unusable(number, _last_line(error)) from None
+        if unknown:
+            raise _Unusable(number, f"knows no `{min(unknown)}`; there are {', '.join(VARIABLES)}")
+        programs.append(program)
+    return programs
+
+
+def _bound(program: Any) -> set[str]:
+    """Names that need nobody to give them a value: types (`type(x) == int`) and the variables of macros."""
+    return {*_TYPES, *_MACRO_VARIABLE.findall(program.source)}
+
+
+def _load(folder: str, files: Mapping[str, str]) -> list[PythonRule]:
+    """Run the folder's files in order of their names; they may import each other."""
+    _registered.clear()
+    if files:
+        sys.path.insert(0, folder)
+    for name, text in sorted(files.items()):
+        path = os.path.join(folder, name)
+        try:
+            exec(compile(text, path, "exec"), {"__name__": f"herdsman_policy_{name[:-3]}", "__file__": path})  # noqa: S102 - the operator's own code
+        except BaseException as error:
+            raise _Unusable(name, _told(error)) from None
+    return list(_registered)
+
+
+def _ask(number: int, given: Json, programs: Sequence[Any], rules: Sequence[PythonRule]) -> list[list[str]] | str:
+    """Ask one rule, first the CEL ones by their number, then the Python ones. A string says why there is no answer."""
+    try:
+        if number < len(programs):
+            kept = programs[number].execute(given)
+            if not isinstance(kept, bool):
+                return f"gives {type(kept).__name__} and not true or false"
+            return [] if kept else [[]]
+        given = {**given, "namespace_labels": given["namespaceLabels"]}
+        del given["namespaceLabels"]
+        found = rules[number - len(programs)].check(**given)
+        return [list(answer) for answer in _answers(found)]
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return _told(error)
+
+
+def _answers(found: object) -> list[Answer]:
+    if found is None or found is True or found == []:
+        return []
+    if isinstance(found, (str, Mapping)):
+        found = [found]
+    if not isinstance(found, Iterable):
+        raise TypeError(f"the rule gave {found!r:.64}; None, a sentence, a dict or a list of these is expected")
+    answers = []
+    for each in list(found)[:MOST_FINDINGS]:
+        if isinstance(each, Mapping):
+            words = {key: str(each[key])[:LONGEST_WORDS] for key in Answer._fields if each.get(key) is not None}
+            answers.append(Answer(**{"rule": "", **words}))
+        elif isinstance(each, str):
+            answers.append(Answer(each[:LONGEST_WORDS]))
+        else:
+            raise TypeError(f"the rule found {each!r:.64}; a sentence or a dict is expected")
+    return answers
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:LONGEST_WORDS]}"
+
+
+def _last_line(error: Exception) -> str:
+    """A parser's words, less the expression that they repeat."""
+    text = str(error)
+    at = text.find("ERROR: ")
+    return (text[at + 7 :] if at >= 0 else text).replace("<input>:", "").split("\n")[0][:LONGEST_WORDS]

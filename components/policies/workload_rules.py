@@ -1,0 +1,208 @@
+"""Built-in rules about what runs: images, resources, and what pods may do on their nodes. Pure; `in_force` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from components.policies.matching import LONGEST_VALUE, comes_from
+from components.policies.schema import Bounds, ImageRegistries, Pods, Resources
+from components.rendered import RenderedService
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.desired.keys import ServiceKey
+from program.desired.quantities import parse_quantity
+from program.desired.service import DesiredService
+
+
+class Finding(NamedTuple):
+    """One thing that is not as a rule asks."""
+
+    field: str
+    value: str
+    rule: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What rules are about."""
+
+    desired: DesiredService
+    rendered: RenderedService
+    cr: JsonObject
+
+    @property
+    def key(self) -> ServiceKey:
+        return self.desired.key
+
+    def pods(self) -> Iterator[tuple[str, JsonObject]]:
+        """The spec of each pod that the service would have, and the path to it."""
+        for rendered in self.rendered.objects:
+            spec = rendered.manifest.get("spec")
+            template = spec.get("template") if isinstance(spec, dict) else None
+            if isinstance(template, dict) and isinstance(template.get("spec"), dict):
+                yield f"{rendered.kind}/spec.template.spec", template["spec"]
+
+    def containers(self) -> Iterator[tuple[str, JsonObject]]:
+        """Each container, those of the start too, and the path to it."""
+        for path, pod in self.pods():
+            for group in ("initContainers", "containers"):
+                for container in pod.get(group) or ():
+                    yield f"{path}.{group}[{container.get('name', '')}]", container
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def images(subject: Subject, rule: ImageRegistries) -> Iterator[Finding]:
+    """Images of all containers lie under an allowed prefix."""
+    allowed = ", ".join(rule.allowed)
+    for path, container in subject.containers():
+        image = str(container.get("image", ""))
+        if not any(comes_from(image, prefix) for prefix in rule.allowed):
+            own = image == subject.desired.image
+            where = "an image" if own else "an operator's setting (runtime_images, init_container_image)"
+            yield Finding(
+                "spec.image" if own else f"{path}.image",
+                image[:LONGEST_VALUE],
+                f"images come from {allowed}",
+                f"use {where} from one of these registries",
+            )
+
+
+# --- resources --------------------------------------------------------------------------------------------------------
+
+
+_ASK = {
+    "cpu": "set spec.resources.cpu",
+    "memory": "set spec.resources.memory",
+    "ephemeral-storage": "set spec.resources.ephemeralStorage",
+}
+
+
+def resources(subject: Subject, rule: Resources) -> Iterator[Finding]:
+    """What one replica asks for, and how many there may be."""
+    for name, bounds in (("cpu", rule.cpu), ("memory", rule.memory)):
+        if bounds is not None:
+            yield from _amounts(subject, name, bounds)
+    desired = subject.desired
+    if rule.gpu is not None:
+        count = desired.gpu.count if desired.gpu is not None else 0
+        yield from _counted("spec.resources.gpu", count, rule.gpu.min, rule.gpu.max, "GPUs of one replica")
+    if rule.replicas is not None:
+        scaling = desired.autoscaling
+        most = scaling.max_replicas if scaling is not None else desired.replicas
+        field = "spec.autoscaling.maxReplicas" if scaling is not None else "spec.replicas"
+        yield from _counted(field, most, None, rule.replicas.max, "replicas")
+        least = scaling.min_replicas if scaling is not None else desired.replicas
+        field = "spec.autoscaling.minReplicas" if scaling is not None else "spec.replicas"
+        yield from _counted(field, least, rule.replicas.min, None, "replicas")
+    for path, container in subject.containers():
+        stated = container.get("resources") or {}
+        # Containers that fetch the model are not the service's to size.
+        for name in rule.required if ".containers[" in path else ():
+            if name not in (stated.get("requests") or {}) and name not in (stated.get("limits") or {}):
+                field = f"{path}.resources.requests.{name}"
+                yield Finding(field, "not set", f"every engine says how much {name} it needs", _ASK[name])
+
+
+def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[Finding]:
+    for path, pod in subject.pods():
+        asked = _of_pod(pod, name)
+        field = f"{path}: {name}"
+        if bounds.max is not None and asked > bounds.max:
+            rule = f"one pod has at most {_written(bounds.max, name)} {name}"
+            yield Finding(field, _written(asked, name), rule, f"ask for less in spec.resources.{name}")
+        if bounds.min is not None and asked < bounds.min:
+            rule = f"one pod asks for at least {_written(bounds.min, name)} {name}"
+            yield Finding(field, _written(asked, name), rule, f"ask for more in spec.resources.{name}")
+    for rendered in subject.rendered.objects:
+        if rendered.kind != kinds.HOST_PROCESSES.kind or name != "memory":
+            continue
+        memory = rendered.manifest["spec"].get("memoryBytes")
+        if memory is not None and bounds.max is not None and memory > bounds.max:
+            rule = f"one replica has at most {_written(bounds.max, name)} memory"
+            field = "HostProcess/spec.memoryBytes"
+            yield Finding(field, _written(Decimal(memory), name), rule, "ask for less in spec.resources.memory")
+
+
+def _of_pod(pod: JsonObject, name: str) -> Decimal:
+    """What the scheduler and the kubelet count: containers that run side by side, or the largest of the start."""
+
+    def of(container: Any) -> Decimal:
+        stated = container.get("resources") or {}
+        amounts = [(stated.get(part) or {}).get(name) for part in ("limits", "requests")]
+        return max((parse_quantity(str(each), field=name) for each in amounts if each is not None), default=Decimal(0))
+
+    starts = pod.get("initContainers") or ()
+    beside = [each for each in starts if each.get("restartPolicy") == "Always"]
+    together = sum((of(each) for each in (*(pod.get("containers") or ()), *beside)), Decimal(0))
+    return max([together, *(of(each) for each in starts)])
+
+
+def _counted(field: str, count: int, least: int | None, most: int | None, what: str) -> Iterator[Finding]:
+    if most is not None and count > most:
+        yield Finding(field, str(count), f"at most {most} {what}", f"set it to {most} or less")
+    if least is not None and count < least:
+        yield Finding(field, str(count), f"at least {least} {what}", f"set it to {least} or more")
+
+
+def _written(amount: Decimal, name: str) -> str:
+    if name == "memory":
+        for suffix, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
+            if amount >= 1 << power and amount % (1 << power) == 0:
+                return f"{int(amount) >> power}{suffix}"
+        return str(int(amount))
+    milli = amount * 1000
+    return format(amount.normalize(), "f") if amount == int(amount) else f"{int(milli)}m"
+
+
+# --- what pods may do -------------------------------------------------------------------------------------------------
+
+_NOT_HOSTED = "take it out of the spec"
+
+
+def pods(subject: Subject, rule: Pods) -> Iterator[Finding]:
+    """What a pod may do on its node."""
+    for path, pod in subject.pods():
+        if rule.forbid_host_network:
+            for field in ("hostNetwork", "hostPID", "hostIPC"):
+                if pod.get(field):
+                    words = "pods have a network, processes and IPC of their own"
+                    yield Finding(f"{path}.{field}", "true", words, _NOT_HOSTED)
+        if rule.forbid_host_path:
+            for volume in pod.get("volumes") or ():
+                if "hostPath" in volume:
+                    where = f"{path}.volumes[{volume.get('name', '')}].hostPath"
+                    value = str((volume["hostPath"] or {}).get("path", ""))[:LONGEST_VALUE]
+                    fix = "use a claim or a downloaded model instead of spec.extraVolumes or a file:// source"
+                    yield Finding(where, value, "pods mount nothing of their node", fix)
+        for container_path, container in subject.containers():
+            if container_path.startswith(path):
+                yield from _security(container_path, container, pod, rule)
+
+
+def _security(path: str, container: JsonObject, pod: JsonObject, rule: Pods) -> Iterator[Finding]:
+    own, of_pod = container.get("securityContext") or {}, pod.get("securityContext") or {}
+    at = f"{path}.securityContext"
+    if rule.forbid_privileged:
+        for field in ("privileged", "allowPrivilegeEscalation"):
+            if own.get(field):
+                words = "no container is privileged, or may become so"
+                yield Finding(f"{at}.{field}", "true", words, f"take {field} out of spec.securityContext")
+    if rule.forbid_added_capabilities and (added := (own.get("capabilities") or {}).get("add")):
+        value = ", ".join(map(str, added))[:LONGEST_VALUE]
+        fix = "take capabilities.add out of spec.securityContext"
+        yield Finding(f"{at}.capabilities.add", value, "no container gets capabilities", fix)
+    if rule.require_run_as_non_root:
+        user = own.get("runAsUser", of_pod.get("runAsUser"))
+        non_root = own.get("runAsNonRoot", of_pod.get("runAsNonRoot"))
+        if user == 0:
+            fix = "name another user in spec.podSecurityContext.runAsUser"
+            yield Finding(f"{at}.runAsUser", "0", "no container runs as root", fix)
+        elif not non_root and not user:
+            fix = "set spec.podSecurityContext.runAsNonRoot to true"
+            yield Finding(f"{at}.runAsNonRoot", "not set", "no container runs as root", fix)
