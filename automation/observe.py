@@ -14,6 +14,7 @@ from automation.hosts.host_book import Decision
 from automation.hosts.hosted import hosted_facts
 from automation.hosts.registry import HostRegistry
 from automation.plan import LiveObject, ObjectName
+from automation.serving import scaling
 from automation.serving.engine_start import is_foreign
 from automation.watch import World, priority_class_of
 from components import naming
@@ -31,9 +32,6 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
 Object = dict[str, Any]
-
-AUTOSCALING_MANAGERS = frozenset({"kube-controller-manager", "keda"})
-"""Field managers by which HorizontalPodAutoscalers and KEDA set replicas."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,8 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
             uid=obj["metadata"]["uid"],
             applied_hash=obj["metadata"]["annotations"].get(naming.ANNOTATION_APPLIED_HASH, ""),
             generation=obj["metadata"]["generation"],
+            owned=obj["metadata"].get("owned", ""),
+            content=obj["metadata"].get("content", 0),
         )
         for (kind, name), obj in sorted(objects.items())
         if not obj["metadata"]["deleting"]
@@ -229,18 +229,8 @@ def service_facts(
 
 
 def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:
-    """Tell whether the replicas are somebody else's, who set them on the Deployment (`kubectl scale`, an autoscaler).
-
-    They stay so until the service's `replicas` are edited: whoever spoke last is obeyed, and never fought.
-    """
-    if desired.autoscaling is not None or not observed.scaled_by or is_stopped(desired):
-        return False
-    annotations = (observed.deployment or {})["metadata"]["annotations"]
-    asked = annotations.get(naming.ANNOTATION_ASKED_REPLICAS)
-    if asked is None:
-        # An autoscaler of ours counted until now, and its word ends with it; or an earlier release made the Deployment.
-        return observed.scaled_by not in AUTOSCALING_MANAGERS
-    return bool(asked == str(desired.replicas))
+    """Tell whether the replicas are somebody else's, who set them on the Deployment."""
+    return scaling.scaled_elsewhere(desired, observed.deployment)
 
 
 def _autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:

@@ -29,6 +29,8 @@ class ObjectChange:
     """Hash of exactly this change: the inputs that would be applied and the live fields that they would change."""
     refused: str = ""
     """Why the API server, or the owner of what stands there, would not have it; empty when it would."""
+    shared: bool = False
+    """Other services use it too (a cache claim), and none of them owns it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class ServicePreview:
     """Those that stay as they are too (`same`), in the order in which they would be made; deletions last."""
     restarts: tuple[str, ...] = ()
     """`2 pods of Deployment chat`, `process chat on host studio`."""
+    stops: tuple[str, ...] = ()
+    """What runs and would not be started again, in the same words."""
     downloads: tuple[Download, ...] = ()
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
@@ -71,8 +75,13 @@ class ServicePreview:
 
     @property
     def digest(self) -> str:
-        """Names exactly this change: 16 hex digits; empty when nothing changes."""
-        parts = [[each.op, each.kind, each.name, each.digest] for each in self.changed]
+        """Names exactly this change: 16 hex digits; empty when nothing changes.
+
+        What several services share counts only where nothing else changes: whichever of them comes first makes it, and
+        what was approved for the others would be another change at once.
+        """
+        counted = [each for each in self.changed if not each.shared] or list(self.changed)
+        parts = [[each.op, each.kind, each.name, each.digest] for each in counted]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16] if parts else ""
 
 
@@ -84,6 +93,14 @@ class Preview:
     errors: tuple[str, ...] = ()
     """What could not be read or worked out, each with file and field."""
 
+    notes: tuple[str, ...] = ()
+    """What was left out, and what concerns no single service."""
+
     @property
     def changed(self) -> bool:
         return any(service.changed for service in self.services)
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is an error, or making the change would fail for a service at least."""
+        return bool(self.errors) or any(service.refused for service in self.services)

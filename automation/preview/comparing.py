@@ -1,0 +1,143 @@
+"""Says what would happen to one object, from how it is and how a dry run says that it would be. Pure.
+
+Called by `previewer` and `trials`. A dry run's answer differs from the live object only in what our apply would change,
+and in what the API server does because of it; so the whole of both is compared, not only our own fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from automation.engine.differences import differences
+from automation.plan import ObjectName
+from automation.preview.changes import ObjectChange
+from components import naming
+from components.providers.kubernetes_diff import MISSING, changes, value_at
+from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
+from components.providers.kubernetes_ownership import drift
+from components.rendered import RenderedObject, RenderedService
+
+Json = dict[str, Any]
+
+_QUIET = frozenset({naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_TEMPLATE_HASH, LAST_APPLIED_ANNOTATION})
+"""Annotations that mean nothing to a user: our own notes of what was applied, and kubectl's."""
+_ASSIGNED = ("clusterIP", "clusterIPs", "healthCheckNodePort")
+"""Fields of a Service that the API server fills in, each dry run anew, where nobody gives them."""
+_DIGITS = 16
+
+
+def created(each: RenderedObject, *, shared: bool = False, refused: str = "") -> ObjectChange:
+    """Say of an object that does not exist that it would be made."""
+    wanted = _visible(each.manifest, each.manifest)
+    wanted["metadata"].pop("ownerReferences", None)  # the uid of a custom resource that does not exist yet
+    return ObjectChange("create", each.kind, each.name, digest=_hash(wanted), refused=refused, shared=shared)
+
+
+def updated(each: RenderedObject, live: Json, after: Json) -> ObjectChange:
+    """Compare an object with what the dry run of its apply answered."""
+    before, then = _visible(live, each.manifest), _visible(after, each.manifest)
+    if before == then:
+        return ObjectChange("same", each.kind, each.name)
+    fields = differences(before, then) or ("in another order",)
+    return ObjectChange("update", each.kind, each.name, fields, _hash(_changed_values(before, then)))
+
+
+def replaced(each: RenderedObject, live: Json, immutable: Iterable[str]) -> ObjectChange:
+    """Say of an object whose fields `immutable` cannot change that it would be deleted and made again."""
+    wanted = _visible(each.manifest, each.manifest)
+    kept = tuple(f"{field} cannot change in place" for field in dict.fromkeys(immutable))
+    differing = differences(_like(_visible(live, each.manifest), wanted), wanted)
+    wanted["metadata"].pop("ownerReferences", None)
+    digest = _hash([live["metadata"].get("uid"), wanted])
+    return ObjectChange("replace", each.kind, each.name, (*kept, *differing), digest)
+
+
+def rejected(each: RenderedObject, live: Json | None, why: str, *, shared: bool = False) -> ObjectChange:
+    """Say that an object would not be made, or changed, and why."""
+    change = created(each, shared=shared, refused=why)
+    return change if live is None else replace(change, op="update")
+
+
+def deleted(name: ObjectName, uid: str) -> ObjectChange:
+    """Say of an object that the service has and that is not rendered any more that it would go."""
+    return ObjectChange("delete", name.kind, name.name, digest=_hash(uid))
+
+
+def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bool:
+    """Tell without a dry run that nothing of a service would change.
+
+    The last object carries the hash of all that was applied, and the API server's own record of ownership says whether
+    anybody changed it since (docs/adr/0005): what was applied and is still ours stands there as it was rendered.
+    """
+    if not rendered.objects or rendered.shared:
+        return False
+    found = [(each, live.get(ObjectName(each.kind, each.name))) for each in rendered.objects]
+    last = found[-1][1]
+    if last is None or _annotations(last).get(naming.ANNOTATION_APPLIED_HASH) != rendered.fingerprint:
+        return False
+    return all(
+        obj is not None
+        and "deletionTimestamp" not in obj["metadata"]
+        and not drift(each.manifest, obj, naming.FIELD_MANAGER)
+        for each, obj in found
+    )
+
+
+def pod_template_changes(live: Json, after: Json) -> bool:
+    """Tell whether a Deployment would get another pod template, so that its pods are replaced."""
+    path = ("spec", "template")
+    return bool(value_at(live, path) != value_at(after, path))
+
+
+def _visible(obj: Json, manifest: Json) -> Json:
+    """Keep what a user may call a change; as `manifest` gives them, fields that the API server assigns."""
+    metadata = obj.get("metadata") or {}
+    annotations = {key: value for key, value in _annotations(obj).items() if key not in _QUIET}
+    kept = {"labels": metadata.get("labels") or {}, "annotations": annotations}
+    if references := metadata.get("ownerReferences"):
+        kept["ownerReferences"] = references
+    shown = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata", "status")}
+    if manifest.get("kind") == "Service" and isinstance(shown.get("spec"), dict):
+        shown["spec"] = _without_assigned(shown["spec"], manifest.get("spec") or {})
+    return {"metadata": kept, **shown}
+
+
+def _without_assigned(spec: Json, given: Json) -> Json:
+    ports = {port.get("name"): port for port in given.get("ports") or ()}
+
+    def port_of(port: Json) -> Json:
+        asked = "nodePort" in ports.get(port.get("name"), {})
+        return port if asked else {key: value for key, value in port.items() if key != "nodePort"}
+
+    kept = {key: value for key, value in spec.items() if key not in _ASSIGNED or key in given}
+    return {**kept, "ports": [port_of(port) for port in spec.get("ports") or ()]}
+
+
+def _annotations(obj: Json) -> Json:
+    return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def _like(live: Any, wanted: Any) -> Any:
+    """Keep of a live value only what `wanted` speaks of, so that defaults do not look like differences."""
+    if isinstance(live, dict) and isinstance(wanted, dict):
+        return {key: _like(live[key], value) for key, value in wanted.items() if key in live}
+    if isinstance(live, list) and isinstance(wanted, list) and len(live) == len(wanted):
+        return [_like(one, other) for one, other in zip(live, wanted, strict=True)]
+    return live
+
+
+def _changed_values(before: Json, after: Json) -> list[list[Any]]:
+    def at(obj: Json, path: tuple[str | int, ...]) -> Any:
+        value = value_at(obj, path)
+        return [] if value is MISSING else [value]
+
+    return [[list(each.path), at(before, each.path), at(after, each.path)] for each in changes(before, after)]
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -1,0 +1,162 @@
+"""What follows from changed objects: which pods and processes restart or stop, which models are fetched. Pure.
+
+Called by `previewer` with the live and the coming version of each object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from automation.preview.changes import Download
+from automation.preview.comparing import pod_template_changes
+from automation.preview.trials import Trial
+from components.model_files import claim_name
+from components.options import RenderOptions
+from program.desired.model import DesiredModel, SourceKind
+from program.desired.service import DesiredService
+from program.dialects.llmkube.source import needs_cache
+from program.runtimes import runtime_for
+
+Json = dict[str, Any]
+
+_RESTING = frozenset({"Pending", "Stopped", "Asleep", "Failed", "BackingOff"})
+"""Phases of a HostProcess in which nothing runs that could be restarted."""
+
+
+def restarts(trials: Iterable[Trial]) -> tuple[str, ...]:
+    """Name what runs now and would be started anew."""
+    return tuple(words for each in trials if not each.change.refused for words in _restarted(each))
+
+
+def stops(trials: Iterable[Trial]) -> tuple[str, ...]:
+    """Name what runs now and would not be started again."""
+    return tuple(words for each in trials if not each.change.refused for words in _stopped(each))
+
+
+def _restarted(each: Trial) -> Iterator[str]:
+    live, after, change = each.live, each.after, each.change
+    if live is None or change.op not in ("update", "replace", "create"):
+        return
+    if change.kind == "Deployment":
+        stay = _running(live) if change.op != "update" else min(_running(live), _replicas(after))
+        if stay and (change.op != "update" or (after is not None and pod_template_changes(live, after))):
+            yield f"{_pods(stay)} of Deployment {change.name}"
+    elif change.kind == "HostProcess" and _runs(live):
+        host, then = _spec(live).get("host"), _spec(after).get("host")
+        if after is None or host != then:
+            yield f"process {change.name} on host {host}" + (f", which moves to host {then}" if then else "")
+        elif _launch_hash(live) != _launch_hash(after):
+            yield f"process {change.name} on host {host}"
+
+
+def _stopped(each: Trial) -> Iterator[str]:
+    live, after, change = each.live, each.after, each.change
+    if live is None or change.op not in ("update", "delete"):
+        return
+    if change.kind == "Deployment":
+        gone = _running(live) - (0 if change.op == "delete" or after is None else _replicas(after))
+        if gone > 0 and (after is not None or change.op == "delete"):
+            yield f"{_pods(gone)} of Deployment {change.name}"
+    elif change.kind == "HostProcess" and change.op == "delete" and _runs(live):
+        yield f"process {change.name} on host {_spec(live).get('host')}"
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
+def _spec(obj: Json | None) -> Json:
+    return (obj or {}).get("spec") or {}
+
+
+def _replicas(deployment: Json | None) -> int:
+    return int(_spec(deployment).get("replicas", 1))
+
+
+def _running(deployment: Json) -> int:
+    """Count the pods: those that the Deployment controller saw, before it has looked those that are asked for."""
+    status = deployment.get("status") or {}
+    return int(status.get("replicas", 0)) if status.get("observedGeneration") else _replicas(deployment)
+
+
+def _runs(process: Json) -> bool:
+    return ((process.get("status") or {}).get("phase") or "Pending") not in _RESTING
+
+
+def _launch_hash(process: Json) -> str:
+    """Hash what the host's agent restarts a process for, by the agent's own rule."""
+    from agent.contract import ProcessPlan
+    from agent.server.processes.launch_hash import launch_hash
+
+    try:
+        return launch_hash(ProcessPlan.model_validate(_spec(process)), "")
+    except ValueError:
+        return ""  # written by a newer release; the agent says what it makes of it
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
+def downloads(desired: DesiredService, trials: Iterable[Trial], options: RenderOptions) -> tuple[Download, ...]:
+    """Name the models that what is started would have to fetch, as far as can be told from what runs."""
+    found = [
+        download
+        for each in trials
+        if each.change.op in ("create", "update", "replace") and not each.change.refused
+        for download in (
+            _to_claim(desired, each, options)
+            if each.change.kind == "Deployment"
+            else _to_host(desired, each)
+            if each.change.kind == "HostProcess"
+            else ()
+        )
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _to_claim(desired: DesiredService, each: Trial, options: RenderOptions) -> Iterator[Download]:
+    if not _replicas(each.after) or desired.skip_model_init:
+        return
+    restarted = each.live is None or each.after is None or pod_template_changes(each.live, each.after)
+    before = json.dumps(_spec(each.live).get("template") or {})
+    for model in filter(None, (desired.model, desired.draft)):
+        if model.cache_key and desired.storage.persistence == "Cached":
+            if model.cache_key not in before:
+                yield _download(model, f"claim {claim_name(desired, options)}, unless it is there already")
+        elif needs_cache(model.source, model.files) and runtime_for(desired.engine).needs_model_init:
+            if restarted:
+                yield _download(model, "a volume of each pod")
+        elif model.source.kind is SourceKind.REPOSITORY and restarted:
+            yield _download(model, "each pod, by its engine")
+
+
+def _to_host(desired: DesiredService, each: Trial) -> Iterator[Download]:
+    host, was = _spec(each.after).get("host"), _spec(each.live)
+    known = _files(was) if was.get("host") == host else {}
+    sizes = {model.cache_key: model.size_bytes for model in filter(None, (desired.model, desired.draft))}
+    for key, plan in _files(_spec(each.after)).items():
+        if key in known or str(plan.get("source", "")).startswith(("/", "file:")):
+            continue
+        alone = len(_files(_spec(each.after))) == 1
+        size = sizes.get(str(plan.get("cacheKey"))) if alone else None
+        yield Download(shown(str(plan.get("source", ""))), f"host {host}, unless it is there already", size)
+
+
+def _files(spec: Json) -> dict[str, Json]:
+    plans = [spec.get("file"), *(spec.get("files") or {}).values()]
+    return {f"{plan.get('cacheKey')}/{plan.get('fileName')}": plan for plan in plans if plan}
+
+
+def _download(model: DesiredModel, where: str) -> Download:
+    return Download(shown(model.source.address), where, model.size_bytes)
+
+
+def shown(address: str) -> str:
+    """Write the address of a source without user, password and query, any of which may hold a secret."""
+    parts = urlsplit(address)
+    if not parts.netloc:
+        return address.partition("?")[0]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,255 @@
+"""What a preview reads of a cluster: the objects of services, and the facts that rendering depends on.
+
+Called by `previewer` and `rendering`. Few services are listed by name, many by namespace, so that a preview of one
+change costs a dozen small requests and one of a fleet as many large ones. Nothing is read twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from automation import trim
+from automation.plan import LiveObject, ObjectName
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.discovery import served
+from kubeapi.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreachable
+from kubeapi.kinds import Kind
+from program.desired.keys import ServiceKey
+
+if TYPE_CHECKING:
+    from automation.hosts.registry import HostRegistry
+
+Json = dict[str, Any]
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+MADE = (
+    kinds.DEPLOYMENTS,
+    kinds.SERVICES,
+    kinds.AUTOSCALERS,
+    kinds.DISRUPTION_BUDGETS,
+    kinds.NETWORK_POLICIES,
+    kinds.INGRESSES,
+    kinds.HOST_PROCESSES,
+)
+"""Kinds that are made for services and that every cluster of ours serves."""
+PAGE = 500
+MOST_BY_NAME = 20
+"""So many services of a namespace are asked for by name; of more all are listed."""
+MOST_NAMESPACES = 8
+"""Of so many namespaces each is listed by itself; of more all at once."""
+
+
+class Ask(Protocol):
+    """Asks for several things at once, as `Previewer.map` does."""
+
+    def __call__(self, ask: Callable[[Item], Answer], items: Iterable[Item], /) -> Iterable[Answer]: ...
+
+
+class Live:
+    """What lives, as far as it was loaded. Reads are thread-safe; `load` is called once, by one thread."""
+
+    def __init__(self, client: KubeClient, ask: Ask) -> None:
+        self._client = client
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._objects: dict[ServiceKey, dict[ObjectName, Json]] = {}
+        self._claims: set[tuple[str, str]] = set()
+        self._labels: dict[str, dict[str, str]] = {}
+        self._registry: HostRegistry | None = None
+        self.installed: frozenset[str] = frozenset()
+        """Extensions that are served, as `RenderOptions.installed` names them."""
+        self.notes: dict[str, None] = {}
+        """What could not be read, each once."""
+
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    def load(self, keys: Sequence[ServiceKey], *, claims: Literal["shared", "perService"] | None) -> None:
+        """Read the objects of these services and what their rendering depends on. `claims`: how caches are kept."""
+        scopes = list(_scopes(keys))
+        namespaces = sorted({key.namespace for key in keys})
+        wanted = {(key.namespace, naming.cache_claim(key.name, claims)) for key in keys} if claims else set()
+        asks: list[Callable[[], None]] = [self._load_installed]
+        asks += [self._listing(kind, *scope) for scope in scopes for kind in MADE]
+        asks += [self._namespace(name) for name in namespaces]
+        asks += [self._claim(*each) for each in sorted(wanted)] if len(wanted) <= MOST_BY_NAME else []
+        if len(wanted) > MOST_BY_NAME:
+            asks += [self._claims_of(name) for name in namespaces]
+        self._run(asks)
+        optional = [kind for kind in kinds.OPTIONAL if kind.full_name in self.installed]
+        self._run([self._listing(kind, *scope) for scope in scopes for kind in optional])
+
+    def fetch(self, key: ServiceKey, names: Iterable[ObjectName]) -> None:
+        """Read objects that are known to exist, by name."""
+        by_name = {kind.kind: kind for kind in (*MADE, *kinds.OPTIONAL, kinds.CLAIMS)}
+
+        def get(name: ObjectName) -> None:
+            try:
+                self._take(key, self._client.get(by_name[name.kind], key.namespace, name.name))
+            except NotFound:
+                return
+
+        for _ in self._ask(get, [name for name in names if name.kind in by_name]):
+            pass
+
+    def _run(self, asks: list[Callable[[], None]]) -> None:
+        for _ in self._ask(lambda ask: ask(), asks):
+            pass
+
+    def _load_installed(self) -> None:
+        try:
+            answer = served(lambda path: self._client.request("GET", path), kinds.OPTIONAL)
+        except (Unreachable, Unauthorized):
+            raise
+        except ApiError as error:
+            self.notes[f"could not ask which optional APIs are served: {error.message}"] = None
+            return
+        self.installed = frozenset(kind.full_name for kind, is_served in answer.items() if is_served)
+
+    def _listing(self, kind: Kind, namespaces: tuple[str, ...], selector: str) -> Callable[[], None]:
+        def load() -> None:
+            try:
+                for obj in self._list(kind, namespaces[0] if len(namespaces) == 1 else None, selector):
+                    self._file(obj)
+            except Forbidden as error:
+                if len(namespaces) > 1:
+                    for namespace in namespaces:
+                        self._listing(kind, (namespace,), selector)()
+                    return
+                self.notes[f"may not list {kind.plural}, so what exists of them is not known: {error.message}"] = None
+            except NotFound:
+                return  # its CRD is not there
+
+        return load
+
+    def _list(self, kind: Kind, namespace: str | None, selector: str | None = None) -> Iterator[Json]:
+        token: str | None = None
+        while True:
+            page = self._client.list(kind, namespace, label_selector=selector, limit=PAGE, continue_token=token)
+            yield from page["items"]
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+
+    def _file(self, obj: Json) -> None:
+        metadata = obj["metadata"]
+        service = (metadata.get("labels") or {}).get(naming.LABEL_SERVICE, "")
+        self._take(ServiceKey("llmkube", metadata.get("namespace", ""), service), obj)
+
+    def _take(self, key: ServiceKey, obj: Json) -> None:
+        with self._lock:
+            self._objects.setdefault(key, {})[ObjectName(obj["kind"], obj["metadata"]["name"])] = obj
+
+    def _claim(self, namespace: str, name: str) -> Callable[[], None]:
+        def load() -> None:
+            try:
+                self._has_claim(self._client.get(kinds.CLAIMS, namespace, name))
+            except (NotFound, Forbidden):
+                return
+
+        return load
+
+    def _claims_of(self, namespace: str) -> Callable[[], None]:
+        def load() -> None:
+            for claim in self._list(kinds.CLAIMS, namespace):
+                self._has_claim(claim)
+
+        return load
+
+    def _has_claim(self, claim: Json) -> None:
+        if "deletionTimestamp" not in claim["metadata"]:
+            self._claims.add((claim["metadata"]["namespace"], claim["metadata"]["name"]))
+
+    def _namespace(self, name: str) -> Callable[[], None]:
+        def load() -> None:
+            try:
+                self._labels[name] = self._client.get(kinds.NAMESPACES, None, name)["metadata"].get("labels") or {}
+            except (NotFound, Forbidden):
+                return
+
+        return load
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    def objects(self, key: ServiceKey) -> dict[ObjectName, Json]:
+        """Give the objects that carry the service's label, whosever they are, whole."""
+        return self._objects.get(key, {})
+
+    def owned(self, key: ServiceKey, owner: str | None) -> tuple[LiveObject, ...]:
+        """Name those whose controller is the custom resource with this uid."""
+        return tuple(
+            LiveObject(name, str(obj["metadata"].get("uid", "")))
+            for name, obj in self.objects(key).items()
+            if owner and "deletionTimestamp" not in obj["metadata"] and _controller(obj) == owner
+        )
+
+    def deployment(self, key: ServiceKey) -> Json | None:
+        """Give the service's Deployment as `trim.deployment` leaves it."""
+        found = self.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name)))
+        return trim.deployment(found) if found is not None else None
+
+    def claim_exists(self, key: ServiceKey, mode: Literal["shared", "perService"]) -> bool:
+        """Tell whether the claim that the service's weights would be cached on is there."""
+        return (key.namespace, naming.cache_claim(key.name, mode)) in self._claims
+
+    def namespace_labels(self, namespace: str) -> dict[str, str]:
+        return self._labels.get(namespace, {})
+
+    def replica_sets(self, key: ServiceKey) -> list[Json]:
+        """Read the ReplicaSets of a service's Deployment."""
+        return self._all(kinds.REPLICA_SETS, key.namespace, f"{naming.LABEL_SERVICE}={key.name}")
+
+    def registry(self) -> HostRegistry:
+        """Give the hosts and who is placed where, as the loop knows them; read when it is first asked for."""
+        if self._registry is None:
+            self._registry = self._read_hosts()
+        return self._registry
+
+    def _read_hosts(self) -> HostRegistry:
+        from automation.hosts.registry import HostRegistry
+        from automation.settings import SYSTEM_NAMESPACE
+
+        registry = HostRegistry(later=lambda _delay_s, _call: None)
+        for lease in self._all(kinds.LEASES, SYSTEM_NAMESPACE, naming.LABEL_HOST):
+            registry.lease_changed(None, trim.lease(lease))
+        try:
+            for host in self._list(kinds.HOSTS, None):
+                registry.host_changed(None, trim.host(host))
+        except (NotFound, Forbidden):
+            registry.hosts_served = lambda: False
+        for process in map(trim.host_process, self._all(kinds.HOST_PROCESSES, None, naming.LABEL_SERVICE)):
+            metadata = process["metadata"]
+            key = ServiceKey("llmkube", metadata["namespace"], metadata["labels"][naming.LABEL_SERVICE])
+            registry.process_changed(key, process, replica=process["spec"]["replica"])
+        return registry
+
+    def _all(self, kind: Kind, namespace: str | None, selector: str) -> list[Json]:
+        try:
+            return list(self._list(kind, namespace, selector))
+        except NotFound:
+            return []
+        except Forbidden as error:
+            self.notes[f"may not list {kind.plural}, so what they say is not known: {error.message}"] = None
+            return []
+
+
+def _scopes(keys: Sequence[ServiceKey]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Say what to list: the namespaces, and the label selector there."""
+    by_namespace: dict[str, list[str]] = {}
+    for key in keys:
+        by_namespace.setdefault(key.namespace, []).append(key.name)
+    if len(by_namespace) > MOST_NAMESPACES:
+        yield tuple(sorted(by_namespace)), naming.LABEL_SERVICE
+        return
+    for namespace, names in sorted(by_namespace.items()):
+        by_name = f"{naming.LABEL_SERVICE} in ({','.join(sorted(set(names)))})"
+        yield (namespace,), by_name if len(names) <= MOST_BY_NAME else naming.LABEL_SERVICE
+
+
+def _controller(obj: Json) -> str:
+    references = obj["metadata"].get("ownerReferences") or ()
+    return next((str(each["uid"]) for each in references if each.get("controller")), "")

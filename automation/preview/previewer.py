@@ -1,0 +1,233 @@
+"""Previews services: renders them as the loop does, tries each object out by a dry run, and says what would follow.
+
+Called by `herdsman preview`, by the loop for services in mode Preview, by rollback and adoption. Calls the API server
+for reads and dry runs only; docs/adr/0015 says why it and not the engine is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from automation.plan import LiveObject, ObjectName
+from automation.preview import comparing
+from automation.preview.changes import ObjectChange, ServicePreview
+from automation.preview.consequences import downloads, restarts, stops
+from automation.preview.live import Live
+from automation.preview.rendering import Rendering, rendering
+from automation.preview.trials import Trial, trial
+from components.policies.policy import NoPolicies, Policies
+from components.render import RenderOptions
+from components.rendered import RenderedObject, RenderedService
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+Json = dict[str, Any]
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+Progress = Callable[[int, int], None]
+"""Is told how many objects of how many were tried out."""
+
+DIALECT = "llmkube"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A service that is to be previewed, as it would stand in the cluster."""
+
+    cr: Json
+    model_cr: Json | None
+    """None: there is none."""
+    draft_cr: Json | None = None
+    edited: bool = True
+    """It, or its Model, is not yet in the cluster like this: a Model that nobody has looked at is taken as it is
+    written. False: what the loop would do now, which is nothing before the Model is Ready."""
+
+    @property
+    def key(self) -> ServiceKey:
+        metadata = self.cr["metadata"]
+        return ServiceKey(DIALECT, str(metadata.get("namespace") or "default"), str(metadata["name"]))
+
+
+class Previewer:
+    """Previews on one cluster. Thread-safe; `threads` is how many requests of one call run at once.
+
+    Every method raises Unreachable or Unauthorized when the API server cannot be asked. What it refuses stands in the
+    preview.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        options: RenderOptions,
+        policies: Policies | None = None,
+        threads: int = 1,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._policies = policies or NoPolicies()
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def objects(
+        self, rendered: RenderedService, *, owner: str | None, live: tuple[LiveObject, ...] | None = None
+    ) -> tuple[ObjectChange, ...]:
+        """Try out all objects of a service; deletions are told last.
+
+        `owner` is the uid of the custom resource, `live` what is known to exist for it; None: it is looked up.
+        """
+        return tuple(each.change for each in self._trials(rendered, owner=owner, live=live))
+
+    def compared(
+        self,
+        desired: DesiredService,
+        rendered: RenderedService,
+        *,
+        cr: Json,
+        live: tuple[LiveObject, ...] | None = None,
+        namespace_labels: Mapping[str, str] | None = None,
+        notes: Iterable[str] = (),
+    ) -> ServicePreview:
+        """Preview a service that was rendered already, as in a pass of the loop."""
+        trials = self._trials(rendered, owner=cr["metadata"].get("uid"), live=live)
+        return self._told(desired, rendered, trials, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
+
+    def service(self, cr: Json, model_cr: Json | None, draft_cr: Json | None = None) -> ServicePreview:
+        """Preview a service as it would be with this custom resource and Model, rendered with live facts."""
+        return self.services([Subject(cr, model_cr, draft_cr)])[0]
+
+    def services(
+        self, subjects: Sequence[Subject], *, on_progress: Progress | None = None
+    ) -> tuple[ServicePreview, ...]:
+        """Preview many services at once; `on_progress` is told how many objects of how many are tried out."""
+        live = Live(self._client, self.map)
+        live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
+        return self.previews(subjects, live, on_progress=on_progress)
+
+    def previews(
+        self,
+        subjects: Sequence[Subject],
+        live: Live,
+        *,
+        on_progress: Progress | None = None,
+    ) -> tuple[ServicePreview, ...]:
+        """Preview services about which `live` has been filled."""
+        plans = [(subject, rendering(subject, live, options=self._options)) for subject in subjects]
+        work = [
+            (number, each, shared)
+            for number, (subject, plan) in enumerate(plans)
+            for each, shared in _untried(plan, live.objects(subject.key))
+        ]
+
+        def tried(item: tuple[int, RenderedObject, bool]) -> Trial:
+            number, each, shared = item
+            found = live.objects(plans[number][0].key).get(_name(each))
+            return trial(self._client, each, found, shared=shared)
+
+        results: dict[int, list[Trial]] = {}
+        for done, result in enumerate(self.map(tried, work)):
+            results.setdefault(work[done][0], []).append(result)
+            if on_progress is not None:
+                on_progress(done + 1, len(work))
+        return tuple(
+            self._of_plan(subject, plan, results.get(number, []), live) for number, (subject, plan) in enumerate(plans)
+        )
+
+    def map(self, ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[Answer]:
+        """Ask for all items, several at once, and give the answers in their order."""
+        listed = list(items)
+        if self._threads <= 1 or len(listed) <= 1:
+            return map(ask, listed)
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="preview")
+        return self._pool.map(ask, listed)
+
+    def close(self) -> None:
+        """End the threads; what is under way is not waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- one service ----------------------------------------------------------------------------------------------
+
+    def _trials(
+        self, rendered: RenderedService, *, owner: str | None, live: tuple[LiveObject, ...] | None
+    ) -> list[Trial]:
+        key, found = rendered.key, Live(self._client, self.map)
+        if live is None:
+            found.load([key], claims=None)
+            live = found.owned(key, owner)
+        else:
+            found.fetch(key, (each.name for each in live))
+        known = found.objects(key)
+        trials = [trial(self._client, each, known.get(_name(each)), shared=shared) for each, shared in _all(rendered)]
+        return [*trials, *_deletions(rendered, live, known)]
+
+    def _of_plan(self, subject: Subject, plan: Rendering, tried: list[Trial], live: Live) -> ServicePreview:
+        if plan.desired is None or plan.rendered is None:
+            return ServicePreview(subject.key, notes=plan.notes, problem=plan.problem)
+        if not tried:
+            tried = [Trial(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
+        known = live.objects(subject.key)
+        gone = _deletions(plan.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)
+        return self._told(
+            plan.desired,
+            plan.rendered,
+            [*tried, *gone],
+            cr=subject.cr,
+            labels=live.namespace_labels(subject.key.namespace),
+            notes=plan.notes,
+        )
+
+    def _told(
+        self,
+        desired: DesiredService,
+        rendered: RenderedService,
+        trials: list[Trial],
+        *,
+        cr: Json,
+        labels: Mapping[str, str],
+        notes: tuple[str, ...],
+    ) -> ServicePreview:
+        return ServicePreview(
+            rendered.key,
+            tuple(each.change for each in trials),
+            restarts=restarts(trials),
+            stops=stops(trials),
+            downloads=downloads(desired, trials, self._options),
+            violations=self._policies.check(desired, rendered, cr=cr, namespace_labels=labels),
+            notes=notes,
+        )
+
+
+def _name(each: RenderedObject) -> ObjectName:
+    return ObjectName(each.kind, each.name)
+
+
+def _all(rendered: RenderedService) -> list[tuple[RenderedObject, bool]]:
+    """All objects in the order in which they are made, and whether each is shared."""
+    return [*((each, True) for each in rendered.shared), *((each, False) for each in rendered.objects)]
+
+
+def _untried(plan: Rendering, live: Mapping[ObjectName, Json]) -> list[tuple[RenderedObject, bool]]:
+    """The objects that must be tried out: none where everything stands as it was rendered."""
+    if plan.rendered is None or comparing.is_settled(plan.rendered, live):
+        return []
+    return _all(plan.rendered)
+
+
+def _deletions(rendered: RenderedService, owned: Iterable[LiveObject], known: Mapping[ObjectName, Json]) -> list[Trial]:
+    wanted = {_name(each) for each in rendered.objects}
+    return [
+        Trial(comparing.deleted(each.name, each.uid), known.get(each.name))
+        for each in sorted(owned, key=lambda each: each.name)
+        if each.name not in wanted
+    ]

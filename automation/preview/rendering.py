@@ -1,0 +1,122 @@
+"""Renders one service as a pass of the loop would, from its custom resource, its Model and what lives.
+
+Called by `previewer`. The way is `automation.want`'s, with live lookups in the place of the loop's caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from automation.serving.scaling import scaled_elsewhere
+from components import naming
+from components.deployment import is_stopped
+from components.extensions import asked_in_vain
+from components.render import RenderOptions, render
+from components.rendered import RenderedService
+from program.desired.errors import DesiredError, SpecInvalid
+from program.desired.facts import Problem
+from program.desired.service import DesiredService
+from program.dialects.llmkube.conditions import Reason
+from program.dialects.llmkube.model_status import known_status
+from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
+from program.dialects.llmkube.parse_model import model_of
+
+if TYPE_CHECKING:
+    from automation.preview.live import Live
+    from automation.preview.previewer import Subject
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a service would be made of; nothing at all where a problem, or a Model that is not Ready, stands before."""
+
+    desired: DesiredService | None = None
+    rendered: RenderedService | None = None
+    notes: tuple[str, ...] = ()
+    problem: Problem | None = None
+
+
+def rendering(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
+    """Parse and render a service; an error of the spec becomes the problem."""
+    cr, model_cr = subject.cr, subject.model_cr
+    name = str((cr.get("spec") or {}).get("modelRef") or "")
+    if model_cr is None:
+        why = f"there is no Model `{name}` in namespace `{subject.key.namespace}`"
+        return Rendering(problem=Problem(reason=Reason.MODEL_NOT_READY, message=why, field="spec.modelRef"))
+    notes = []
+    for each in filter(None, (model_cr, subject.draft_cr if draft_reference(cr) else None)):
+        if known_status(each).get("phase") != "Ready":
+            told = each["metadata"]["name"]
+            if not subject.edited:
+                return Rendering(notes=(f"Model `{told}` is not Ready; until it is, nothing is changed",))
+            notes.append(
+                f"Model `{told}` has not been looked at like this: its file's name and what the header says may differ"
+            )
+    try:
+        return _rendered(subject, model_cr, live, options, notes)
+    except DesiredError as error:
+        terminal = isinstance(error, SpecInvalid)
+        problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
+        return Rendering(notes=tuple(notes), problem=problem)
+
+
+def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptions, notes: list[str]) -> Rendering:
+    cr, key = subject.cr, subject.key
+    draft = model_of(subject.draft_cr) if subject.draft_cr is not None and draft_reference(cr) else None
+    desired = parse_service(cr, model_of(model_cr), draft=draft)
+    if desired.host_placement is not None:
+        desired = _placed(desired, cr, live, notes)
+    deployment = live.deployment(key)
+    facts = {
+        "claim_exists": live.claim_exists(key, options.claim_mode),
+        "scaled_elsewhere": scaled_elsewhere(desired, deployment),
+        "asleep": _is_asleep(desired, deployment),
+        "installed": live.installed,
+    }
+    options = options.model_copy(update=facts)
+    rendered = render(desired, options)
+    notes += [f"{each.field}: {each.message}" for each in (*unhonoured(cr, desired), *asked_in_vain(desired, options))]
+    if not subject.edited:
+        rendered = _as_rolled_back(cr, rendered, live, notes)
+    return Rendering(desired, rendered, tuple(notes))
+
+
+def _placed(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
+    """Place the replicas as the loop would now: where they run, they stay."""
+    from automation.hosts.hosted import without_agent
+
+    registry = live.registry()
+    placed, decision = registry.place(desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+    notes += [f"{each.field}: {each.message}" for each in without_agent(registry, placed)]
+    if decision is not None:
+        notes += [f"{decision.refusals}"] if decision.refusals is not None else []
+        notes += [decision.stuck] if decision.stuck else []
+        notes += decision.moved
+    return placed
+
+
+def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
+    """Tell whether the loop has put the service to sleep, and nobody has asked for other replicas since."""
+    if desired.sleep is None or desired.host_placement is not None or deployment is None or is_stopped(desired):
+        return False
+    mark = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP)
+    return bool(mark == str(desired.replicas) and deployment["spec"]["replicas"] == 0)
+
+
+def _as_rolled_back(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService:
+    """Put the template that served before in place of one that the loop gave up, as the status says that it did."""
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    if not any(each.get("type") == "RolledBack" and each.get("status") == "True" for each in conditions):
+        return rendered
+    from automation.serving.rollback import served_hash, template_of, with_template, written_rollback
+    from automation.serving.rollout import rendered_template_hash
+
+    held = written_rollback(cr, rendered_template_hash(rendered))
+    template = template_of(live.replica_sets(rendered.key), served_hash(cr)) if held is not None else None
+    if held is None or template is None:
+        return rendered
+    notes.append(f"rolled back: {held.message}")
+    return with_template(rendered, template)

@@ -1,0 +1,111 @@
+"""Tries out one object: the request that the provider would send, as a dry run. Nothing is ever written.
+
+Called by `previewer`. The rules are the provider's (`components.providers.kubernetes_calls`): what is ours is brought
+to its inputs by server-side apply, what is somebody else's is refused unless adoption is asked for, replicas that an
+autoscaler owns and fields that are left to others stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from automation.preview import comparing
+from automation.preview.changes import ObjectChange
+from automation.preview.inheriting import without_left_behind
+from components import naming
+from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
+from components.providers.kubernetes_errors import about_uid, immutable_fields, refusal
+from components.providers.kubernetes_objects import Identity
+from components.providers.kubernetes_ownership import owner_of, owns
+from components.providers.kubernetes_templates import keeping_script
+from components.rendered import RenderedObject
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
+from kubeapi.kinds import Kind
+
+Json = dict[str, Any]
+
+_ABSENT_VERSION = "1"
+"""A resourceVersion from before the first object was written: the API server refuses it where an object stands."""
+_REPLICAS = ("spec", "replicas")
+_MAX_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What would happen to one object, and the two versions of it that consequences are read from."""
+
+    change: ObjectChange
+    live: Json | None = None
+    after: Json | None = None
+    """As it would be; None where nobody could say."""
+
+
+def trial(client: KubeClient, each: RenderedObject, live: Json | None, *, shared: bool = False) -> Trial:
+    """Dry-run the apply of one object over what stands there.
+
+    Raises Unreachable and Unauthorized; any other refusal of the API server stands in the change.
+    """
+    identity = Identity.of(each.manifest)
+    asked = f"{'create' if live is None else 'update'} {each.kind} `{identity.id}`"
+    try:
+        kind = client.mapping(str(each.manifest["apiVersion"]), each.kind)
+        for _ in range(_MAX_ROUNDS):
+            try:
+                return _tried(client, kind, each, live, shared=shared)
+            except (Conflict, NotFound, Invalid) as error:
+                if isinstance(error, Invalid) and not about_uid(error):
+                    raise
+                if isinstance(error, (NotFound, Conflict)) and not _raced(error, live):
+                    raise
+                live = _latest(client, kind, identity)
+        return Trial(comparing.rejected(each, live, "it is being changed at this moment; ask again", shared=shared))
+    except (Unreachable, Unauthorized):
+        raise
+    except ApiError as error:
+        return Trial(comparing.rejected(each, live, refusal(error, asked).message, shared=shared), live)
+
+
+def _raced(error: ApiError, live: Json | None) -> bool:
+    """Tell whether the object came, went or was made anew since it was read."""
+    if isinstance(error, Conflict):
+        return live is None or about_uid(error)
+    return live is not None and not isinstance(error, KindNotServed)
+
+
+def _tried(client: KubeClient, kind: Kind, each: RenderedObject, live: Json | None, *, shared: bool) -> Trial:
+    wanted = each.manifest
+    namespace = Identity.of(wanted).namespace if kind.namespaced else None
+    if live is not None and live["metadata"].get("deletionTimestamp"):
+        return Trial(comparing.created(each, shared=shared), live)  # it will be gone by then
+    if live is None:
+        claim = objects.with_metadata(wanted, resourceVersion=_ABSENT_VERSION)
+        after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, dry_run=True)
+        return Trial(comparing.created(each, shared=shared), None, after)
+    owner = owner_of(live, wanted, naming.FIELD_MANAGER)
+    if not owner.ours and not objects.adoption_asked(wanted):
+        why = objects.foreign_words(each.kind, Identity.of(wanted), owner.words)
+        return Trial(comparing.rejected(each, live, why, shared=shared), live)
+    wanted = keeping_script(leaving(wanted, live, [parse_path(text) for text in each.ignore]), live)
+    replicas = value_at(live, _REPLICAS)
+    if value_at(wanted, _REPLICAS) is MISSING and replicas and owns(live, naming.FIELD_MANAGER, _REPLICAS):
+        wanted = with_value(wanted, _REPLICAS, replicas)
+    claim = objects.with_metadata(wanted, uid=live["metadata"]["uid"])
+    try:
+        after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, force=True, dry_run=True)
+    except Invalid as error:
+        if fields := immutable_fields(error):
+            return Trial(comparing.replaced(each, live, fields), live)
+        raise
+    if owner.ours:
+        after = without_left_behind(after, live, wanted, naming.FIELD_MANAGER)
+    return Trial(comparing.updated(each, live, after), live, after)
+
+
+def _latest(client: KubeClient, kind: Kind, identity: Identity) -> Json | None:
+    try:
+        return client.get(kind, identity.namespace if kind.namespaced else None, identity.name)
+    except NotFound:
+        return None

@@ -1,0 +1,33 @@
+"""Tells whose the number of replicas is: the service's, or that of somebody who set it on the Deployment. Pure.
+
+Called by `observe` for the loop and by previews.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components import naming
+from components.deployment import is_stopped
+from program.desired.service import DesiredService
+
+Object = dict[str, Any]
+
+AUTOSCALING_MANAGERS = frozenset({"kube-controller-manager", "keda"})
+"""Field managers by which HorizontalPodAutoscalers and KEDA set replicas."""
+
+
+def scaled_elsewhere(desired: DesiredService, deployment: Object | None) -> bool:
+    """Tell whether the replicas are somebody else's, who set them on the Deployment (`kubectl scale`, an autoscaler).
+
+    `deployment` is as `trim.deployment` leaves it. They stay so until the service's `replicas` are edited: whoever
+    spoke last is obeyed, and never fought.
+    """
+    scaled_by = str(((deployment or {}).get("spec") or {}).get("scaled_by", ""))
+    if deployment is None or desired.autoscaling is not None or not scaled_by or is_stopped(desired):
+        return False
+    asked = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASKED_REPLICAS)
+    if asked is None:
+        # An autoscaler of ours counted until now, and its word ends with it; or an earlier release made the Deployment.
+        return scaled_by not in AUTOSCALING_MANAGERS
+    return bool(asked == str(desired.replicas))
