@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # Pretended nodes for the scale tests; an S3 server for the state backends; a real node only where root on Linux can run it (elsewhere its tests are skipped).
 TEST_TOOLS := kwok versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 
-.PHONY: help setup tools demo demo-down test test-unit check lint bench crds monitoring clean
+.PHONY: help setup tools demo demo-down test test-unit check lint bench crds install-files monitoring clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +51,11 @@ lint: $(STAMP) ## Lint, types, import rules
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-crds: $(STAMP) ## Generate the CRDs in docs/crds and the PriorityClasses in docs/install again
+crds: install-files ## Generate the CRDs in docs/crds again, and what is made of them
 	@$(BIN)/python -m program.dialects.crds docs/crds
-	@$(BIN)/python -m components.priority_classes docs/install/priority-classes.yaml
+
+install-files: $(STAMP) ## Generate docs/install and the Helm chart again
+	@$(BIN)/python -m automation.install.generate .
 
 monitoring: $(STAMP) ## Generate the dashboards and alert rules in docs/monitoring again
 	@$(BIN)/herdsman monitoring -o docs/monitoring

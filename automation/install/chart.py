@@ -1,0 +1,172 @@
+"""The Helm chart, from the same trees as `herdsman install`: equal values make equal objects. Pure.
+
+`generate` keeps charts/herdsman. CRDs are in the chart's crds/, which Helm installs once, never changes and never
+deletes; the options that contradict each other are refused by the schema of the values, as `InstallOptions` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from automation.install.blanks import Language, Value, as_yaml, comment
+from automation.install.objects import CONDITIONS, Part, parts
+from automation.install.options import DECIDED, InstallOptions, default_image, version
+from automation.settings import SYSTEM_NAMESPACE, Settings
+from program.dialects.crds import crd_files
+
+Json = dict[str, Any]
+
+KEEP = {"helm.sh/resource-policy": "keep"}
+"""On what outlives the operator: `helm uninstall` leaves it."""
+GENERATED = "# Generated from automation/install by `make install-files`."
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _is(name: str) -> str:
+    return f".Values.{_camel(name)}"
+
+
+LANGUAGE = Language(
+    values={
+        **{name: f"{_is(name)} | quote" for name in InstallOptions.model_fields},
+        "namespace": ".Release.Namespace",
+        "replicas": f"{_is('replicas')} | int",
+        "settings": _is("settings"),
+    },
+    conditions={
+        "claim": f"not (or {_is('state')} {_is('state_secret')})",
+        "claim_class": _is("state_claim_class"),
+        "state_url": _is("state"),
+        "state_secret": _is("state_secret"),
+        "passphrase": _is("passphrase_secret"),
+        "metrics": _is("metrics_secret"),
+        "pull_secret": _is("pull_secret"),
+        "policies": _is("policies"),
+        "several": f"gt (int {_is('replicas')}) 1",
+        "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
+    },
+)
+assert LANGUAGE.conditions.keys() == CONDITIONS.keys()
+
+
+def chart_files() -> dict[str, str]:
+    """Give the content of each file of the chart, by its path there."""
+    return {
+        "Chart.yaml": _chart(),
+        "values.yaml": _values(),
+        "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
+        "templates/NOTES.txt": _NOTES,
+        **{f"crds/{name}": text for name, text in crd_files().items()},
+        **dict(_templates()),
+    }
+
+
+def _chart() -> str:
+    text = as_yaml(
+        {
+            "apiVersion": "v2",
+            "name": "herdsman",
+            "description": "Serves LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs.",
+            "type": "application",
+            "version": version(),
+            "appVersion": version(),
+            "kubeVersion": ">=1.27.0-0",
+        }
+    )
+    return f"{GENERATED}\n{text}"
+
+
+def _defaults() -> Json:
+    return {name: field.get_default(call_default_factory=True) for name, field in InstallOptions.model_fields.items()}
+
+
+def _values() -> str:
+    lines = [GENERATED, "# The options of `herdsman install`; the namespace is the release's."]
+    for name, default in _defaults().items():
+        if name == "namespace":
+            continue
+        lines += ["", *comment(InstallOptions.model_fields[name].description or "")]
+        lines += as_yaml({_camel(name): default}).splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _schema() -> Json:
+    found = InstallOptions.model_json_schema()["properties"]
+    properties: Json = {}
+    for name, schema in found.items():
+        if name == "namespace":
+            continue
+        kept = {key: value for key, value in schema.items() if key not in ("title", "default")}
+        properties[_camel(name)] = kept
+    properties["image"]["default"] = default_image()
+    names = sorted(set(Settings.model_fields) - DECIDED)
+    properties["settings"] |= {"additionalProperties": {"type": "string"}, "propertyNames": {"enum": names}}
+    properties["state"]["pattern"] = r"^$|^(?!file:)[a-z0-9]+://(?![^/@]*:[^/@]*@)"
+
+    def given(*options: str) -> Json:
+        each = [
+            {"properties": {_camel(name): {"minLength": 1}}, "required": [_camel(name)], "type": "object"}
+            for name in options
+        ]
+        return each[0] if len(each) == 1 else {"anyOf": each}
+
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {**properties, "global": {"type": "object"}},
+        "additionalProperties": False,
+        "allOf": [
+            {
+                "if": {"properties": {"replicas": {"minimum": 2}}, "required": ["replicas"]},
+                "then": given("state", "state_secret"),
+            },
+            {"if": given("state", "state_secret"), "then": given("passphrase_secret")},
+            {"not": {"allOf": [given("state"), given("state_secret")]}},
+        ],
+    }
+
+
+def _templates() -> Iterator[tuple[str, str]]:
+    """One file for each object; those of one kind and name that differ in their namespace share one."""
+    texts: dict[str, list[str]] = {}
+    for part in parts():
+        if part.kind == "CustomResourceDefinition":
+            continue
+        name = part.tree["metadata"]["name"]
+        if isinstance(name, Value):
+            continue  # the release's own namespace is Helm's
+        texts.setdefault(f"templates/{part.kind.lower()}-{name}.yaml", []).append(_template(part))
+    for path, documents in texts.items():
+        yield path, f"{GENERATED}\n" + "---\n".join(documents)
+
+
+def _template(part: Part) -> str:
+    tree = part.tree
+    if part.stage != "operator":
+        tree = {**tree, "metadata": {**tree["metadata"], "annotations": KEEP}}
+    text = "".join(f"{line}\n" for line in comment(part.why)) if part.why else ""
+    text += as_yaml(tree, LANGUAGE)
+    if part.condition:
+        text = "{{- if " + LANGUAGE.conditions[part.condition] + " }}\n" + text + "{{- end }}\n"
+    return text
+
+
+_NOTES = """\
+Herdsman {{ .Chart.AppVersion }} runs in {{ .Release.Namespace }}.
+
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/herdsman
+  herdsman doctor
+
+Helm never changes CRDs that are there. Before each upgrade bring them up to date:
+
+  kubectl apply --server-side --force-conflicts -f crds/
+
+`helm uninstall` takes the operator alone. Models, services and what serves stay; so do the CRDs, the PriorityClasses,
+the agents' roles and the claim with the engine's state.
+"""

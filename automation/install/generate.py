@@ -1,0 +1,50 @@
+"""Writes the files that are made of the installation: docs/install and charts/herdsman.
+
+`python -m automation.install.generate ROOT` (`make install-files`) writes them under the checkout; a test compares.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+from automation.install import objects
+from automation.install.chart import GENERATED, chart_files
+from automation.install.options import InstallOptions
+from components import priority_classes
+
+CHART = "charts/herdsman"
+DOCS = "docs/install"
+_ROLES = frozenset({"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"})
+_OF_CLUSTER = frozenset({"CustomResourceDefinition", "PriorityClass"})
+
+
+def files() -> dict[str, str]:
+    """Give the content of each generated file, by its path in the checkout."""
+    options = InstallOptions()
+    everything = [part for part in objects.chosen(options) if part.kind not in _OF_CLUSTER]
+    roles = [part for part in everything if part.kind in _ROLES or part.kind == "Namespace"]
+    others = [part for part in everything if part.kind not in _ROLES and part.kind != "Namespace"]
+    return {
+        f"{DOCS}/rbac.yaml": f"{GENERATED} The table: permissions.py.\n{objects.manifest(roles, options)}",
+        f"{DOCS}/operator.yaml": f"{GENERATED} As `herdsman install --render` without options, less rbac.yaml.\n"
+        f"{objects.manifest(others, options)}",
+        f"{DOCS}/priority-classes.yaml": priority_classes.as_yaml(),
+        **{f"{CHART}/{path}": text for path, text in chart_files().items()},
+    }
+
+
+def main(root: pathlib.Path) -> None:
+    """Write the files, and delete those of the chart that are no more."""
+    wanted = files()
+    for path in sorted((root / CHART).rglob("*")):
+        if path.is_file() and str(path.relative_to(root)) not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,171 @@
+"""What the loop and the agents may do in a cluster, and why: the one table from which every role is made.
+
+`objects` makes the roles of an installation of it, docs/install/rbac.yaml and the chart are generated from those, and
+`herdsman doctor` asks the API server row by row. A permission that no code needs any more is deleted here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+FOLLOW = ("get", "list", "watch")
+MAKE = (*FOLLOW, "create", "patch", "delete")
+LLMKUBE = "inference.llmkube.dev"
+OURS = "herdsman.dev"
+
+
+@dataclass(frozen=True)
+class Permission:
+    """One rule of a role."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    why: str = ""
+    """A sentence or two, which become a comment; empty where it goes without saying."""
+
+    @property
+    def rule(self) -> Json:
+        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+
+    @property
+    def requests(self) -> tuple[tuple[str, str, str], ...]:
+        """Each (group, resource, verb) that the rule allows."""
+        return tuple((self.group, resource, verb) for resource in self.resources for verb in self.verbs)
+
+
+LOOP = (
+    Permission(LLMKUBE, ("models", "inferenceservices"), FOLLOW),
+    Permission(LLMKUBE, ("models/status", "inferenceservices/status", "gpuquotas/status"), ("patch",)),
+    Permission(LLMKUBE, ("gpuquotas",), FOLLOW),
+    Permission(OURS, ("hostprocesses",), MAKE),
+    Permission(
+        OURS, ("hosts",), FOLLOW, "Hosts: placed on, and said to be lost; those without an agent are spoken for."
+    ),
+    Permission(OURS, ("hosts/status", "hostprocesses/status"), ("patch",)),
+    Permission("apps", ("deployments",), MAKE),
+    Permission("", ("services",), MAKE),
+    Permission("autoscaling", ("horizontalpodautoscalers",), MAKE),
+    Permission("policy", ("poddisruptionbudgets",), MAKE),
+    Permission("networking.k8s.io", ("networkpolicies", "ingresses"), MAKE),
+    Permission(
+        "gateway.networking.k8s.io",
+        ("httproutes",),
+        MAKE,
+        "Extensions that a cluster may have: they are used where they are served, and these rules are idle elsewhere.",
+    ),
+    Permission("keda.sh", ("scaledobjects",), MAKE),
+    Permission("monitoring.coreos.com", ("podmonitors",), MAKE),
+    Permission("pyrra.dev", ("servicelevelobjectives",), MAKE),
+    Permission(
+        "",
+        ("persistentvolumeclaims",),
+        (*FOLLOW, "create", "patch"),
+        "Claims are made and never deleted: they hold weights that took hours to fetch.",
+    ),
+    Permission(
+        "",
+        ("pods",),
+        (*FOLLOW, "patch", "delete"),
+        "Patched to take do-not-disrupt off pods that serve; deleted, one at a time, when they take requests and do "
+        "not answer.",
+    ),
+    Permission(
+        "",
+        ("pods/status",),
+        ("patch",),
+        "The condition that a replica answered a completion, for which a pod's readiness gate may wait.",
+    ),
+    Permission(
+        "",
+        ("pods/proxy",),
+        ("get", "create"),
+        "Asks replicas themselves, wherever the loop runs: GET for metrics and whether they are idle, POST for one "
+        "completion after each start. Without it no replica is asked, and health alone makes a service Ready.",
+    ),
+    Permission(
+        "",
+        ("pods/log",),
+        ("get",),
+        "The beginning of an engine's log says which device computes; the end of a downloader's says how far it is.",
+    ),
+    Permission(
+        "batch",
+        ("jobs",),
+        MAKE,
+        "A Model with spec.prefetch is fetched by a Job before any service asks for it; a Job for another source is "
+        "ended.",
+    ),
+    Permission(
+        "",
+        ("pods/eviction",),
+        ("create",),
+        "Pods that are older than spec.maxPodLifetime allows; eviction respects PodDisruptionBudgets.",
+    ),
+    Permission(
+        "apps", ("replicasets",), ("list",), "A rollback takes the last template that served from its ReplicaSet."
+    ),
+    Permission(
+        "apps",
+        ("controllerrevisions",),
+        ("list", "create", "patch", "delete"),
+        "What was applied, when and by whom: one revision for each change of a service, which goes with it.",
+    ),
+    Permission(
+        "",
+        ("nodes", "namespaces"),
+        FOLLOW,
+        "Namespaces: quotas select them by label, and in one that is being deleted nothing is made.",
+    ),
+    Permission("scheduling.k8s.io", ("priorityclasses",), FOLLOW, "For the place of a service in the queue for GPUs."),
+    Permission(
+        "discovery.k8s.io",
+        ("endpointslices",),
+        MAKE,
+        "Endpoints of a lost host are taken out; those of hosts without an agent, and of sleeping services, are made.",
+    ),
+    Permission("", ("events",), ("create", "patch")),
+)
+"""Of the loop, in all namespaces. It reads no Secrets: pods take them by secretKeyRef."""
+
+LOOP_LEASES = (
+    Permission(
+        "coordination.k8s.io",
+        ("leases",),
+        (*FOLLOW, "create", "update", "patch"),
+    ),
+)
+"""Of the loop, in its own namespace: the leader's lease, and those by which hosts say that they live."""
+
+AGENT = (
+    Permission(OURS, ("hostprocesses",), FOLLOW),
+    Permission(OURS, ("hostprocesses/status", "hosts/status"), ("patch",)),
+    Permission(
+        OURS,
+        ("hosts",),
+        (*FOLLOW, "create"),
+        "An agent makes its own Host where nobody did, and reads what people say of it there.",
+    ),
+    Permission("", ("services",), ("get", "list", "create", "patch", "delete")),
+    Permission("discovery.k8s.io", ("endpointslices",), ("get", "list", "create", "patch", "delete")),
+)
+"""Of the agent of a host, in the namespaces that it serves."""
+
+AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
+"""Of the agent of a host: its Lease, in the system namespace alone."""
+
+OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com", "pyrra.dev"})
+"""Groups of extensions that a cluster may have or not."""
+
+
+def rules(permissions: tuple[Permission, ...]) -> list[Json]:
+    """Give the rules of a role."""
+    return [permission.rule for permission in permissions]
+
+
+def requests(permissions: tuple[Permission, ...]) -> tuple[tuple[str, str, str], ...]:
+    """Each (group, resource, verb) that the rules allow, in the order of the table."""
+    return tuple(request for permission in permissions for request in permission.requests)

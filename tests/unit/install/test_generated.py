@@ -1,0 +1,114 @@
+"""The files that are generated are those in the checkout, and the chart makes what `install --render` prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automation.install.chart import KEEP
+from automation.install.generate import CHART, files
+from automation.install.objects import documents
+from automation.install.options import InstallOptions
+
+ROOT = Path(__file__).parents[3]
+Json = dict[str, Any]
+FILES = files()
+
+
+@pytest.mark.parametrize("path", sorted(FILES))
+def test_a_generated_file_is_as_its_source_says(path: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == FILES[path], "run `make install-files`"
+
+
+def test_the_chart_holds_nothing_else() -> None:
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / CHART).rglob("*") if path.is_file()}
+    assert there == {path for path in FILES if path.startswith(CHART)}
+
+
+OPTIONS: list[Json] = [
+    {},
+    {"namespace": "elsewhere", "memory": "2Gi", "settings": {"workers": "8", "model_cache_size": "200Gi"}},
+    {
+        "state_claim_size": "9Gi",
+        "state_claim_class": "fast",
+        "pull_secret": "pull",
+        "image": "registry:5000/h@sha256:0",
+    },
+    {
+        "replicas": 2,
+        "state": "postgres://db.example/pulumi?sslmode=require",
+        "passphrase_secret": "phrase",
+        "metrics_secret": "token",
+        "policies": "rules",
+    },
+    {"replicas": 2, "state_secret": "backend", "passphrase_secret": "phrase"},
+]
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("helm")
+    if program is None:
+        pytest.skip("no helm on PATH; `go install helm.sh/helm/v3/cmd/helm@v3.18.4` builds one")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def template(given: Json, values: Path) -> subprocess.CompletedProcess[str]:
+    values.write_text(json.dumps({camel(key): value for key, value in given.items() if key != "namespace"}))
+    namespace = given.get("namespace", "herdsman-system")
+    return helm("template", "herdsman", str(ROOT / CHART), "-n", namespace, "--include-crds", "-f", str(values))
+
+
+@pytest.mark.parametrize("given", OPTIONS)
+def test_helm_makes_the_objects_that_install_makes(given: Json, tmp_path: Path) -> None:
+    answer = template(given, tmp_path / "values.json")
+    assert answer.returncode == 0, answer.stderr
+    options = InstallOptions(**given)
+
+    def key(document: Json) -> tuple[str, str, str]:
+        return document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"]
+
+    made = {}
+    for document in yaml.safe_load_all(answer.stdout):
+        if document["metadata"].get("annotations") == KEEP:
+            del document["metadata"]["annotations"]
+        made[key(document)] = document
+    wanted = {key(document): document for document in documents(options)}
+    del wanted["Namespace", "", options.namespace]
+    assert made == wanted
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"replicas": 2},
+        {"replicas": 3},
+        {"state": "s3://bucket"},
+        {"state": "postgres://me:pw@db/x", "passphrase_secret": "p"},
+        {"state": "s3://b", "state_secret": "s", "passphrase_secret": "p"},
+        {"settings": {"no_such": "1"}},
+        {"settings": {"state": "file:///x"}},
+        {"memory": "much"},
+        {"image": ""},
+    ],
+)
+def test_helm_refuses_what_install_refuses(given: Json, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        InstallOptions(**given)
+    answer = template(given, tmp_path / "values.json")
+    assert answer.returncode != 0
+
+
+def test_helm_finds_no_fault_with_the_chart() -> None:
+    answer = helm("lint", "--strict", str(ROOT / CHART))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
