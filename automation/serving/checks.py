@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from automation.adoption.kept_template import KeptTemplates
 from automation.events import EventRecorder
 from automation.observe import Observed
 from automation.serving.acceleration import Acceleration, reported
@@ -56,6 +57,7 @@ class Checks:
             self._stalls = StallWatch(
                 client, self._completion.prove, every_s=settings.stall_check_s, stall_s=settings.stall_timeout_s
             )
+        self._kept = KeptTemplates(client)
         self._idle = IdleCheck(client)
         self._acceleration = Acceleration(client)
         self._rollback = Rollback(client)
@@ -78,9 +80,15 @@ class Checks:
     def rolled_back(
         self, key: ServiceKey, cr: Object, desired: DesiredService, rendered: RenderedService, observed: Observed
     ) -> tuple[RenderedService, RolloutFacts]:
-        """Put the last template that served in place of one that fails; see `Rollback.apply`."""
+        """Put the last template that served in place of one that fails; see `Rollback.apply`.
+
+        An adopted service that was not changed since has the template that it came with (`KeptTemplates`).
+        """
         if desired.host_placement is not None:
             return rendered, RolloutFacts()
+        rendered, kept = self._kept.apply(key, cr, rendered, observed.deployment)
+        if kept is not None:
+            return rendered, RolloutFacts(kept=kept)
         wanted = desired.rollout.rollback
         return self._rollback.apply(key, cr, rendered, observed.deployment, observed.pods, wanted=wanted)
 
@@ -145,6 +153,7 @@ class Checks:
         """Let go of a service that is gone."""
         self._replicas.forget(key)
         self._rollback.forget(key)
+        self._kept.forget(key)
         self._metrics.forget_service(key.namespace, key.name)
 
     def idle(self) -> bool:

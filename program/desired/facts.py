@@ -83,6 +83,8 @@ class RolloutFacts(Desired):
     """The Deployment's progress deadline passed, or pods of the new template crash."""
     rolled_back: Problem | None = None
     """The last template that served runs again instead of the wanted one, and why."""
+    kept: Problem | None = None
+    """An adopted service runs the template that it came with until it is changed."""
 
 
 class MemoryFacts(Desired):

@@ -53,6 +53,8 @@ class Type(StrEnum):
     """False: a policy is violated; the change is not made where the policy is mandatory."""
     DRIFTED = "Drifted"
     """True: somebody else changed fields of ours, and the drift policy says to report that."""
+    TEMPLATE_KEPT = "TemplateKept"
+    """True: an adopted service runs the pod template that it came with, until it is changed."""
 
 
 class Reason(StrEnum):

@@ -249,6 +249,10 @@ def _rollout(conditions: _Conditions, facts: ServiceFacts) -> None:
         conditions.set(Type.ROLLED_BACK, "True", rollout.rolled_back.reason, rollout.rolled_back.message)
     else:
         conditions.drop(Type.ROLLED_BACK)
+    if rollout.kept is not None:
+        conditions.set(Type.TEMPLATE_KEPT, "True", rollout.kept.reason, rollout.kept.message)
+    else:
+        conditions.drop(Type.TEMPLATE_KEPT)
 
 
 def _outside(conditions: _Conditions, facts: ServiceFacts) -> None:
