@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-SYSTEM_NAMESPACE = "herdsman-system"
-"""Where the loop's lease and the hosts' leases are."""
+from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
+
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Words = Annotated[tuple[str, ...], NoDecode]

@@ -15,6 +15,8 @@ from program.desired.keys import ServiceKey, service_dns_name
 
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
+SYSTEM_NAMESPACE = "herdsman-system"
+"""Where the loop's lease and the hosts' leases are."""
 
 LABEL_APP = "app"
 LABEL_SERVICE = "inference.llmkube.dev/service"
@@ -29,6 +31,10 @@ ANNOTATION_ASKED_REPLICAS = "herdsman.dev/asked-replicas"
 """On a Deployment that somebody else scales: the service's `replicas` then. Edited since, it counts again."""
 ANNOTATION_ASLEEP = "herdsman.dev/asleep"
 """On a Deployment without replicas because nobody uses the service: the service's `replicas` then."""
+ANNOTATION_FLEET = "herdsman.dev/fleet"
+"""On an object of a static fleet: `project/stack`, whose it is; nobody else changes or deletes it. `FLEET_TO_COME`
+between a loop that let go of it and the fleet that will adopt it."""
+FLEET_TO_COME = "taken"
 ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 CONDITION_COMPLETED = "herdsman.dev/completed"
 """Condition of a pod: its engine has answered one real request since it started. A readiness gate may name it."""
@@ -86,9 +92,12 @@ def _of_replica(service: str, replica: int) -> str:
     return f"-{replica}-{hashlib.sha256(f'{service}/{replica}'.encode()).hexdigest()[:5]}"
 
 
-def logical_name(key: ServiceKey, part: str = "") -> str:
-    """Name a Pulumi resource of a service. `/` stands in no Kubernetes name, so `a` can never match `a-b` or `a/x`."""
-    base = f"{key.dialect}/{key.name}"
+def logical_name(key: ServiceKey, part: str = "", *, at: str = "") -> str:
+    """Name a Pulumi resource of a service. `/` stands in no Kubernetes name, so `a` can never match `a-b` or `a/x`.
+
+    `at` tells services of one name apart in a stack of several namespaces or clusters; see `place_suffix`.
+    """
+    base = f"{key.dialect}/{key.name}{at}"
     return f"{base}/{part}" if part else base
 
 
@@ -100,8 +109,13 @@ def service_of_logical_name(logical: str, namespace: str) -> ServiceKey | None:
     return ServiceKey(parts[0], namespace, parts[1])
 
 
-def cache_logical_name(claim: str) -> str:
-    return f"cache/{claim}"
+def cache_logical_name(claim: str, *, at: str = "") -> str:
+    return f"cache/{claim}{at}"
+
+
+def place_suffix(namespace: str, cluster: str = "") -> str:
+    """Say in a logical name where an object is; `@` stands in no name of Kubernetes."""
+    return f"@{namespace}@{cluster}" if cluster else f"@{namespace}"
 
 
 def urn(stack: str, type_chain: str, logical: str) -> str:

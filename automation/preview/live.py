@@ -211,7 +211,7 @@ class Live:
 
     def _read_hosts(self) -> HostRegistry:
         from automation.hosts.registry import HostRegistry
-        from automation.settings import SYSTEM_NAMESPACE
+        from components.naming import SYSTEM_NAMESPACE
 
         registry = HostRegistry(later=lambda _delay_s, _call: None)
         for lease in self._all(kinds.LEASES, SYSTEM_NAMESPACE, naming.LABEL_HOST):
