@@ -16,6 +16,8 @@ class ModelCacheArgs:
     """The claim of the cache, rendered."""
 
     claim: RenderedObject
+    at: str = ""
+    """Where it is, as `naming.place_suffix` says it, in a stack of several namespaces."""
 
 
 class ModelCache(pulumi.ComponentResource):
@@ -27,6 +29,7 @@ class ModelCache(pulumi.ComponentResource):
     claim: pulumi.CustomResource
 
     def __init__(self, args: ModelCacheArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(naming.TYPE_CACHE, urns.shared_component_name(args.claim), None, opts)
-        self.claim = kubernetes_object(urns.shared_object_name(args.claim), args.claim, parent=self, retain=True)
+        super().__init__(naming.TYPE_CACHE, urns.shared_component_name(args.claim, at=args.at), None, opts)
+        name = urns.shared_object_name(args.claim, at=args.at)
+        self.claim = kubernetes_object(name, args.claim, parent=self, retain=True)
         self.register_outputs({})

@@ -10,24 +10,24 @@ from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey
 
 
-def component_name(key: ServiceKey) -> str:
+def component_name(key: ServiceKey, *, at: str = "") -> str:
     """Name every component of a service; their types tell them apart."""
-    return naming.logical_name(key)
+    return naming.logical_name(key, at=at)
 
 
-def object_name(key: ServiceKey, obj: RenderedObject) -> str:
+def object_name(key: ServiceKey, obj: RenderedObject, *, at: str = "") -> str:
     """Name one object of a service."""
-    return naming.logical_name(key, obj.part)
+    return naming.logical_name(key, obj.part, at=at)
 
 
-def shared_component_name(obj: RenderedObject) -> str:
+def shared_component_name(obj: RenderedObject, *, at: str = "") -> str:
     """Name the component around a shared object: after the object, since no service owns it."""
-    return naming.cache_logical_name(obj.name)
+    return naming.cache_logical_name(obj.name, at=at)
 
 
-def shared_object_name(obj: RenderedObject) -> str:
+def shared_object_name(obj: RenderedObject, *, at: str = "") -> str:
     """Name a shared object."""
-    return f"{naming.cache_logical_name(obj.name)}/{obj.part}"
+    return f"{naming.cache_logical_name(obj.name, at=at)}/{obj.part}"
 
 
 def type_of(obj: RenderedObject) -> str:

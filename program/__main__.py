@@ -6,84 +6,85 @@ was made of them. The same dialect, renderers and components as in the loop. Cal
 
 from __future__ import annotations
 
-import json
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pulumi
+from pulumi.runtime.config import CONFIG, get_config_env
 
-from components.render import RenderOptions, render
-from components.rendered import RenderedService
-from program.desired.errors import DesiredError, SpecInvalid
-from program.desired.keys import ANNOTATION_HOST, is_dns_label
-from program.desired.service import DesiredService
-from program.fleet import fleet
-from program.manifests import Manifests
-
-CONFIG = "herdsman"
+from components.kubernetes_object import provider_version
+from components.policies.in_force import FolderPolicies
+from components.policies.policy import NoPolicies
+from components.policies.reading import PolicyUnreadable, load_policies
+from program.fleet import Place, static_fleet
+from program.static.config import PROJECT, Cluster, FleetConfig, read_config
+from program.static.reading import Fleet, PlacedService, read_fleet
 
 
-def static_fleet(root: Path) -> None:
-    """Register all services that `herdsman:manifests` names; paths are relative to `root`, the project's folder.
+def fleet_of(root: Path) -> Awaitable[None]:
+    """Read the fleet that the stack's config names, and give what registers it; paths start at `root`.
 
     All or nothing: raises pulumi.RunError, with everything that is wrong, before anything is registered.
     """
-    config = pulumi.Config(CONFIG)
-    namespace = config.get("namespace") or "default"
-    if not is_dns_label(namespace):
-        raise pulumi.RunError(f"{CONFIG}:namespace: `{namespace[:64]}` is not the name of a namespace")
-    manifests = Manifests(namespace, root)
-    for name in _paths(config.get("manifests")):
-        manifests.read(name)
-    services = _rendered(manifests)
-    for note in manifests.notes:
-        pulumi.log.warn(note.removeprefix("Warning: "))
-    if manifests.errors:
-        raise pulumi.RunError("\n".join(manifests.errors))
-    fleet(services)
+    config = read_config(_values(), root)
+    stack = f"{pulumi.get_project()}/{pulumi.get_stack()}"
+    policies = _policies(config, root)
+    try:
+        fleet = read_fleet(config, root, stack=stack, policies=policies)
+    finally:
+        if isinstance(policies, FolderPolicies):
+            policies.close()
+    for note in fleet.notes:
+        pulumi.log.warn(note)
+    if fleet.errors:
+        raise pulumi.RunError("\n".join(fleet.errors))
+    return _registered(config, fleet)
 
 
-def _paths(value: str | None) -> list[str]:
-    """Read `herdsman:manifests`: one path as it is, or a list, which Pulumi hands over as JSON."""
-    key = f"{CONFIG}:manifests"
-    paths: object = (value or "").strip()
-    if isinstance(paths, str):
-        try:
-            paths = json.loads(paths) if paths.startswith("[") else [paths] if paths else []
-        except ValueError:
-            paths = [paths]  # a pattern such as [ab].yaml
-    if not isinstance(paths, list) or not paths:
-        raise pulumi.RunError(f"{key}: names no file; give a path, or a list of paths, relative to Pulumi.yaml")
-    for index, path in enumerate(paths):
-        if not isinstance(path, str) or not path.strip():
-            raise pulumi.RunError(f"{key}[{index}]: is not a path")
-    return paths
+def _values() -> dict[str, str]:
+    """Give all that the stack's config says of `herdsman`, also under keys that nobody asks for."""
+    names = {*CONFIG.get(), *get_config_env()}
+    config = pulumi.Config(PROJECT)
+    wanted = sorted(name.removeprefix(f"{PROJECT}:") for name in names if name.startswith(f"{PROJECT}:"))
+    return {name: text for name in wanted if (text := config.get(name)) is not None}
 
 
-def _rendered(manifests: Manifests) -> list[RenderedService]:
-    for document in manifests.documents:
-        if document.namespace != manifests.namespace:
-            # Logical names carry no namespace, so two of them would collide in one stack.
-            manifests.errors.append(
-                f"{document}: metadata.namespace: is `{document.namespace}`, and this stack is for "
-                f"`{manifests.namespace}` ({CONFIG}:namespace); make one stack for each namespace"
-            )
-    rendered = []
-    for document, desired in manifests.services():
-        try:
-            _check_host(desired)
-            rendered.append(render(desired, RenderOptions()))
-        except DesiredError as error:
-            manifests.errors.append(f"{document}: {error}")
-    return rendered
+def _policies(config: FleetConfig, root: Path) -> FolderPolicies | NoPolicies:
+    try:
+        return load_policies(root / config.policies if config.policies else None)
+    except PolicyUnreadable as error:
+        raise pulumi.RunError(f"{PROJECT}:policies: {error}") from None
 
 
-def _check_host(desired: DesiredService) -> None:
-    if desired.host_placement is not None and desired.host_placement.host is None:
-        raise SpecInvalid(
-            field=f"metadata.annotations[{ANNOTATION_HOST}]",
-            why=f"Model `{desired.model.name}` needs a host; name it here, for in a static fleet no loop chooses one",
-        )
+async def _registered(config: FleetConfig, fleet: Fleet) -> None:
+    """Register the services. A cluster with a name has a provider of that name, the other one the default."""
+    providers: dict[str, pulumi.ProviderResource] = {}
+    for placed in fleet.services:
+        name = placed.cluster.name
+        if name and name not in providers and _is_in_cluster(placed, config):
+            providers[name] = _provider(placed.cluster)
+    await static_fleet(
+        (placed.rendered, Place(placed.at, providers.get(placed.cluster.name), config.hosts))
+        for placed in fleet.services
+    )
+
+
+def _is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
+    objects = placed.rendered.objects
+    return any(obj.manifest["spec"].get("host") not in config.hosts for obj in objects)
+
+
+def _provider(cluster: Cluster) -> pulumi.ProviderResource:
+    """Make the provider of one cluster. Only the path of a kubeconfig comes into the state, never what is in it."""
+    said = {"context": cluster.context, "kubeconfig": cluster.kubeconfig}
+    return pulumi.ProviderResource(
+        "kubernetes",
+        cluster.name,
+        {key: value for key, value in said.items() if value},
+        pulumi.ResourceOptions(version=provider_version()),
+    )
 
 
 if __name__ == "__main__":
-    static_fleet(Path(pulumi.get_root_directory()))
+    _fleet = fleet_of(Path(pulumi.get_root_directory()))
+    pulumi.run(lambda: _fleet)

@@ -1,12 +1,12 @@
 """The Pulumi program: the only place that turns rendered services into components.
 
-`python -m program` calls `fleet` for static fleets; the engine runs `fleet_in_steps` as its inline program.
+`python -m program` runs `static_fleet`, the engine `fleet_in_steps` as its inline program.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pulumi
@@ -17,10 +17,12 @@ from components.autoscaler import Autoscaler
 from components.exposure import Exposure
 from components.hosted_process import HostedProcess
 from components.inference_deployment import InferenceDeployment
+from components.installation import Foundation, Operator
 from components.kubernetes_object import ServiceComponent, ServiceObjects, ServiceObjectsArgs
 from components.model_cache import ModelCache, ModelCacheArgs
 from components.monitoring import Monitoring
 from components.rendered import RenderedObject, RenderedService
+from program.desired.base import JsonObject
 
 WINDOW = 32
 
@@ -30,19 +32,43 @@ _COMPONENTS: dict[str, ServiceComponent] = {
     naming.TYPE_HOST_PROCESS: HostedProcess,
     naming.TYPE_EXPOSURE: Exposure,
     naming.TYPE_MONITORING: Monitoring,
+    naming.TYPE_FOUNDATION: Foundation,
+    naming.TYPE_OPERATOR: Operator,
 }
 
 
-def fleet(services: Iterable[RenderedService], *, provider: pulumi.ProviderResource | None = None) -> None:
-    """Register all services. `provider` overrides the default provider of the `kubernetes` package.
+@dataclass(frozen=True)
+class Place:
+    """Where services of a static fleet are made."""
 
-    Raises ValueError for an object whose component does not exist.
+    at: str = ""
+    """What tells their logical names apart (`naming.place_suffix`)."""
+    provider: pulumi.ProviderResource | None = None
+    """Instead of the default provider of the `kubernetes` package."""
+    ways: Mapping[str, JsonObject] = field(default_factory=dict)
+    """Hosts that are reached without a cluster, by name."""
+
+
+async def static_fleet(services: Iterable[tuple[RenderedService, Place]], *, window: int = WINDOW) -> None:
+    """Register all services of a fleet, each in its place, at most `window` of them under way at a time.
+
+    The first failure ends the run, as in any Pulumi program. Raises ValueError for an object whose component does not
+    exist.
     """
-    program = _Program(pulumi.ResourceOptions(providers=[provider]) if provider else None)
-    for service in services:
-        started = program.start(service)
+    programs: dict[str, _Program] = {}
+    under_way: set[asyncio.Task[bool]] = set()
+    for service, place in services:
+        if len(under_way) >= window:
+            _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+        if place.at not in programs:
+            opts = pulumi.ResourceOptions(providers=[place.provider]) if place.provider else None
+            programs[place.at] = _Program(opts, at=place.at, ways=place.ways)
+        started = programs[place.at].start(service)
         if started is not None:
-            started.complete((*started.shared, *started.own))
+            last = started.complete((*started.shared, *started.own))
+            under_way.add(asyncio.ensure_future(_stands(last)))
+    if under_way:
+        await asyncio.wait(under_way)
 
 
 async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = WINDOW) -> None:
@@ -109,6 +135,8 @@ class _Program:
     """One run of the program: what several services share is registered once."""
 
     opts: pulumi.ResourceOptions | None = None
+    at: str = ""
+    ways: Mapping[str, JsonObject] = field(default_factory=dict)
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
 
     def start(self, service: RenderedService) -> _Started | None:
@@ -121,7 +149,7 @@ class _Program:
         for obj in first:
             by_component[obj.component].append(obj)
         components = {
-            token: _component(token)(ServiceObjectsArgs(service.key, tuple(objects)), self.opts)
+            token: _component(token)(ServiceObjectsArgs(service.key, tuple(objects), self.at, self.ways), self.opts)
             for token, objects in by_component.items()
         }
         made = tuple(child for component in components.values() for child in component.objects.values())
@@ -129,7 +157,7 @@ class _Program:
 
     def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
         if obj.name not in self.shared:
-            self.shared[obj.name] = ModelCache(ModelCacheArgs(obj), self.opts).claim
+            self.shared[obj.name] = ModelCache(ModelCacheArgs(obj, self.at), self.opts).claim
         return self.shared[obj.name]
 
 

@@ -60,6 +60,8 @@ class Manifests:
     """For documents that name none."""
     root: Path = Path()
     """What relative paths are relative to."""
+    options: RenderOptions = field(default_factory=RenderOptions)
+    """What is known of the cluster that they are for."""
     errors: list[str] = field(default_factory=list)
     """What is wrong, each with file and field. Nothing should be made while there is one."""
     notes: list[str] = field(default_factory=list)
@@ -195,7 +197,7 @@ class Manifests:
         desired = parse_service(
             document.cr, model, draft=models.get((document.namespace, draft_reference(document.cr)))
         )
-        for problem in (*unhonoured(document.cr, desired), *asked_in_vain(desired, RenderOptions())):
+        for problem in (*unhonoured(document.cr, desired), *asked_in_vain(desired, self.options)):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return desired
 

@@ -23,7 +23,15 @@ from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
-from components.providers.kubernetes_ownership import Drift, applied_fields, drift, inherited, owner_of, owns
+from components.providers.kubernetes_ownership import (
+    Drift,
+    applied_fields,
+    drift,
+    held_elsewhere,
+    inherited,
+    owner_of,
+    owns,
+)
 from components.providers.kubernetes_templates import keeping_script, same_template
 from components.providers.kubernetes_waiting import Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
@@ -104,8 +112,9 @@ class KubernetesCalls:
         ignored = [parse_path(text) for text in ignore_changes]
         yields_replicas = objects.gives_up_replicas(old_inputs, obj)
         try:
-            if ignored or yields_replicas or same_template(obj, old_inputs):
+            if ignored or yields_replicas or objects.of_fleet(obj) or same_template(obj, old_inputs):
                 live = self._client.get(kind, identity.namespace, identity.name)
+                self._refuse_foreign(call.token, identity, live, obj)
                 obj = keeping_script(leaving(obj, live, ignored), live)
                 if yields_replicas:
                     obj = self._handed_over(call, kind, obj, live)
@@ -167,6 +176,13 @@ class KubernetesCalls:
             if call.preview and immutable_fields(error):
                 return None  # the preview of a replacement: what stands there will be gone by then
             raise
+
+    @staticmethod
+    def _refuse_foreign(token: Token, identity: Identity, live: Json, wanted: Json) -> None:
+        """Leave alone what moved from a loop to a static fleet, or back, since the state was written."""
+        elsewhere = held_elsewhere(live, wanted)
+        if elsewhere and not objects.adoption_asked(wanted):
+            raise Refused(Code.ALREADY_EXISTS, objects.foreign_words(token.kind, identity, elsewhere))
 
     def _inherited(self, call: Call, kind: Kind, live: Json) -> Json:
         """Take the place of the controller that made an object of ours, so that what it left behind goes."""
@@ -234,6 +250,7 @@ class KubernetesCalls:
             return Verdict(missing=True)
         if uid and live["metadata"].get("uid") != uid:
             return Verdict(recreated=True)
+        self._refuse_foreign(token, identity, live, plain(wanted))
         return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager)))
 
     def try_out(self, call: Call, identity: Identity, uid: str | None) -> Verdict:
@@ -327,6 +344,8 @@ class KubernetesCalls:
         if last is not None and last != urn:
             # A resource that was renamed in the program keeps its object: its new name has applied it just now.
             return f"it belongs to {last} now"
+        if elsewhere := held_elsewhere(live, old_inputs):
+            return f"it belongs to {elsewhere} now"
         owner = owner_of(live, old_inputs, self._manager)
         if owner.ours:
             return None

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from components import naming
 from components.providers.kubernetes_diff import MISSING, value_at, with_value
 from components.providers.properties import UNKNOWN, Properties, Secret, has_unknown, marked_like, plain
 
@@ -148,6 +149,12 @@ def foreign_words(kind: str, identity: Identity, held_by: str) -> str:
         f"{kind} `{identity.id}` exists and is not ours: it is held by {held_by}. It was left as it is. Delete it, "
         f'choose another name, or set the annotation {ADOPT_ANNOTATION}: "true" to take it over.'
     )
+
+
+def of_fleet(obj: Json) -> bool:
+    """Tell whether a static fleet makes an object."""
+    annotations = (obj.get("metadata") or {}).get("annotations")
+    return isinstance(annotations, dict) and naming.ANNOTATION_FLEET in annotations
 
 
 def adoption_asked(inputs: Json) -> bool:

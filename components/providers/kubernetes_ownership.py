@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from components import naming
 from components.providers.kubernetes_diff import MISSING, Path
 
 Json = dict[str, Any]
@@ -54,8 +55,11 @@ def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
     """Judge whether a live object is the one that `wanted` describes.
 
     It is ours when its controller is the one that we would write, or when we applied it before and no other controller
-    holds it. A controller of the same kind and name but another uid is the same user object made anew.
+    holds it. A controller of the same kind and name but another uid is the same user object made anew. A static fleet's
+    is nobody else's.
     """
+    if elsewhere := held_elsewhere(live, wanted):
+        return Owner(False, elsewhere)
     held_by, holder = _controller(live), _controller(wanted)
     if held_by is not None:
         if holder is not None and held_by.get("uid") == holder.get("uid"):
@@ -65,6 +69,24 @@ def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
     if applied_fields(live, field_manager) is not None:
         return Owner(True, f"field manager `{field_manager}`")
     return Owner(False, managers_words(live))
+
+
+def held_elsewhere(live: Json, wanted: Json) -> str:
+    """Name who holds an object where a static fleet and a loop, or two fleets, mean the same one; empty else.
+
+    What the loop or the fleet applied last looks alike, since both write as one field manager: the fleet's mark and
+    the controller tell them apart, also after either has moved the object to the other.
+    """
+    mark, ours = _fleet(live), _fleet(wanted)
+    if mark and mark != ours and not (mark == naming.FLEET_TO_COME and ours):
+        return "a static fleet that is to come" if mark == naming.FLEET_TO_COME else f"static fleet `{mark}`"
+    controller = _controller(live)
+    return _controller_words(controller) if ours and controller is not None and _controller(wanted) is None else ""
+
+
+def _fleet(obj: Json) -> str:
+    annotations = (obj.get("metadata") or {}).get("annotations")
+    return str(annotations.get(naming.ANNOTATION_FLEET, "")) if isinstance(annotations, dict) else ""
 
 
 def _controller(obj: Json) -> Json | None:
@@ -135,6 +157,67 @@ def owns(live: Json, field_manager: str, path: tuple[str, ...]) -> bool:
             return bool(fields == {}) and step != path[0]
         fields = below
     return True
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who owns a field, by managedFields."""
+
+    manager: str
+    operation: str
+    """Apply or Update."""
+    subresource: str = ""
+    time: str = ""
+    """RFC 3339: when this manager last changed what it owns of the object."""
+
+
+def writer_of(live: Json, wanted: Json, path: Path, field_manager: str) -> Writer | None:
+    """Say which other manager owns a field of `wanted`; the last one of several, None where none is recorded.
+
+    A field that somebody took away belongs to nobody, so nobody is named for it.
+    """
+    found: list[Writer] = []
+    for entry in (live.get("metadata") or {}).get("managedFields") or []:
+        manager, operation = str(entry.get("manager") or "unnamed"), str(entry.get("operation", ""))
+        if (manager, operation) == (field_manager, "Apply") and not entry.get("subresource"):
+            continue
+        if _holds(entry.get("fieldsV1") or {}, wanted, path):
+            subresource, time = str(entry.get("subresource") or ""), str(entry.get("time") or "")
+            found.append(Writer(manager, operation, subresource, time))
+    return max(found, key=lambda writer: writer.time, default=None)
+
+
+def _holds(fields: Any, wanted: Any, path: Path) -> bool:
+    """Tell whether a fieldsV1 tree has the field, or all of an atomic value around it."""
+    for number, step in enumerate(path):
+        if fields == {}:
+            return number > 0
+        value = wanted[step] if isinstance(wanted, (dict, list)) and not _beyond(wanted, step) else MISSING
+        if isinstance(step, str):
+            fields = fields.get(f"f:{step}")
+        else:
+            keys = [json.loads(key[2:]) for key in fields if key.startswith("k:")]
+            matched = _match([value], keys).get(0) if value is not MISSING else None
+            own = "v:" + json.dumps(value) if matched is None and value is not MISSING else ""
+            key = "k:" + json.dumps(matched, separators=(",", ":"), ensure_ascii=False) if matched else own
+            fields = fields.get(key)
+        if fields is None:
+            return False
+        wanted = value
+    return True
+
+
+def _beyond(value: Any, step: str | int) -> bool:
+    return step not in value if isinstance(value, dict) else not isinstance(step, int) or step >= len(value)
+
+
+def unowned(wanted: Json, fields: Json) -> list[Path]:
+    """List the fields of `wanted` that a fieldsV1 tree does not have: those that may have drifted.
+
+    Without the live object nothing more can be said; a field that the server drops, or that somebody else set to our
+    value, is among them.
+    """
+    return [found.path for found in _walk(wanted, fields, MISSING, ())]
 
 
 def drift(wanted: Json, live: Json, field_manager: str) -> list[Drift]:

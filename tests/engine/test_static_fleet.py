@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.__main__ import static_fleet
+from program.__main__ import fleet_of
 from tests.engine.stacks import PASSPHRASE, Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,8 +55,8 @@ class Fleet:
         (root / "services").mkdir(parents=True)
         (root / "models.yaml").write_text(yaml.safe_dump(MODEL))
 
-    def program(self) -> None:
-        static_fleet(self.root)
+    def program(self) -> Awaitable[None]:
+        return fleet_of(self.root)
 
     def write(self, document: dict[str, Any]) -> None:
         self.path(document["metadata"]["name"]).write_text(yaml.safe_dump(document))
@@ -126,7 +126,7 @@ def test_wrong_manifests_are_all_named_and_nothing_is_made(fleet: Fleet, client:
     fleet.write(service("hosted", modelRef="mac"))
     said = fleet.stack.fails(fleet.program)
     assert "services/wrong.yaml: InferenceService `wrong`: spec.replicas: `many` is not valid" in said
-    assert f"metadata.namespace: is `other`, and this stack is for `{namespace}`" in said
+    assert "InferenceService `elsewhere`: spec.modelRef: no Model `base` of namespace `other` is among the files" in said
     assert "services/hosted.yaml: InferenceService `hosted`: metadata.annotations[herdsman.dev/host]:" in said
     assert "Traceback" not in said
     with pytest.raises(NotFound):

@@ -1,0 +1,257 @@
+"""The config of a static fleet's stack (`herdsman:…`), read strictly: all that is wrong is gathered, by key. Pure.
+
+Called by `program.__main__`. docs/static-fleets.md tells what the keys mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from components.options import RenderOptions
+from components.providers.host_inputs import input_faults
+from components.providers.host_schema import AGENT_TLS, SSH, TYPE
+from program.desired.base import JsonObject
+from program.desired.keys import is_dns_label, is_label_value
+
+PROJECT = "herdsman"
+"""Namespace of the keys."""
+KEYS = ("manifests", "namespace", "clusters", "hosts", "policies", "extensions", "options")
+_PATHS = ("identityFile", "knownHosts", "tokenFile", "caFile")
+_ANY_PLAN = {"host": "h", "service": "s", "serviceName": "s", "argv": ["a"]}
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, frozen=True, strict=True)
+
+
+class _Cluster(_Said):
+    manifests: str | list[str]
+    context: str = ""
+    kubeconfig: str = ""
+    namespace: str = "default"
+    extensions: list[str] = []
+
+
+class _Options(_Said):
+    """What `herdsman:options` takes: the operator's choices, by the names of RenderOptions."""
+
+    cache_size: str | None = None
+    cache_storage_class: str | None = None
+    cache_access_mode: str | None = None
+    default_fs_group: int | None = None
+    init_image: str | None = None
+    ca_configmap: str | None = None
+    hub_url: str | None = None
+    prometheus_url: str | None = None
+    shared_gpu_selector: dict[str, str] | None = None
+    claim_mode: str | None = None
+    render_group: int | None = None
+    runtime_images: dict[str, str] | None = None
+    monitors: bool | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster of the stack, and what is to run there."""
+
+    manifests: tuple[str, ...]
+    namespace: str = "default"
+    """For documents that name none."""
+    name: str = ""
+    """Empty: the one that Pulumi's own config of package `kubernetes` names, by default the current context."""
+    context: str = ""
+    kubeconfig: str = ""
+    """Path; empty: what the provider takes by itself."""
+    options: RenderOptions = field(default_factory=RenderOptions)
+
+
+@dataclass
+class FleetConfig:
+    """The config, or all that is wrong with it."""
+
+    clusters: tuple[Cluster, ...] = ()
+    namespace: str = "default"
+    """Services here, in the cluster without a name, have logical names without a place."""
+    hosts: dict[str, JsonObject] = field(default_factory=dict)
+    """How hosts are reached without a cluster: inputs of a HostProcess, by the host's name."""
+    policies: str = ""
+    """Folder of policies; empty: there are none."""
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_config(values: Mapping[str, str], root: Path) -> FleetConfig:
+    """Read `herdsman:…` as Pulumi hands it over: text, or JSON where the stack's file has a list or an object.
+
+    Relative paths of kubeconfigs, keys and tokens start at `root`, the project's folder.
+    """
+    found = FleetConfig()
+    said = {name: _value(text) for name, text in values.items()}
+    found.notes += [f"{PROJECT}:{name}: is not known to this version" for name in said if name not in KEYS]
+    found.namespace = _namespace(said.get("namespace") or "default", "namespace", found.errors)
+    options = _options(said.get("options"), found.errors)
+    clusters: list[Cluster] = []
+    if said.get("manifests") is not None or not said.get("clusters"):
+        manifests = _manifests(said.get("manifests"), "manifests", found.errors)
+        extended = _extended(options, said.get("extensions"), "extensions", found.errors)
+        clusters.append(Cluster(manifests, found.namespace, options=extended))
+    for name, value in _objects(said.get("clusters"), "clusters", found.errors):
+        clusters += _cluster(name, value, root, options, found.errors)
+    found.clusters = tuple(clusters)
+    for name, value in _objects(said.get("hosts"), "hosts", found.errors):
+        way = _way(name, value, root, found.errors)
+        if way is not None:
+            found.hosts[name] = way
+    policies = said.get("policies") or ""
+    if not isinstance(policies, str):
+        found.errors.append(f"{PROJECT}:policies: is not the path of a folder")
+    else:
+        found.policies = policies
+    return found
+
+
+def _value(text: str) -> Any:
+    stripped = text.strip()
+    if stripped[:1] in ("[", "{"):
+        try:
+            return json.loads(stripped)
+        except ValueError:
+            return text  # a pattern such as [ab].yaml
+    return text
+
+
+def _namespace(value: Any, key: str, errors: list[str]) -> str:
+    if isinstance(value, str) and is_dns_label(value):
+        return value
+    errors.append(f"{PROJECT}:{key}: `{str(value)[:64]}` is not the name of a namespace")
+    return "default"
+
+
+def _manifests(value: Any, key: str, errors: list[str]) -> tuple[str, ...]:
+    paths = [value] if isinstance(value, str) and value.strip() else value
+    if not isinstance(paths, list) or not paths:
+        errors.append(f"{PROJECT}:{key}: names no file; give a path, or a list of paths, relative to Pulumi.yaml")
+        return ()
+    wrong = [n for n, path in enumerate(paths) if not isinstance(path, str) or not path.strip()]
+    errors += [f"{PROJECT}:{key}[{n}]: is not a path" for n in wrong]
+    return tuple(path for n, path in enumerate(paths) if n not in wrong)
+
+
+def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, JsonObject]]:
+    """Give the entries of an object of objects whose names are names."""
+    if value is None or value == "":
+        return []
+    if not isinstance(value, dict):
+        errors.append(f"{PROJECT}:{key}: is not an object of names and what belongs to them")
+        return []
+    entries = []
+    for name, entry in value.items():
+        if not is_label_value(name) or "@" in name:
+            errors.append(f"{PROJECT}:{key}: `{name[:64]}` is not a name of letters, digits, `-`, `_` and `.`")
+        elif not isinstance(entry, dict):
+            errors.append(f"{PROJECT}:{key}.{name}: is not an object")
+        else:
+            entries.append((name, entry))
+    return entries
+
+
+def _cluster(name: str, value: JsonObject, root: Path, options: RenderOptions, errors: list[str]) -> list[Cluster]:
+    key = f"clusters.{name}"
+    said = _model(_Cluster, value, key, errors)
+    if said is None:
+        return []
+    return [
+        Cluster(
+            manifests=_manifests(said.manifests, f"{key}.manifests", errors),
+            namespace=_namespace(said.namespace, f"{key}.namespace", errors),
+            name=name,
+            context=said.context,
+            kubeconfig=_path(said.kubeconfig, root),
+            options=_extended(options, said.extensions, f"{key}.extensions", errors),
+        )
+    ]
+
+
+def _extended(options: RenderOptions, value: Any, key: str, errors: list[str]) -> RenderOptions:
+    """Add what a cluster has beyond Kubernetes itself, as `group/version/Kind`."""
+    if value in (None, "", []):
+        return options
+    if not isinstance(value, list) or not all(isinstance(kind, str) and kind.count("/") == 2 for kind in value):
+        errors.append(f"{PROJECT}:{key}: is not a list of kinds such as `monitoring.coreos.com/v1/PodMonitor`")
+        return options
+    return options.model_copy(update={"installed": frozenset(value)})
+
+
+def _options(value: Any, errors: list[str]) -> RenderOptions:
+    if value in (None, ""):
+        return RenderOptions()
+    if not isinstance(value, dict):
+        errors.append(f"{PROJECT}:options: is not an object")
+        return RenderOptions()
+    said = _model(_Options, value, "options", errors)
+    if said is None:
+        return RenderOptions()
+    try:
+        return RenderOptions(**said.model_dump(exclude_none=True))
+    except ValidationError as error:
+        errors += _faults(error, "options", alias=to_camel)
+        return RenderOptions()
+
+
+def _way(name: str, value: JsonObject, root: Path, errors: list[str]) -> JsonObject | None:
+    """Turn what is said of a host into inputs of its processes, checked by the plugin's own rules."""
+    key = f"{PROJECT}:hosts.{name}"
+    transport = value.get("transport") or ("agent" if value.get("endpoint") else "ssh")
+    said = {k: v for k, v in value.items() if k != "transport"}
+    for file in _PATHS:
+        if isinstance(said.get(file), str):
+            said[file] = _path(said[file], root)
+    bastion = said.get("bastion")
+    if isinstance(bastion, dict) and isinstance(bastion.get("knownHosts"), str):
+        said["bastion"] = {**bastion, "knownHosts": _path(bastion["knownHosts"], root)}
+    way: JsonObject = {"transport": transport, **({"ssh": said} if transport == "ssh" else said)}
+    whole = {**way, "namespace": "n", "name": "n", "plan": _ANY_PLAN}
+    faults = input_faults(TYPE, whole)
+    for where, why in faults:
+        errors.append(f"{key}.{where.removeprefix('ssh.')}: {why}")
+    if transport == "agent" and not faults:
+        strange = [k for k in said if k in SSH]
+        errors += [f"{key}.{k}: belongs to transport `ssh`" for k in strange]
+        if str(said["endpoint"]).startswith("http://") and any(said.get(k) for k in AGENT_TLS):
+            errors.append(f"{key}.endpoint: is http, where no certificate is checked; write https")
+    return None if faults else way
+
+
+def _path(path: str, root: Path) -> str:
+    """Make a relative path absolute; `~` is left to whoever opens the file, so that the state is no machine's own."""
+    if not path or path.startswith(("~", "/")):
+        return path
+    return str(root / path)
+
+
+def _model(kind: type[_Model], value: JsonObject, key: str, errors: list[str]) -> _Model | None:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        errors += _faults(error, key)
+        return None
+
+
+def _faults(error: ValidationError, key: str, *, alias: Any = str) -> list[str]:
+    """Name each field once: of a union the first branch speaks."""
+    found: dict[str, str] = {}
+    for fault in error.errors(include_url=False):
+        name = alias(str(fault["loc"][0])) if fault["loc"] else ""
+        known = {"extra_forbidden": "is no property of it", "missing": "is required"}
+        why = known.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:])
+        found.setdefault(f"{PROJECT}:{key}.{name}", why)
+    return [f"{where}: {why}" for where, why in found.items()]

@@ -1,0 +1,123 @@
+"""From the config of a static fleet to its services, each with its place. Reads files; asks no cluster.
+
+Called by `program.__main__`; calls `program.manifests`, the renderers and the policies. Everything that is wrong is
+gathered, so that one run names it all, and then nothing is registered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from components import naming
+from components.policies.policy import NoPolicies, Policies
+from components.render import render
+from components.rendered import RenderedObject, RenderedService
+from program.desired.base import JsonObject
+from program.desired.errors import DesiredError, SpecInvalid
+from program.desired.keys import ANNOTATION_HOST
+from program.desired.service import DesiredService
+from program.manifests import Document, Manifests
+from program.static.config import Cluster, FleetConfig
+from program.static.vain import vain_without_loop
+
+
+@dataclass(frozen=True)
+class PlacedService:
+    """One service of the fleet, rendered, and where it is made."""
+
+    rendered: RenderedService
+    cluster: Cluster
+    at: str = ""
+    """What tells its logical names apart; empty in the one namespace of a simple stack."""
+
+
+@dataclass
+class Fleet:
+    """All services of a stack, or all that is wrong with it."""
+
+    services: list[PlacedService] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_fleet(config: FleetConfig, root: Path, *, stack: str, policies: Policies | None = None) -> Fleet:
+    """Read and render all services. `stack` is `project/name`, which stands on all that the stack makes."""
+    fleet = Fleet(errors=list(config.errors), notes=list(config.notes))
+    reader = _Reader(config, fleet, stack, policies or NoPolicies())
+    for cluster in config.clusters:
+        manifests = Manifests(cluster.namespace, root, options=cluster.options)
+        for path in cluster.manifests:
+            manifests.read(path)
+        for document, desired in manifests.services():
+            reader.take(cluster, manifests, document, desired)
+        prefix = f"{cluster.name}: " if cluster.name else ""
+        fleet.errors += [f"{prefix}{error}" for error in manifests.errors]
+        fleet.notes += [f"{prefix}{note.removeprefix('Warning: ')}" for note in manifests.notes]
+    return fleet
+
+
+@dataclass
+class _Reader:
+    config: FleetConfig
+    fleet: Fleet
+    stack: str
+    policies: Policies
+    service_names: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+    on_hosts: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+
+    def take(self, cluster: Cluster, manifests: Manifests, document: Document, desired: DesiredService) -> None:
+        """Render one service, and say what is wrong with it."""
+        way = self._way(desired)
+        annotations = document.cr["metadata"].get("annotations") or {}
+        for problem in vain_without_loop(annotations, desired, over_ssh=way is not None and "ssh" in way):
+            manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
+        try:
+            _check_host(desired)
+            rendered = render(desired, cluster.options)
+        except DesiredError as error:
+            manifests.errors.append(f"{document}: {error}")
+            return
+        rival = self._rival(cluster, document, desired, way)
+        if rival is not None:
+            manifests.errors.append(f"{document}: metadata.name: {rival}")
+            return
+        for violation in self.policies.check(desired, rendered, namespace_labels={}, cr=document.cr):
+            (manifests.errors if violation.mandatory else manifests.notes).append(f"{document}: {violation}")
+        simple = not cluster.name and document.namespace == self.config.namespace
+        at = "" if simple else naming.place_suffix(document.namespace, cluster.name)
+        if way is None:
+            rendered = replace(rendered, objects=tuple(marked(each, self.stack) for each in rendered.objects))
+        self.fleet.services.append(PlacedService(rendered, cluster, at))
+
+    def _way(self, desired: DesiredService) -> JsonObject | None:
+        placement = desired.host_placement
+        return self.config.hosts.get(placement.host or "") if placement is not None else None
+
+    def _rival(
+        self, cluster: Cluster, document: Document, desired: DesiredService, way: JsonObject | None
+    ) -> str | None:
+        """Name who has the name already: on a host, or in a cluster as the name of the Kubernetes Service."""
+        namespace, name = desired.key.namespace, desired.key.name
+        if way is not None:
+            host = desired.host_placement.host or "" if desired.host_placement else ""
+            other = self.on_hosts.setdefault((host, namespace, name), document)
+            return None if other is document else f"is taken already on host `{host}` by {other}"
+        service = naming.service_name(name)
+        other = self.service_names.setdefault((cluster.name, namespace, service), document)
+        return None if other is document else f"needs the Service `{service}`, which {other} has already"
+
+
+def marked(obj: RenderedObject, stack: str) -> RenderedObject:
+    """Write on an object whose it is, so that no loop and no other stack takes it for its own."""
+    metadata = obj.manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), naming.ANNOTATION_FLEET: stack}
+    return replace(obj, manifest={**obj.manifest, "metadata": {**metadata, "annotations": annotations}})
+
+
+def _check_host(desired: DesiredService) -> None:
+    if desired.host_placement is not None and desired.host_placement.host is None:
+        raise SpecInvalid(
+            field=f"metadata.annotations[{ANNOTATION_HOST}]",
+            why=f"Model `{desired.model.name}` needs a host; name it here, for in a static fleet no loop chooses one",
+        )

@@ -1,0 +1,55 @@
+"""What a service asks for that only the loop does, so that a static fleet cannot give it. Pure.
+
+Called by `reading`. Whatever is asked for in vain is a warning of the run, never silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from program.desired import keys
+from program.desired.facts import Problem
+from program.desired.service import DesiredService
+
+_LOOP_ONLY = {
+    keys.ANNOTATION_ROLLBACK: "a rollout that fails stays as it is",
+    keys.ANNOTATION_MODE: "say `pulumi preview` first",
+    keys.ANNOTATION_APPROVED: "say `pulumi preview` first",
+    keys.ANNOTATION_DRIFT: "`pulumi up` repairs, `pulumi preview` reports",
+    keys.ANNOTATION_CONTROLLER: "the stack that names the file looks after it",
+    keys.ANNOTATION_KEPT_TEMPLATE: "nothing is adopted from another controller here",
+    keys.ANNOTATION_HOST_SELECTOR: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_PREFERRED_HOSTS: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_EXCLUDED_HOSTS: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_HOST_STRATEGY: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_HOST_MOVES: "without a loop nothing moves",
+}
+_SLEEP = (keys.ANNOTATION_IDLE_TIMEOUT, keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS)
+_OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
+
+
+def vain_without_loop(
+    annotations: dict[str, str], desired: DesiredService, *, over_ssh: bool = False
+) -> Iterator[Problem]:
+    """Name what has no effect without a loop; `over_ssh`: nor with an agent on the service's host."""
+    for name, why in _LOOP_ONLY.items():
+        if annotations.get(name):
+            yield _problem(name, why)
+    in_pods = desired.host_placement is None
+    for name in _SLEEP if in_pods else _OVER_SSH if over_ssh else ():
+        if annotations.get(name):
+            yield _problem(name, "it takes a loop to wake pods" if in_pods else "it takes an agent on the host")
+    if in_pods and desired.readiness_gate:
+        # Nothing would ever open it, and no replica would get a request.
+        why = "nobody opens the gate, so no replica gets a request; take the annotation away"
+        yield _problem(keys.ANNOTATION_READINESS_GATE, why)
+    if desired.max_pod_lifetime_s:
+        yield Problem(reason="NotHonoured", field="spec.maxPodLifetimeSeconds", message=_words("pods stay as they are"))
+
+
+def _problem(annotation: str, why: str) -> Problem:
+    return Problem(reason="NotHonoured", field=f"metadata.annotations[{annotation}]", message=_words(why))
+
+
+def _words(why: str) -> str:
+    return f"has no effect in a static fleet: {why}"
