@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 PACKAGE = "kubernetes"
 FIELD_MANAGER = "herdsman"
 _FALLBACK_VERSION = "4.34.2"
-_FORBIDDEN_CONFIG = ("kubeconfig", "context", "cluster", "namespace", "renderYamlToDirectory", "clusterIdentifier")
+FORBIDDEN_CONFIG = ("kubeconfig", "context", "cluster", "namespace", "renderYamlToDirectory", "clusterIdentifier")
 _PropertyDiff = provider_pb2.PropertyDiff
 _KINDS = {
     (diffs.Kind.ADD, False): _PropertyDiff.ADD,
@@ -99,6 +99,15 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         remember: Literal["all", "identity"] = "all",
     ) -> None:
         self._calls = KubernetesCalls(client, field_manager=field_manager)
+        self._settle(field_manager=field_manager, verify=verify, remember=remember)
+
+    def _settle(
+        self,
+        *,
+        field_manager: str = FIELD_MANAGER,
+        verify: bool = True,
+        remember: Literal["all", "identity"] = "all",
+    ) -> None:
         self._field_manager = field_manager
         self._verify = verify
         self._remember = remember
@@ -134,9 +143,10 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             provider_pb2.CheckFailure(
                 property=key,
                 reason=f"the embedded provider works on the one cluster that Herdsman is connected to; remove `{key}` "
-                "(give each object its metadata.namespace), or use the official provider",
+                "(give each object its metadata.namespace), or have the engine start providers itself, see "
+                "`herdsman provider path`",
             )
-            for key in _FORBIDDEN_CONFIG
+            for key in FORBIDDEN_CONFIG
             if key in request.news.fields and request.news.fields[key].WhichOneof("kind") != "null_value"
         ]
         return provider_pb2.CheckResponse(inputs=request.news, failures=failures)

@@ -1,0 +1,98 @@
+"""`herdsman provider`: lend Herdsman's own Pulumi providers to plain `pulumi`, so that nothing is downloaded.
+
+Two ways: `serve` runs them in the foreground, for one cluster, and `pulumi` is told by PULUMI_DEBUG_PROVIDERS to use
+them; `path` makes a folder for PATH, from which the engine starts them as it starts any plugin, one process for each
+cluster that a program names.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from automation.cli.output import complain
+from tools.toolchain import cache_dir
+
+app = typer.Typer(no_args_is_help=True)
+
+PLUGINS = {
+    "pulumi-resource-kubernetes": "components.providers.kubernetes_plugin",
+    "pulumi-resource-herdsman": "components.providers.host_plugin",
+}
+
+
+@app.command()
+def serve(
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context in it; the current one by default.")] = None,
+    port: Annotated[
+        int, typer.Option(help="Port of the Kubernetes provider; the hosts' takes the next one. 0 chooses.")
+    ] = 0,
+) -> None:
+    """Run the providers until stopped, on loopback, and print what `pulumi` needs in its environment.
+
+    In another terminal: `PULUMI_DEBUG_PROVIDERS=… pulumi up`.
+    """
+    # Imported here: they bring Pulumi and gRPC.
+    from components.providers.host_provider import HostProvider
+    from components.providers.kubernetes import KubernetesProvider
+    from components.providers.plugin_server import PluginServer
+    from kubeapi.client import KubeClient
+    from kubeapi.errors import KubeError
+
+    stop = threading.Event()
+    with ExitStack() as stack:
+        try:
+            client = KubeClient.from_kubeconfig(kubeconfig, context) if context else KubeClient.default(kubeconfig)
+            stack.callback(client.close)
+            served = []
+            for offset, (package, servicer) in enumerate(
+                (("kubernetes", KubernetesProvider(client)), ("herdsman", HostProvider()))
+            ):
+                server = PluginServer(servicer)
+                served.append(f"{package}:{server.start(port + offset if port else 0)}")
+                stack.callback(server.stop, 1.0)
+        except (KubeError, OSError) as error:
+            complain(str(error))
+            raise typer.Exit(1) from None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        print(f"PULUMI_DEBUG_PROVIDERS={','.join(served)}", flush=True)
+        typer.echo(f"Serving {client.server} until Ctrl-C", err=True)
+        stop.wait()
+
+
+@app.command()
+def path() -> None:
+    """Make a folder with Herdsman's plugins and print it: `PATH="$(herdsman provider path):$PATH" pulumi up`."""
+    try:
+        folder = plugin_folder()
+    except OSError as error:
+        complain(f"cannot make the folder: {error}", hint="HERDSMAN_CACHE names another place for it")
+        raise typer.Exit(1) from None
+    typer.echo(folder)
+
+
+def plugin_folder() -> Path:
+    """Make the folder, one for each Python that Herdsman is installed in. Raises OSError."""
+    python = Path(sys.executable)
+    folder = cache_dir() / "plugins" / "-".join(python.parts[1:-1])[-120:]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, module in PLUGINS.items():
+        # -P: the engine starts plugins in the project's folder, and nothing in there may be imported in our place.
+        text = f'#!/bin/sh\nexec {shlex.quote(str(python))} -P -m {module} "$@"\n'
+        target = folder / name
+        if not target.exists() or target.read_text() != text:
+            partial = folder / f".{name}.{os.getpid()}"
+            partial.write_text(text)
+            partial.chmod(0o755)
+            partial.replace(target)
+    return folder
