@@ -6,7 +6,7 @@ Everything that must be closed is put on the caller's stack, in the order in whi
 
 from __future__ import annotations
 
-import threading
+import pathlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.events import EventRecorder
+from automation.fencing import Fence
 from automation.history.recorder import RevisionRecorder
 from automation.hosts.host_status import HostConditions
 from automation.hosts.lost_hosts import LostHosts
@@ -34,6 +35,8 @@ from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import own_address
 from automation.settings import Settings
 from automation.settings_for import render_options, source_policy
+from automation.shards import WHOLE, Shard
+from automation.sightings import FormerLoop
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
@@ -50,6 +53,16 @@ class ModelKey(NamedTuple):
 
     namespace: str
     name: str
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """What a loop may do: which part of the namespaces is its own, and until when."""
+
+    fence: Fence
+    shard: Shard = WHOLE
+    former: tuple[FormerLoop, ...] = ()
+    """Who led before."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +87,15 @@ def assemble(
     metrics: Metrics,
     services: WorkQueue[ServiceKey],
     models: WorkQueue[ModelKey],
-    lost: threading.Event,
+    leadership: Leadership,
 ) -> Parts:
-    """Make all parts and connect them. `lost` is set when the leader lease is lost: from then on nothing may be done.
+    """Make all parts and connect them. Nothing may be done any more once the fence of our leadership has fallen.
 
     Raises ToolMissing when there is no Pulumi CLI.
     """
     recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
     stack.callback(recorder.stop)
-    engine = _engine(client, stack, settings, lost)
+    engine = _engine(client, stack, settings, leadership)
     world = World(
         client,
         namespaces=settings.namespaces,
@@ -93,8 +106,13 @@ def assemble(
         host_move_after_s=settings.host_move_after_s,
         controller_class=settings.controller_class,
     )
-    of_services = ServiceCollector(services=world.services.list, models=world.models.list, quotas=world.quotas.listed)
-    for collector in (of_services, HostCollector(world.registry.book)):
+    shard = leadership.shard
+    of_services = ServiceCollector(
+        services=lambda: [each for each in world.services.list() if shard.has(each["metadata"]["namespace"])],
+        models=lambda: [each for each in world.models.list() if shard.has(each["metadata"]["namespace"])],
+        quotas=world.quotas.listed if shard.is_first else list,
+    )
+    for collector in (of_services, *((HostCollector(world.registry.book),) if shard.is_first else ())):
         metrics.registry.register(collector)
         stack.callback(metrics.registry.unregister, collector)
     controllers: list[Controller] = []
@@ -137,18 +155,20 @@ def assemble(
     controllers.append(controller)
     probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)
     stack.callback(probe.close)
-    model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models)
+    model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
 
     def start() -> None:
-        QuotaController(client, world).start()
+        QuotaController(client, world, shard=shard).start()
         sleep.start(settings.namespaces)
+        if not shard.is_first:
+            return
         lost_hosts = LostHosts(
             client,
             liveness=world.registry.liveness,
             leases=world.hosts,
             slices=world.endpoint_slices,
             conditions=HostConditions(client, record=recorder.record),
-            active=lambda: not lost.is_set(),
+            active=leadership.fence.holds,
         )
         world.registry.on_change.append(lost_hosts.host_changed)
         lost_hosts.start()
@@ -158,19 +178,27 @@ def assemble(
     return Parts(world, engine, batcher, controller, model_controller, probe, start)
 
 
-def _engine(client: KubeClient, stack: ExitStack, settings: Settings, lost: threading.Event) -> PulumiEngine:
+def _engine(client: KubeClient, stack: ExitStack, settings: Settings, leadership: Leadership) -> PulumiEngine:
     provider = PluginServer(KubernetesProvider(client, remember="identity"))
     stack.callback(provider.stop)
     engine = PulumiEngine(
         provider_port=provider.start(),
         state_url=settings.state,
-        work_root=settings.work_directory,
+        work_root=_work_root(settings, leadership.shard),
         pulumi=toolchain.locate("pulumi"),
         passphrase_file=settings.passphrase_file,
-        sole=lambda: settings.leader_elect and not lost.is_set(),
+        sole=lambda: settings.leader_elect and leadership.fence.holds(),
+        fence=leadership.fence,
+        former=leadership.former,
     )
     stack.callback(engine.close)
     return engine
+
+
+def _work_root(settings: Settings, shard: Shard) -> pathlib.Path:
+    """Where the engine of a part works: two parts on one machine share the state, and nothing else."""
+    root = settings.work_directory
+    return root if shard.of == 1 else root / f"shard-{shard.number}-of-{shard.of}"
 
 
 def _models(
@@ -182,13 +210,16 @@ def _models(
     world: World,
     probe: ModelProbe,
     queue: WorkQueue[ModelKey],
+    shard: Shard,
 ) -> ModelController:
     def requeue(namespace: str, name: str, delay_s: float = 0.0) -> None:
         queue.add_after(ModelKey(namespace, name), delay_s)
 
     transfers = TransferWatch(client, changed=requeue)
     stack.callback(transfers.close)
-    world.on_pod = transfers.pod_changed
+    world.on_pod = lambda old, new: (
+        transfers.pod_changed(old, new) if shard.has((new or old or {})["metadata"]["namespace"]) else None
+    )
     prefetcher = Prefetcher(
         client,
         options=render_options(settings),

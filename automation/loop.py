@@ -7,6 +7,7 @@ runs beside us.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -15,14 +16,16 @@ from typing import Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from automation.assembly import ModelKey, assemble
+from automation.assembly import Leadership, ModelKey, assemble
 from automation.engine.batches import Batcher
 from automation.engine.port import EngineFailed
 from automation.engine.pulumi_engine import PulumiEngine
-from automation.leader import LeaseElector
+from automation.fencing import Fence
+from automation.leader import LEASE_DURATION_S, RENEW_DEADLINE_S, LeaseElector
 from automation.models.model_probe import ModelProbe
 from automation.queue import WorkQueue
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.shards import Shard
 from automation.telemetry.health import HealthServer
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
@@ -37,6 +40,14 @@ log = structlog.get_logger(__name__)
 MODEL_WORKERS = 2
 SYNC_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
+TRUST_S = RENEW_DEADLINE_S + 1.0
+"""So long after a renewal writes are sent."""
+KILL_S = RENEW_DEADLINE_S + 2.0
+"""So long after a renewal the guard ends the engine and the loop, if they have not ended yet."""
+GIVE_UP_S = LEASE_DURATION_S - KILL_S
+"""So long the system goes on sending what was not acknowledged, also of a loop that is gone."""
+LOST_GRACE_S = 1.0
+"""So long a loop that lost its lease may take to end in order."""
 
 
 class LoopFailed(Exception):
@@ -65,7 +76,7 @@ class Loop:
         settings = self._settings
         with ExitStack() as stack:
             self._trace(stack)
-            client = KubeClient.default(settings.kubeconfig)
+            client = KubeClient.default(settings.kubeconfig, give_up_s=GIVE_UP_S if settings.leader_elect else None)
             stack.callback(client.close)
             self._metrics.count_requests(client)
             self._check_cluster(client)
@@ -81,10 +92,11 @@ class Loop:
                 health.start()
                 stack.callback(health.stop)
                 log.info("Serving health and metrics", url=health.url)
+            leadership = Leadership(Fence())
             if settings.leader_elect:
-                self._become_leader(client, stack, stop)
+                leadership = self._become_leader(stack, stop)
             if not stop.is_set():
-                return self._lead(client, stack, stop)
+                return self._lead(client, stack, stop, leadership)
         return 0
 
     def _trace(self, stack: ExitStack) -> None:
@@ -112,12 +124,26 @@ class Loop:
         with suppress(AlreadyExists, Forbidden):
             client.create(kinds.NAMESPACES, None, namespace)
 
-    def _become_leader(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> None:
+    def _become_leader(self, stack: ExitStack, stop: threading.Event) -> Leadership:
+        settings = self._settings
+        fence = Fence(trust_s=TRUST_S, kill_s=KILL_S)
+        # Connections of its own: a renewal waits for nobody's.
+        client = KubeClient.default(settings.kubeconfig, give_up_s=GIVE_UP_S)
+        stack.callback(client.close)
+        self._metrics.count_requests(client)
+
+        def on_lost(reason: str) -> None:
+            fence.lose()
+            self._on_lost(reason)
+
         elector = LeaseElector(
             client,
-            self._settings.lease_namespace,
-            name=self._settings.lease_name,
-            on_lost=self._on_lost,
+            settings.lease_namespace,
+            name=settings.lease_name,
+            parts=settings.shards,
+            nobody_led=lambda: _nobody_led(client, settings.namespaces),
+            on_renewed=fence.renewed,
+            on_lost=on_lost,
         )
         elector.start()
         stack.callback(elector.stop)
@@ -130,13 +156,23 @@ class Loop:
         self._standby.clear()
         if not stop.is_set():
             self._metrics.leader.set(1)
-            log.info("Became the leader", token=elector.token)
+            log.info("Became the leader", token=elector.token, shard=str(elector.shard))
+        return Leadership(fence, elector.shard, elector.former)
 
     def _on_lost(self, reason: str) -> None:
         log.error("Lost the leader lease", reason=reason)
         self._lost.set()
+        # A thread that hangs, in a request to an API server that is silent, must not keep the process.
+        end = threading.Timer(LOST_GRACE_S, os._exit, (1,))
+        end.daemon = True
+        end.start()
 
-    def _lead(self, client: KubeClient, stack: ExitStack, stop: threading.Event) -> int:
+    def _lead(self, client: KubeClient, stack: ExitStack, stop: threading.Event, leadership: Leadership) -> int:
+        fence, shard = leadership.fence, leadership.shard
+        fence.start()
+        stack.callback(fence.close)
+        client.may_write = fence.holds
+        self._queue.admits = self._model_queue.admits = lambda key: shard.has(key.namespace)
         parts = assemble(
             client,
             stack,
@@ -144,7 +180,7 @@ class Loop:
             metrics=self._metrics,
             services=self._queue,
             models=self._model_queue,
-            lost=self._lost,
+            leadership=leadership,
         )
         parts.world.start()
         stack.callback(parts.world.stop)
@@ -152,7 +188,7 @@ class Loop:
             return 1
         parts.start()
         self._synced.set()
-        self._enqueue_orphans(parts.world, parts.engine)
+        self._enqueue_orphans(parts.world, parts.engine, shard)
         log.info("Started", services=len(parts.world.services.list()), models=len(parts.world.models.list()))
         workers = [
             threading.Thread(target=self._work, args=(self._queue, parts.controller.reconcile), name=f"service-{n}")
@@ -175,8 +211,8 @@ class Loop:
             self._queue.shutdown()
             self._model_queue.shutdown()
             for worker in workers:
-                worker.join(STOP_TIMEOUT_S)
-            parts.batcher.stop(STOP_TIMEOUT_S)
+                worker.join(0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
+            parts.batcher.stop(0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
         if self._lost.is_set():
             raise LoopFailed("the leader lease was lost; another loop may be working now")
         return code
@@ -191,12 +227,14 @@ class Loop:
                 raise LoopFailed(f"could not list {', '.join(waiting)} within {SYNC_TIMEOUT_S:.0f} s")
         return True
 
-    def _enqueue_orphans(self, world: World, engine: PulumiEngine) -> None:
+    def _enqueue_orphans(self, world: World, engine: PulumiEngine, shard: Shard) -> None:
         """Enqueue what the caches and the state know but no custom resource does: deleted while we were away."""
         for namespace, service in world.index.services_with_objects():
             self._queue.add(ServiceKey("llmkube", namespace, service))
         for stack in engine.stacks():
             if self._settings.namespaces and stack.namespace not in self._settings.namespaces:
+                continue
+            if not shard.has(stack.namespace):
                 continue
             for key in engine.services(stack):
                 self._queue.add(key)
@@ -256,6 +294,19 @@ class Loop:
                     queue.done(key)
                     here.note(result=result)
             self._metrics.on_reconcile(result, time.monotonic() - started)
+
+
+def _nobody_led(client: KubeClient, namespaces: tuple[str, ...]) -> bool:
+    """Whether no loop can have worked here yet: a service that one has seen has a status. When in doubt, False."""
+    try:
+        found = [
+            service
+            for namespace in namespaces or (None,)
+            for service in client.list(kinds.INFERENCE_SERVICES, namespace, limit=1)["items"]
+        ]
+    except ApiError:
+        return False
+    return not any(service.get("status") for service in found)
 
 
 def _is_stuck(status: dict[str, Any]) -> bool:

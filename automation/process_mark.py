@@ -42,6 +42,11 @@ def is_dead(other: str) -> bool:
         return False
 
 
+def is_here(other: str) -> bool:
+    """Whether the mark is of a process of this boot of this machine, and of this pid namespace."""
+    return other.rpartition("/")[0].rpartition("/")[0] == _place()
+
+
 def _place() -> str:
     """This boot of this machine, and the pid namespace in it: containers share the boot, but not the pids."""
     try:

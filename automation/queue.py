@@ -24,6 +24,8 @@ class WorkQueue(Generic[K]):
     """Keys waiting for a worker. Thread-safe; `clock` gives monotonic seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, backoff: Backoff[K] | None = None) -> None:
+        self.admits: Callable[[K], bool] = lambda _: True
+        """Keys that it refuses are not taken in: those that another loop works on."""
         self._clock = clock
         self._backoff: Backoff[K] = backoff or Backoff()
         self._condition = threading.Condition()
@@ -37,6 +39,8 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K) -> None:
         """Ask for `key` to be worked on now. Ignored after `shutdown`, and when it waits already."""
+        if not self.admits(key):
+            return
         with self._condition:
             self._add(key)
 
@@ -44,6 +48,8 @@ class WorkQueue(Generic[K]):
         """Ask for `key` in `delay_s` seconds. Of several such wishes for one key the earliest holds."""
         if delay_s <= 0:
             self.add(key)
+            return
+        if not self.admits(key):
             return
         with self._condition:
             if self._stopped:

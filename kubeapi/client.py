@@ -27,6 +27,7 @@ from kubeapi.errors import (
     ApiError,
     ConfigInvalid,
     NotFound,
+    NotLeading,
     TooManyRequests,
     Unauthorized,
     Unreachable,
@@ -57,10 +58,13 @@ RELOAD_INTERVAL_S = 10.0
 class KubeClient:
     """One API server, one user. Every method may raise any ApiError; namespace is None for cluster-scoped kinds."""
 
-    def __init__(self, access: Access, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, access: Access, *, sleep: Callable[[float], None] = time.sleep, give_up_s: float | None = None
+    ) -> None:
+        """`give_up_s`: what the server's machine does not acknowledge for so long is never delivered (Linux)."""
         self._access = access
         self._sleep = sleep
-        self._pool = connection_pool(access)
+        self._pool = connection_pool(access, give_up_s=give_up_s)
         self._server = access.server
         self._discovery = Discovery(lambda path: self.request("GET", path))
         self._lock = threading.Lock()
@@ -68,6 +72,8 @@ class KubeClient:
         self._reloaded_at = float("-inf")
         self.on_request: Callable[[str, int], None] | None = None
         """Called after each request with its verb and status (0: no answer). For metrics; must not raise."""
+        self.may_write: Callable[[], bool] | None = None
+        """Asked right before each request that is no read is sent, each try of it; False makes it a NotLeading."""
 
     @classmethod
     def from_kubeconfig(cls, path: str | None = None, context: str | None = None) -> KubeClient:
@@ -80,9 +86,9 @@ class KubeClient:
         return cls(in_cluster_access())
 
     @classmethod
-    def default(cls, path: str | None = None) -> KubeClient:
+    def default(cls, path: str | None = None, *, give_up_s: float | None = None) -> KubeClient:
         """Connect by `path`, $KUBECONFIG, the pod's service account or ~/.kube/config, the first that is there."""
-        return cls(default_access(path))
+        return cls(default_access(path), give_up_s=give_up_s)
 
     @property
     def server(self) -> str:
@@ -374,6 +380,8 @@ class KubeClient:
             raise Unauthorized(401, "Unauthorized", str(error)) from error
         if authorization:
             headers["Authorization"] = authorization
+        if method != "GET" and self.may_write is not None and not self.may_write():
+            raise NotLeading(f"{method} {path} was not sent: the lease may be another's by now")
         with self._lock:
             self._requests_total += 1
         status = 0

@@ -12,8 +12,12 @@ from kubeapi.config import Access
 POOL_SIZE = 32
 
 
-def connection_pool(access: Access) -> urllib3.PoolManager:
-    """Make the pool that an access asks for: TLS, server name, proxy. No connection is opened yet."""
+def connection_pool(access: Access, *, give_up_s: float | None = None) -> urllib3.PoolManager:
+    """Make the pool that an access asks for: TLS, server name, proxy. No connection is opened yet.
+
+    What was sent and not acknowledged for `give_up_s` ends the connection and is not sent again, also when this process
+    is gone by then. Where the system has no such option, it goes on trying.
+    """
     settings: dict[str, Any] = {
         "num_pools": 2,
         "maxsize": POOL_SIZE,
@@ -26,6 +30,11 @@ def connection_pool(access: Access) -> urllib3.PoolManager:
                 (socket.IPPROTO_TCP, getattr(socket, option), value)
                 for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
                 if hasattr(socket, option)
+            ),
+            *(
+                ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(give_up_s * 1000)),)
+                if give_up_s is not None and hasattr(socket, "TCP_USER_TIMEOUT")
+                else ()
             ),
         ],
     }

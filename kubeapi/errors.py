@@ -18,6 +18,7 @@ Errors of urllib3, ssl, json and the `kubernetes` package never pass this border
         TooManyRequests        429
         ServerError            5xx
         Unreachable            no (complete) answer: refused, reset, timed out, TLS
+        NotLeading             not sent: this process may not write now
 """
 
 from __future__ import annotations
@@ -121,6 +122,13 @@ class Unreachable(ApiError):
         """The connection broke after it stood, so the server may have been fine: a read may be tried again."""
         self.timed_out = timed_out
         """The request was sent, and no answer came in time."""
+
+
+class NotLeading(ApiError):
+    """A write was not sent, because whoever made the client says that this process may not write now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "NotLeading", message)
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {

@@ -5,6 +5,7 @@ The book decides (`quota_book`); this only reports, soon after something changed
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
 from automation.debounce import Debounce
+from automation.shards import WHOLE, Shard
 from automation.watch import DIALECT, World, priority_class_of
 from components import naming
 from kubeapi import kinds
@@ -27,13 +29,18 @@ Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
+OTHERS_EVERY_S = 2.0
+"""How often it is looked at what the services of other parts hold, where the namespaces are split."""
 RETRY_S = 10.0
 
 
 class QuotaController:
     """Keeps the status of all GPUQuotas as the book says. Wire `start` after the caches are filled."""
 
-    def __init__(self, client: KubeClient, world: World) -> None:
+    def __init__(self, client: KubeClient, world: World, *, shard: Shard = WHOLE) -> None:
+        """`shard` is the part that our loop leads: the first one writes, and each hears of the others' services."""
+        self._shard = shard
+        self._others: dict[ServiceKey, QuotaClaim] = {}
         self._client = client
         self._world = world
         self._written: dict[QuotaName, Object] = {}
@@ -45,8 +52,27 @@ class QuotaController:
         self._world.quotas.now = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for key, claim in running_claims(self._world).items():
             self._world.quotas.hold(key, claim)
+        if self._shard.of > 1:
+            self._hear_of_others()
+        if not self._shard.is_first:
+            return
         self._world.quotas.on_changed = self._soon.ask
         self._soon.ask()
+
+    def _hear_of_others(self) -> None:
+        """Count what other loops admitted, as their Deployments show it; at the start that was counted above."""
+        if self._world.quotas.quotas():
+            claims = running_claims(self._world)
+            others = {key: claim for key, claim in claims.items() if not self._shard.has(key.namespace)}
+            for key, claim in others.items():
+                if self._others.get(key) != claim:
+                    self._world.quotas.hold(key, claim)
+            for key in self._others.keys() - others.keys():
+                self._world.quotas.release(key)
+            self._others = others
+        again = threading.Timer(OTHERS_EVERY_S, self._hear_of_others)
+        again.daemon = True
+        again.start()
 
     def report(self) -> None:
         """Write each status that differs from the one that stands there."""

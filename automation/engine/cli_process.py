@@ -16,14 +16,26 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import psutil
 
+from automation.engine.port import EngineFailed
 from automation.process_mark import is_dead, mark
 
 _POLL_S = 0.1
 _OUTPUT_TAIL_BYTES = 64 * 1024
+LEASE_LOST = "LeaseLost"
+
+
+class EngineFence(Protocol):
+    """Whether an engine may run, and who ends it when this process cannot; `automation.fencing.Fence`."""
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+    def holds(self) -> bool: ...
+    def entered(self, pid: int) -> None: ...
+    def left(self, pid: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -57,14 +69,22 @@ def run_cli(
     cancel: threading.Event | None = None,
     grace_s: float = 15.0,
     whole_output: bool = False,
+    fence: EngineFence | None = None,
 ) -> CliResult:
     """Run the CLI to its end, or until `timeout_s` or `cancel`: then SIGTERM once, `grace_s`, SIGKILL.
 
+    Where there is a `fence`, no child is started that it does not allow (EngineFailed), and one under way is killed at
+    once when it falls: another loop may soon run an engine on the same stack.
+
     While the child runs, `record` names it by pid and start time; the entry stays when the child was killed, by us or
-    by anybody: the proof that a lock it left is ours.
+    by anybody, or could not delete its lock: the proof that a lock it left is ours.
     """
     started = time.monotonic()
     errors = output.with_suffix(".err")
+    if fence is not None:
+        if not fence.holds():
+            raise EngineFailed(LEASE_LOST, "the leader lease may be another's by now, so no engine was started")
+        env = {**env, **fence.environment}
     with output.open("wb") as sink, errors.open("wb") as error_sink:
         process = subprocess.Popen(
             argv,
@@ -75,6 +95,8 @@ def run_cli(
             stderr=error_sink,
             start_new_session=True,
         )
+    if fence is not None:
+        fence.entered(process.pid)
     entry: RunRecord | None = None
     ended = threading.Event()
     reaper = threading.Thread(target=_reap, args=(process, ended), name="cli-reaper", daemon=True)
@@ -84,7 +106,9 @@ def run_cli(
     try:
         entry = _enter(record, process.pid) if record else None
         while not ended.wait(_POLL_S):
-            if cancel is not None and cancel.is_set():
+            if fence is not None and not fence.holds():
+                stopped, grace_s = "cancelled", 0.0
+            elif cancel is not None and cancel.is_set():
                 stopped = "cancelled"
             elif time.monotonic() - started > timeout_s:
                 stopped = "timeout"
@@ -94,7 +118,9 @@ def run_cli(
         if not ended.is_set():
             killed = _stop(process, ended, grace_s=grace_s)
         reaper.join()
-    if record and entry and process.returncode >= 0:
+        if fence is not None:
+            fence.left(process.pid)
+    if record and entry and process.returncode >= 0 and not _left_lock(output, errors):
         strike(record, (entry,))
     return CliResult(
         process.returncode,
@@ -106,6 +132,11 @@ def run_cli(
     )
 
 
+def _left_lock(*printed: pathlib.Path) -> bool:
+    """Whether the CLI ended by itself and yet left its lock: the state backend went away under it."""
+    return any("problem deleting the lock" in _tail(path) for path in printed)
+
+
 def _reap(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
     process.wait()
     ended.set()
@@ -113,10 +144,11 @@ def _reap(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
 
 def _stop(process: subprocess.Popen[bytes], ended: threading.Event, *, grace_s: float) -> bool:
     """Ask once (a second signal would make the CLI drop its work), then kill. Returns whether it had to kill."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    if ended.wait(grace_s):
-        return False
+    if grace_s > 0:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        if ended.wait(grace_s):
+            return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     ended.wait()

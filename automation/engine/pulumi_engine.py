@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from automation.engine import outcomes, recovery
-from automation.engine.cli_process import CliResult, strike
+from automation.engine.cli_process import CliResult, EngineFence, strike
 from automation.engine.event_log import RunLog, read_event_log
 from automation.engine.port import (
     Batch,
@@ -34,6 +34,7 @@ from automation.engine.stack_cli import Run
 from automation.engine.state_backend import StateBackend
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
+from automation.sightings import FormerLoop
 from program.desired.keys import ServiceKey
 from program.fleet import fleet_in_steps
 
@@ -68,15 +69,19 @@ class PulumiEngine:
         parallel: int = 8,
         grace_s: float = 15.0,
         sole: Callable[[], bool] = lambda: False,
+        fence: EngineFence | None = None,
+        former: Sequence[FormerLoop] = (),
     ) -> None:
         """Prepare the directories and start the local servers; no CLI process is started.
 
         `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
         the state. Raises PassphraseMissing, and ValueError for a URL that makes no sense.
         `grace_s` is what a stopped run gets to write its state. `sole` tells whether nobody else may run engines on
-        this state now, because this process holds the leader lease; see `recovery.check_lock`.
+        this state now, because this process holds the leader lease; see `recovery.check_lock`. `fence` is asked before
+        each CLI process is started; `former` are the loops that led before.
         """
         self._sole = sole
+        self._former = tuple(former)
         self._parallel = parallel
         self._grace_s = grace_s
         self._backend = StateBackend(
@@ -87,6 +92,7 @@ class PulumiEngine:
             passphrase_file=passphrase_file,
             environment={"PULUMI_DEBUG_PROVIDERS": f"kubernetes:{provider_port}"},
             grace_s=grace_s,
+            fence=fence,
         )
         self._cli, self._states, self._files = self._backend.cli, self._backend.states, self._backend.files
         self._programs = ProgramServer(max_runs=MAX_RUNS)
@@ -128,6 +134,34 @@ class PulumiEngine:
                 handle.index = None
                 self._backend.workspace.discard(stack)
             return self._outcome(handle, targets, log, result, run)
+
+    def release(
+        self,
+        stack: Stack,
+        keys: Sequence[ServiceKey],
+        *,
+        timeout_s: float = 600.0,
+        cancel: threading.Event | None = None,
+    ) -> int:
+        """Have the state forget services; see `port.Engine.release`."""
+        run = Run(timeout_s, cancel)
+        with self._using(stack, run) as handle:
+            tried: set[recovery.Remedy] = set()
+            while index := self._index(handle, run, create=False):
+                urns = index.held_for(keys)
+                if not urns:
+                    break
+                argv = ["state", "remove", "--yes", "--force", "--target-dependents", "--stack", stack.name]
+                result = self._cli.call(stack, [*argv, *sorted(urns)], run)
+                remedy = recovery.remedy_for(RunLog(), result)
+                handle.index = None
+                if result.code == 0:
+                    break
+                if remedy is None or remedy in tried:
+                    raise outcomes.failure(RunLog(), result)
+                tried.add(remedy)
+                self._heal(handle, remedy, result, run)
+        return run.processes
 
     def drift(
         self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None
@@ -249,7 +283,9 @@ class PulumiEngine:
         """Do what makes a second try worthwhile, or raise what makes it hopeless."""
         if remedy is recovery.Remedy.UNLOCK:
             record = self._cli.directory(handle.stack).record
-            holders = recovery.check_lock(result.output, record, stack=handle.stack.name, sole=self._sole())
+            holders = recovery.check_lock(
+                result.output, record, stack=handle.stack.name, sole=self._sole(), former=self._former
+            )
             self._states.unlock(handle.stack, run)
             strike(record, holders)
         elif remedy is recovery.Remedy.CREATE:

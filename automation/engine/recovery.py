@@ -9,9 +9,13 @@ import pathlib
 import re
 from enum import Enum
 
+import psutil
+
 from automation.engine.cli_process import CliResult, RunRecord, read_records
 from automation.engine.event_log import RunLog
 from automation.engine.port import StackLocked
+from automation.process_mark import is_dead, is_here
+from automation.sightings import FormerLoop
 
 _LOCKED = "the stack is currently locked by"
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)")
@@ -92,19 +96,22 @@ def unreachable(output: str) -> str:
     return _NOISE.sub("", line.strip().removeprefix("error: "))
 
 
-def check_lock(output: str, record: pathlib.Path, *, stack: str, sole: bool) -> tuple[RunRecord, ...]:
+def check_lock(
+    output: str, record: pathlib.Path, *, stack: str, sole: bool, former: tuple[FormerLoop, ...] = ()
+) -> tuple[RunRecord, ...]:
     """Make sure that every lock the CLI complained of is ours and its holder is dead. Raises StackLocked.
 
     The proof: our own record names the holder's pid and host, and the process of that pid and start time is gone. Of
     a holder on another machine or in another container that cannot be known; there it is enough to be the `sole` one
-    who may run engines now. Returns the records of the holders.
+    who may run engines now. Where the record stayed with a loop on another machine, it is enough that the lock is of
+    the host of a loop that led before, as the Lease names them. Returns the records of the holders.
     """
     found = list(_LOCK.finditer(output))
     if not found and _LOCKED not in output:
         return ()
     proven = []
     for lock in found:
-        holder = _holder(lock, read_records(record), sole=sole)
+        holder = _holder(lock, read_records(record), sole=sole) or (_predecessor(lock, former) if sole else None)
         if holder is None:
             by = f"{lock['user']}@{lock['host']} (pid {lock['pid']})"
             raise StackLocked(
@@ -138,6 +145,20 @@ def _holder(lock: re.Match[str], records: tuple[RunRecord, ...], *, sole: bool) 
         is_named = int(lock["pid"]) == entry.pid and lock["host"] == entry.host
         if is_named and (entry.is_over or (sole and entry.is_elsewhere)):
             return entry
+    return None
+
+
+def _predecessor(lock: re.Match[str], former: tuple[FormerLoop, ...]) -> RunRecord | None:
+    """Find the loop that led before us and left the lock. Its engine was ended before we could lead.
+
+    On this very machine the holder's pid must be free besides: somebody may run the CLI here by hand.
+    """
+    pid = int(lock["pid"])
+    for loop in former:
+        if loop.host == lock["host"] and (
+            not is_here(loop.mark) or (is_dead(loop.mark) and not psutil.pid_exists(pid))
+        ):
+            return RunRecord(pid, loop.host, loop.mark, loop.mark)
     return None
 
 

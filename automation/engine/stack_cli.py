@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from automation.backoff import backoff_s
 from automation.engine import recovery
-from automation.engine.cli_process import CliResult, run_cli
+from automation.engine.cli_process import CliResult, EngineFence, run_cli
 from automation.engine.key_keeper import KeyKeeper
 from automation.engine.port import (
     APPLY_FAILED,
@@ -59,6 +59,7 @@ class StackCli:
         keeper: KeyKeeper,
         environment: Mapping[str, str],
         grace_s: float = 15.0,
+        fence: EngineFence | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`environment` is what this use of the CLI needs beside what every one does."""
@@ -69,6 +70,7 @@ class StackCli:
         self._workspace = workspace
         self._keeper = keeper
         self._grace_s = grace_s
+        self._fence = fence
         self._env = workspace.environment(
             {**keeper.environment(), **url.environment, "PULUMI_BACKEND_URL": url.text, **environment}
         )
@@ -102,6 +104,7 @@ class StackCli:
                 cancel=run.cancel,
                 grace_s=self._grace_s,
                 whole_output=whole_output,
+                fence=self._fence,
             )
         except OSError as error:
             raise EngineFailed(APPLY_FAILED, f"cannot run the Pulumi CLI: {error}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
+from automation.engine.cli_process import EngineFence
 from automation.engine.key_keeper import KeyKeeper, given_passphrase, passphrase_from
 from automation.engine.stack_cli import StackCli
 from automation.engine.stack_states import StackStates
@@ -30,6 +31,7 @@ class StateBackend:
         old_passphrase: str | None = None,
         environment: Mapping[str, str] | None = None,
         grace_s: float = 15.0,
+        fence: EngineFence | None = None,
         make: bool = True,
     ) -> None:
         """Prepare directories and the local key server; no CLI process is started, and no backend asked.
@@ -57,6 +59,7 @@ class StateBackend:
             # For stacks of Pulumi's own passphrase provider, as static fleets have them.
             environment={"PULUMI_CONFIG_PASSPHRASE": passphrase, **(environment or {})},
             grace_s=grace_s,
+            fence=fence,
         )
         self.states = StackStates(self.cli, self.workspace, self.keeper, self.files)
 

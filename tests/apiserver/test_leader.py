@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from automation.leader import MARK_ANNOTATION, LeaseElector
+from automation.leader import LeaseElector
+from automation.sightings import MARK_ANNOTATION
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.controlplane import eventually
@@ -27,7 +28,7 @@ import sys, time
 from automation.leader import LeaseElector
 from kubeapi.client import KubeClient
 elector = LeaseElector(KubeClient.from_kubeconfig(sys.argv[1]), "default", name=sys.argv[2], on_lost=print,
-                       on_started=lambda token: print("leading", token, flush=True),
+                       on_started=lambda token: print("leading", token, flush=True), nobody_led=lambda: True,
                        lease_duration_s=6.0, renew_deadline_s=4.0, retry_period_s=0.1)
 elector.start()
 time.sleep(60)
@@ -44,6 +45,7 @@ class Candidate:
             client,
             "default",
             name=name,
+            nobody_led=lambda: True,
             on_started=self.started.append,
             on_lost=lambda why: self.lost.append((time.monotonic(), why)),
             lease_duration_s=DURATION_S,
