@@ -107,7 +107,7 @@ def _schema() -> Json:
     properties["image"]["default"] = default_image()
     names = sorted(set(Settings.model_fields) - DECIDED)
     properties["settings"] |= {"additionalProperties": {"type": "string"}, "propertyNames": {"enum": names}}
-    properties["state"]["pattern"] = r"^$|^(?!file:)[a-z0-9]+://(?![^/@]*:[^/@]*@)"
+    properties["state"] |= {"pattern": "^$|^[a-z0-9]+://", "not": {"pattern": "^file:|://[^/@]*:[^/@]*@"}}
 
     def given(*options: str) -> Json:
         each = [
