@@ -26,6 +26,8 @@ GROUPS = {
     "cache": "The model caches: what lies in them, what can go, what should be there.",
     "host": "The machines that services are placed on.",
     "agent": "The agent that runs processes on a host.",
+    "fleet": "Static fleets: move services between the loop and a stack of `pulumi up`.",
+    "provider": "Herdsman's own Pulumi providers, for plain `pulumi`.",
     "tools": "The tools that Herdsman runs: install and list them.",
 }
 COMMANDS = (
@@ -37,6 +39,7 @@ COMMANDS = (
     "export",
     "logs",
     "top",
+    "preview",
     "render",
     "crds",
     "monitoring",

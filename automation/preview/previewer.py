@@ -104,21 +104,11 @@ class Previewer:
         return self.services([Subject(cr, model_cr, draft_cr)])[0]
 
     def services(
-        self, subjects: Sequence[Subject], *, on_progress: Progress | None = None
+        self, subjects: Sequence[Subject], live: Live | None = None, *, on_progress: Progress | None = None
     ) -> tuple[ServicePreview, ...]:
-        """Preview many services at once; `on_progress` is told how many objects of how many are tried out."""
-        live = Live(self._client, self.map)
+        """Preview many services at once. `live`, one that nothing was loaded into yet, keeps what could not be read."""
+        live = live or Live(self._client, self.map)
         live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
-        return self.previews(subjects, live, on_progress=on_progress)
-
-    def previews(
-        self,
-        subjects: Sequence[Subject],
-        live: Live,
-        *,
-        on_progress: Progress | None = None,
-    ) -> tuple[ServicePreview, ...]:
-        """Preview services about which `live` has been filled."""
         plans = [(subject, rendering(subject, live, options=self._options)) for subject in subjects]
         work = [
             (number, each, shared)

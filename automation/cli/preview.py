@@ -1,0 +1,158 @@
+"""`herdsman preview`: what a change does, or what the loop would do, before anything is touched.
+
+Everything is imported when it is needed: the answer for one change should come before anybody gets impatient.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from automation.cli.output import complain
+
+if TYPE_CHECKING:
+    from automation.preview.changes import Preview
+    from components.policies.policy import Policies
+
+EXIT_FAILED = 1
+EXIT_CHANGED = 2
+THREADS = 8
+MANY = 20
+"""Of so many objects a progress bar is worth its place."""
+
+
+class PreviewFormat(StrEnum):
+    """How a preview is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+def preview(
+    files: Annotated[
+        list[str] | None, typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
+    ] = None,
+    live: Annotated[
+        list[str] | None, typer.Option("--live", help="What would be done now with this service, as it stands.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="The same for all services of the namespace.")] = False,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Of the services, and of documents that name none.")
+    ] = "default",
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --all: everywhere.")] = False,
+    output: Annotated[
+        PreviewFormat, typer.Option("-o", "--output", help="text, json, or markdown for a pull request.")
+    ] = PreviewFormat.TEXT,
+    policies: Annotated[Path | None, typer.Option(help="Folder of policies to check.")] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+) -> None:
+    """Show what would be created, changed, replaced and deleted, what restarts and what is downloaded.
+
+    Nothing is written, nothing is locked: the API server is asked by dry runs. Exit code 0: nothing would change.
+    2: something would. 1: it failed, or the change would be refused.
+    """
+    everything = everything or all_namespaces
+    if sum(map(bool, (files, live, everything))) != 1:
+        raise typer.BadParameter("give one of -f FILE, --live NAME and --all")
+    from automation.preview.telling import as_json, markdown, told
+    from kubeapi.errors import KubeError
+
+    try:
+        found = _preview(
+            files or [], live or [], None if all_namespaces else namespace, namespace, policies, kubeconfig
+        )
+    except (KubeError, ValueError) as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_FAILED) from None
+    if output is PreviewFormat.JSON:
+        import json
+
+        typer.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
+    elif output is PreviewFormat.MARKDOWN:
+        typer.echo(markdown(found), nl=False)
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        typer.echo(told(found, colour=colour))
+    raise typer.Exit(exit_code(found))
+
+
+def exit_code(found: Preview) -> int:
+    """0: nothing would change. 2: something would. 1: something is wrong with it."""
+    if found.refused:
+        return EXIT_FAILED
+    return EXIT_CHANGED if found.changed else 0
+
+
+def _preview(
+    files: list[str], names: list[str], among: str | None, namespace: str, policies: Path | None, kubeconfig: str | None
+) -> Preview:
+    from automation.preview.asking import preview_files, preview_live
+    from automation.preview.loop_options import options_of_loop
+    from automation.preview.previewer import Previewer
+    from kubeapi.client import KubeClient
+    from program.manifests import Manifests
+
+    manifests = Manifests(namespace)
+    for name in files:
+        if name == "-":
+            manifests.read_text("standard input", sys.stdin.read())
+        else:
+            manifests.read(name)
+    client = KubeClient.default(kubeconfig)
+    previewer = Previewer(client, options=options_of_loop(client), policies=_policies(policies), threads=THREADS)
+    try:
+        with _progress() as on_progress:
+            if files:
+                return preview_files(client, previewer, manifests, on_progress=on_progress)
+            return preview_live(client, previewer, namespace=among, names=names, on_progress=on_progress)
+    finally:
+        previewer.close()
+        client.close()
+
+
+def _policies(folder: Path | None) -> Policies | None:
+    if folder is None:
+        return None
+    from components.policies.reading import PolicyUnreadable, load_policies
+
+    try:
+        return load_policies(folder)
+    except PolicyUnreadable as error:
+        raise ValueError(str(error)) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on a terminal while many objects are tried out; it goes when all are done."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bar: Any = None
+    task: Any = None
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal bar, task
+        if total < MANY:
+            return
+        if bar is None:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = Progress(console=Console(stderr=True), transient=True)
+            bar.start()
+            task = bar.add_task("Trying out", total=total)
+        bar.update(task, completed=done)
+
+    try:
+        yield on_progress
+    finally:
+        if bar is not None:
+            bar.stop()

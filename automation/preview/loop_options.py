@@ -1,0 +1,75 @@
+"""Finds out with which options the loop of a cluster renders, so that a preview from elsewhere renders the same.
+
+Called by `herdsman preview` and whoever else previews from outside of the loop. They stand in the environment of the
+loop's Deployment; a `HERDSMAN_…` variable of the caller's own comes before, as for a loop that runs beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from components import naming
+from components.render import RenderOptions
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Unauthorized, Unreachable
+
+Json = dict[str, Any]
+
+PREFIX = "HERDSMAN_"
+DEPLOYMENT = "herdsman"
+RENDERED_BY = frozenset(
+    {
+        "MODEL_CACHE_SIZE",
+        "MODEL_CACHE_STORAGE_CLASS",
+        "MODEL_CACHE_ACCESS_MODE",
+        "MODEL_CACHE_MODE",
+        "DEFAULT_FSGROUP",
+        "INIT_CONTAINER_IMAGE",
+        "CA_CERT_CONFIGMAP",
+        "HUB_URL",
+        "PROMETHEUS_URL",
+        "SHARED_GPU_SELECTOR",
+        "DRI_RENDER_GID",
+        "RUNTIME_IMAGES",
+        "POD_MONITORS",
+    }
+)
+"""Settings that what is rendered depends on (`settings_for.render_options`)."""
+
+
+def options_of_loop(client: KubeClient, environment: Mapping[str, str] | None = None) -> RenderOptions:
+    """Give the options of the cluster's loop; the defaults where none is installed, or its Deployment may not be read.
+
+    Raises ValueError where a setting makes no sense, and Unreachable and Unauthorized.
+    """
+    environment = os.environ if environment is None else environment
+    namespace = environment.get(f"{PREFIX}LEASE_NAMESPACE") or naming.SYSTEM_NAMESPACE
+    try:
+        found = settings_of(client.get(kinds.DEPLOYMENTS, namespace, DEPLOYMENT))
+    except (Unreachable, Unauthorized):
+        raise
+    except ApiError:
+        found = {}
+    own = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
+    asked = {name: value for name, value in {**found, **own}.items() if name in RENDERED_BY}
+    if not asked:
+        return RenderOptions()
+    from automation.settings import Settings
+    from automation.settings_for import render_options
+
+    given: dict[str, Any] = {name.lower(): value for name, value in asked.items()}
+    return render_options(Settings(**given))
+
+
+def settings_of(deployment: Json) -> dict[str, str]:
+    """Read the settings off a loop's Deployment: the literal variables of its containers. Pure."""
+    containers = ((deployment.get("spec") or {}).get("template") or {}).get("spec", {}).get("containers") or ()
+    return {
+        str(entry["name"]).removeprefix(PREFIX): str(entry["value"])
+        for container in containers
+        for entry in container.get("env") or ()
+        if str(entry.get("name", "")).startswith(PREFIX) and "value" in entry
+    }
