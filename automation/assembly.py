@@ -41,6 +41,7 @@ from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
 from automation.watch import World
+from components.ignored_fields import IgnoredFields
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
 from kubeapi.client import KubeClient
@@ -95,7 +96,8 @@ def assemble(
     """
     recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
     stack.callback(recorder.stop)
-    engine = _engine(client, stack, settings, leadership)
+    ignored = IgnoredFields()
+    engine = _engine(client, stack, settings, leadership, ignored)
     world = World(
         client,
         namespaces=settings.namespaces,
@@ -151,6 +153,7 @@ def assemble(
         sleep=sleep,
         metrics=metrics,
         history=history,
+        ignored=ignored,
     )
     controllers.append(controller)
     probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)
@@ -178,8 +181,10 @@ def assemble(
     return Parts(world, engine, batcher, controller, model_controller, probe, start)
 
 
-def _engine(client: KubeClient, stack: ExitStack, settings: Settings, leadership: Leadership) -> PulumiEngine:
-    provider = PluginServer(KubernetesProvider(client, remember="identity"))
+def _engine(
+    client: KubeClient, stack: ExitStack, settings: Settings, leadership: Leadership, ignored: IgnoredFields
+) -> PulumiEngine:
+    provider = PluginServer(KubernetesProvider(client, remember="identity", ignored=ignored))
     stack.callback(provider.stop)
     engine = PulumiEngine(
         provider_port=provider.start(),
@@ -187,6 +192,7 @@ def _engine(client: KubeClient, stack: ExitStack, settings: Settings, leadership
         work_root=_work_root(settings, leadership.shard),
         pulumi=toolchain.locate("pulumi"),
         passphrase_file=settings.passphrase_file,
+        passphrase=settings.passphrase_text,
         sole=lambda: settings.leader_elect and leadership.fence.holds(),
         fence=leadership.fence,
         former=leadership.former,

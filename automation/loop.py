@@ -17,11 +17,12 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from automation.assembly import Leadership, ModelKey, assemble
+from automation.backoff import Backoff
 from automation.engine.batches import Batcher
 from automation.engine.port import EngineFailed
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.fencing import Fence
-from automation.leader import LEASE_DURATION_S, RENEW_DEADLINE_S, LeaseElector
+from automation.leader import LeaseElector, LeaseTimes
 from automation.models.model_probe import ModelProbe
 from automation.queue import WorkQueue
 from automation.settings import SYSTEM_NAMESPACE, Settings
@@ -40,12 +41,6 @@ log = structlog.get_logger(__name__)
 MODEL_WORKERS = 2
 SYNC_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
-TRUST_S = RENEW_DEADLINE_S + 1.0
-"""So long after a renewal writes are sent."""
-KILL_S = RENEW_DEADLINE_S + 2.0
-"""So long after a renewal the guard ends the engine and the loop, if they have not ended yet."""
-GIVE_UP_S = LEASE_DURATION_S - KILL_S
-"""So long the system goes on sending what was not acknowledged, also of a loop that is gone."""
 LOST_GRACE_S = 1.0
 """So long a loop that lost its lease may take to end in order."""
 
@@ -76,7 +71,8 @@ class Loop:
         settings = self._settings
         with ExitStack() as stack:
             self._trace(stack)
-            client = KubeClient.default(settings.kubeconfig, give_up_s=GIVE_UP_S if settings.leader_elect else None)
+            times = LeaseTimes.of(settings.lease_duration_s)
+            client = KubeClient.default(settings.kubeconfig, give_up_s=times.give_up_s)
             stack.callback(client.close)
             self._metrics.count_requests(client)
             self._check_cluster(client)
@@ -126,9 +122,10 @@ class Loop:
 
     def _become_leader(self, stack: ExitStack, stop: threading.Event) -> Leadership:
         settings = self._settings
-        fence = Fence(trust_s=TRUST_S, kill_s=KILL_S)
+        times = LeaseTimes.of(settings.lease_duration_s)
+        fence = Fence(trust_s=times.trust_s, kill_s=times.kill_s)
         # Connections of its own: a renewal waits for nobody's.
-        client = KubeClient.default(settings.kubeconfig, give_up_s=GIVE_UP_S)
+        client = KubeClient.default(settings.kubeconfig, give_up_s=times.give_up_s)
         stack.callback(client.close)
         self._metrics.count_requests(client)
 
@@ -141,6 +138,9 @@ class Loop:
             settings.lease_namespace,
             name=settings.lease_name,
             parts=settings.shards,
+            lease_duration_s=times.duration_s,
+            renew_deadline_s=times.deadline_s,
+            retry_period_s=times.retry_s,
             nobody_led=lambda: _nobody_led(client, settings.namespaces),
             on_renewed=fence.renewed,
             on_lost=on_lost,
@@ -231,6 +231,28 @@ class Loop:
         """Enqueue what the caches and the state know but no custom resource does: deleted while we were away."""
         for namespace, service in world.index.services_with_objects():
             self._queue.add(ServiceKey("llmkube", namespace, service))
+        try:
+            self._enqueue_state(engine, shard)
+        except EngineFailed as error:
+            if self._settings.once:
+                raise LoopFailed(str(error)) from error
+            # What serves is looked after without the state, too; only changes need it.
+            log.warning("Could not read the state; going on without, and asking again", error=str(error))
+            later = threading.Thread(target=self._enqueue_state_later, args=(engine, shard), name="state", daemon=True)
+            later.start()
+
+    def _enqueue_state_later(self, engine: PulumiEngine, shard: Shard) -> None:
+        backoff: Backoff[str] = Backoff(base_s=1.0, cap_s=30.0)
+        while not self._lost.wait(backoff.failed("state")):
+            try:
+                self._enqueue_state(engine, shard)
+            except EngineFailed as error:
+                log.debug("Could not read the state", error=str(error))
+                continue
+            log.info("Read the state, which could not be read before")
+            return
+
+    def _enqueue_state(self, engine: PulumiEngine, shard: Shard) -> None:
         for stack in engine.stacks():
             if self._settings.namespaces and stack.namespace not in self._settings.namespaces:
                 continue

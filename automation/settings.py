@@ -8,11 +8,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import pathlib
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from automation.engine.state_url import StateUrl
 from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
 
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -75,9 +76,14 @@ class Settings(BaseSettings):
     """Where the engine works; can be deleted while no loop runs. None: see `work_directory`."""
     passphrase_file: pathlib.Path | None = None
     """Holds the passphrase that encrypts the state's secrets. None: one is made and kept beside the state."""
+    passphrase: SecretStr | None = None
+    """The passphrase itself, for where a Secret comes as a variable and not as a file."""
 
     leader_elect: bool = True
     lease_name: str = "herdsman"
+    lease_duration_s: float = Field(default=13.0, ge=3.0, le=60.0)
+    """So long after a leader was last heard of another may lead. It gives up itself after 9/13 of that; shorter means
+    that a shorter outage of the API server ends a loop."""
     lease_namespace: str = Field(default_factory=default_lease_namespace)
 
     model_cache_size: str = "100Gi"
@@ -171,6 +177,16 @@ class Settings(BaseSettings):
     @field_validator("state")
     @classmethod
     def _state_is_a_url(cls, value: str) -> str:
-        if "://" not in value:
-            raise ValueError(f"`{value}` is no URL; for a directory write file:///path")
+        StateUrl.of(value)
         return value
+
+    @model_validator(mode="after")
+    def _one_passphrase(self) -> Self:
+        if self.passphrase is not None and self.passphrase_file is not None:
+            raise ValueError("HERDSMAN_PASSPHRASE and HERDSMAN_PASSPHRASE_FILE are both given; leave one out")
+        return self
+
+    @property
+    def passphrase_text(self) -> str | None:
+        """The passphrase that was given as a variable."""
+        return self.passphrase.get_secret_value() if self.passphrase is not None else None

@@ -63,6 +63,8 @@ def _engine(settings: Settings) -> Iterator[PulumiEngine]:
             work_root=Path(directory),
             pulumi=toolchain.locate("pulumi"),
             passphrase_file=settings.passphrase_file,
+            passphrase=settings.passphrase_text,
+            read_only=True,
         )
         try:
             yield engine

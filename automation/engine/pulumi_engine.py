@@ -66,6 +66,7 @@ class PulumiEngine:
         pulumi: pathlib.Path,
         passphrase_file: pathlib.Path | None = None,
         passphrase: str | None = None,
+        read_only: bool = False,
         parallel: int = 8,
         grace_s: float = 15.0,
         sole: Callable[[], bool] = lambda: False,
@@ -76,6 +77,7 @@ class PulumiEngine:
 
         `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
         the state. Raises PassphraseMissing, and ValueError for a URL that makes no sense.
+        `read_only`: a state that cannot be read is an error, and not made anew.
         `grace_s` is what a stopped run gets to write its state. `sole` tells whether nobody else may run engines on
         this state now, because this process holds the leader lease; see `recovery.check_lock`. `fence` is asked before
         each CLI process is started; `former` are the loops that led before.
@@ -83,6 +85,7 @@ class PulumiEngine:
         self._sole = sole
         self._former = tuple(former)
         self._parallel = parallel
+        self._read_only = read_only
         self._grace_s = grace_s
         self._backend = StateBackend(
             state_url,
@@ -323,6 +326,8 @@ class PulumiEngine:
         try:
             deployment = self._states.deployment(handle.stack, run)
         except StateUnreadable:
+            if self._read_only:
+                raise
             self._states.rebuild(handle.stack, run)
             deployment = {}
         if deployment is None:

@@ -7,9 +7,11 @@ another. A service stays where it is: moved to another stack, the old one would 
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
 
-from automation.engine.port import Engine, Stack
+from automation.engine.port import Engine, Stack, StateUnreadable
 from program.desired.keys import ServiceKey
 
 CAPACITY = 64
@@ -52,16 +54,24 @@ class Sharding:
         """Learn once from the state where the services of a namespace are."""
         if namespace in self._stacks:
             return self._stacks[namespace]
-        if self._known is None:
-            self._known = self._engine.stacks()
-        stacks = {
-            stack: set(self._engine.services(stack)) for stack in sorted(self._known) if stack.namespace == namespace
-        }
+        stacks = {stack: set(self._engine.services(stack)) for stack in self._of(namespace)}
         self._stacks[namespace] = stacks
         for stack, keys in stacks.items():
             for key in keys:
                 self._places.setdefault(key, stack)
         return stacks
+
+    def _of(self, namespace: str) -> Iterator[Stack]:
+        """The stacks of a namespace. One broken state hides the list of all; then they are asked for one by one."""
+        if self._known is None:
+            try:
+                self._known = self._engine.stacks()
+            except StateUnreadable:
+                for shard in itertools.count():
+                    yield (stack := Stack(namespace, shard))
+                    if not self._engine.services(stack):
+                        return
+        yield from sorted(stack for stack in self._known if stack.namespace == namespace)
 
     def _place(self, key: ServiceKey, stacks: dict[Stack, set[ServiceKey]]) -> None:
         shard = 0

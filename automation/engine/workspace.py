@@ -97,6 +97,9 @@ class Workspace:
             # The state is written once, at the end. What a crash loses is adopted by the next apply: names are fixed.
             "PULUMI_SKIP_CHECKPOINTS": "true",
             "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
+            # Of each stack that is listed, PostgreSQL's part of the CLI takes two connections, out of two for each core:
+            # ten stacks at a time, as it would be, wait for each other for ever.
+            "PULUMI_DIY_BACKEND_PARALLEL": "1",
             # A server that takes no connection would hold a run for minutes.
             "PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", "10"),
             # A settings file may be lost or older than the state; the state knows its own key.

@@ -1,72 +1,64 @@
-"""PulumiEngine over a state backend that is not files: PostgreSQL, where one is installed."""
+"""PulumiEngine over state backends that are not files: PostgreSQL and S3, each a real server, and what befalls them."""
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-import socket
-import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from automation.engine.port import Batch, Stack
+from automation.engine.port import Batch, Stack, StackLocked, StateUnreachable
 from automation.engine.pulumi_engine import PulumiEngine
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.fakes.rendered import key, service
+from tests.support.postgres import Postgres, lock_key, stack_key
+from tests.support.s3_server import S3Server
 
 EngineFactory = Callable[..., PulumiEngine]
+Backend = Postgres | S3Server
+STRANGER = {"pid": 4711, "username": "ann", "hostname": "laptop", "timestamp": "2026-11-20T08:00:00Z"}
 
 
-def programs() -> Path | None:
-    """Where initdb and pg_ctl are; Debian keeps them off the PATH."""
-    found = [Path(path).resolve().parent for name in ("initdb",) if (path := shutil.which(name))]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in found if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
+@pytest.fixture(scope="module", params=["postgres", "s3"])
+def server(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """A server on loopback; its credentials are in the environment, as a Secret would put them there."""
+    directory = Path(tempfile.mkdtemp(prefix="herdsman-s3-"))
+    made: Backend = Postgres() if request.param == "postgres" else S3Server(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in made.environment.items():
+            patch.setenv(name, value)
+        yield made
+    made.close()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an empty database on loopback."""
-    folder = programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed: `apt-get install postgresql`")
-    directory = tmp_path_factory.mktemp("postgres")
-    directory.chmod(0o777)
-    for parent in directory.parents[:3]:
-        parent.chmod(parent.stat().st_mode | 0o755)
-    # PostgreSQL refuses to run as root.
-    user = "nobody" if os.geteuid() == 0 else None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    data = directory / "data"
-
-    def run(*argv: str) -> None:
-        subprocess.run(argv, check=True, user=user, cwd="/", stdout=subprocess.DEVNULL, timeout=60)
-
-    run(str(folder / "initdb"), "-D", str(data), "-A", "trust", "-U", "herdsman", "--no-sync")
-    options = f"-p {port} -k {directory} -c listen_addresses=127.0.0.1 -c fsync=off"
-    run(str(folder / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(directory / "log"), "-w", "start")
-    try:
-        yield f"postgres://herdsman@127.0.0.1:{port}/postgres?sslmode=disable"
-    finally:
-        run(str(folder / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
+def uid(client: KubeClient, namespace: str, name: str = "a") -> str:
+    return str(client.get(kinds.DEPLOYMENTS, namespace, name)["metadata"]["uid"])
 
 
-def test_the_life_of_a_stack_in_a_database(
-    make_engine: EngineFactory, client: KubeClient, namespace: str, postgres: str, tmp_path: Path
+def apply(engine: PulumiEngine, namespace: str, *, replicas: int = 1, name: str = "a") -> int:
+    """Apply one service, and return how many CLI processes it took."""
+    outcome = engine.up(Batch(Stack(namespace), (service(name, namespace=namespace, replicas=replicas),)))
+    assert outcome.services[key(name, namespace)].ok, outcome.services[key(name, namespace)].error
+    return outcome.cli_processes
+
+
+def test_the_life_of_a_stack(
+    make_engine: EngineFactory, client: KubeClient, namespace: str, server: Backend, tmp_path: Path
 ) -> None:
     stack = Stack(namespace)
-    engine = make_engine(state_url=postgres)
+    engine = make_engine(state_url=server.url)
     assert stack not in engine.stacks()
     assert engine.services(stack) == set()
     made = engine.up(Batch(stack, tuple(service(n, namespace=namespace) for n in ("a", "b"))))
     assert all(outcome.ok for outcome in made.services.values())
 
-    restarted = make_engine(state_url=postgres)
+    restarted = make_engine(state_url=server.url)
     assert stack in restarted.stacks()
     assert restarted.services(stack) == {key("a", namespace), key("b", namespace)}
     changed = restarted.up(Batch(stack, (service("a", namespace=namespace, replicas=2),), (key("b", namespace),)))
@@ -80,14 +72,102 @@ def test_the_life_of_a_stack_in_a_database(
     assert stack not in restarted.stacks()
 
 
-def test_with_the_passphrase_lost_a_stack_in_a_database_is_built_anew(
-    make_engine: EngineFactory, client: KubeClient, namespace: str, postgres: str, tmp_path: Path
+def test_with_the_passphrase_lost_a_stack_keeps_its_state_and_gets_a_new_key(
+    make_engine: EngineFactory, client: KubeClient, namespace: str, server: Backend, tmp_path: Path
 ) -> None:
-    make_engine(state_url=postgres).up(Batch(Stack(namespace), (service("a", namespace=namespace),)))
-    before = client.get(kinds.DEPLOYMENTS, namespace, "a")["metadata"]["uid"]
-    shutil.rmtree(tmp_path / "work")
-    engine = make_engine(state_url=postgres)
-    outcome = engine.up(Batch(Stack(namespace), (service("a", namespace=namespace, replicas=2),)))
-    assert outcome.services[key("a", namespace)].ok
+    make_engine(state_url=server.url).up(
+        Batch(Stack(namespace), tuple(service(n, namespace=namespace) for n in ("a", "b")))
+    )
+    before = uid(client, namespace)
+    shutil.rmtree(tmp_path / "work")  # a new pod with an empty work directory, and so with another passphrase
+    engine = make_engine(state_url=server.url)
+    assert apply(engine, namespace, replicas=2) == 6, "export, run; export, import; export, run"
     live = client.get(kinds.DEPLOYMENTS, namespace, "a")
     assert (live["metadata"]["uid"], live["spec"]["replicas"]) == (before, 2)
+    assert engine.services(Stack(namespace)) == {key("a", namespace), key("b", namespace)}, "nothing was forgotten"
+    assert apply(engine, namespace, replicas=3) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b'{"version": 3, "checkpoint": {"latest": {"res', b"[]"])
+def test_a_broken_state_is_made_anew_and_stops_no_other_stack(
+    make_engine: EngineFactory, client: KubeClient, namespace: str, server: Backend, tmp_path: Path, content: bytes
+) -> None:
+    apply(make_engine(state_url=server.url), namespace)
+    before = uid(client, namespace)
+    server.write(stack_key(namespace), content)
+    # A restart that knows of the stack: one broken state would hide all others, since the CLI reads each to list them.
+    restarted = make_engine(state_url=server.url)
+    assert Stack(namespace) in restarted.stacks()
+    apply(restarted, namespace, replicas=2)
+    assert uid(client, namespace) == before
+    assert server.names() >= {stack_key(namespace), f"{stack_key(namespace)}.bak"}
+
+
+def test_a_lock_of_a_stranger_is_told_and_left_alone_until_it_is_released(
+    make_engine: EngineFactory, client: KubeClient, namespace: str, server: Backend
+) -> None:
+    engine = make_engine(state_url=server.url)
+    apply(engine, namespace)
+    server.write(lock_key(namespace), json.dumps(STRANGER).encode())
+    with pytest.raises(StackLocked) as caught:
+        engine.up(Batch(Stack(namespace), (service("a", namespace=namespace, replicas=2),)))
+    assert (caught.value.by, caught.value.since) == ("ann@laptop (pid 4711)", "2026-11-20T08:00:00Z")
+    assert f"herdsman state unlock {namespace}" in caught.value.message
+    assert (caught.value.reason, caught.value.retry_cap_s) == ("StateLocked", 30.0)
+    assert lock_key(namespace) in server.names()
+    assert client.get(kinds.DEPLOYMENTS, namespace, "a")["spec"]["replicas"] == 1
+    server.remove(lock_key(namespace))
+    apply(engine, namespace, replicas=2)
+
+
+def test_a_backend_that_is_away_is_told_asked_seldom_and_used_again_when_it_is_back(
+    make_engine: EngineFactory, client: KubeClient, namespace: str, server: Backend
+) -> None:
+    engine = make_engine(state_url=server.url)
+    apply(engine, namespace)
+    server.stop()
+    told = set()
+    try:
+        before, until = engine.cli_processes, time.monotonic() + 4
+        while time.monotonic() < until:
+            with pytest.raises(StateUnreachable) as caught:
+                apply(engine, namespace, replicas=2)
+            told.add(caught.value.message)
+            time.sleep(0.02)
+        assert engine.cli_processes - before <= 4, "many services that retry must not become as many processes"
+    finally:
+        server.start()
+    assert len(told) == 1, "a condition that changes at each try would be written at each try"
+    (message,) = told
+    assert "connection refused" in message
+    assert "herdsman state doctor" in message
+    assert client.get(kinds.DEPLOYMENTS, namespace, "a")["spec"]["replicas"] == 1
+    until = time.monotonic() + 20
+    while True:
+        try:
+            apply(engine, namespace, replicas=2)
+            break
+        except StateUnreachable:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    assert engine.services(Stack(namespace)) == {key("a", namespace)}, "its state was not taken for a broken one"
+
+
+def test_what_a_run_leaves_behind_is_little_and_known(
+    make_engine: EngineFactory, namespace: str, server: Backend
+) -> None:
+    engine = make_engine(state_url=server.url)
+    for replicas in (1, 2, 3):
+        apply(engine, namespace, replicas=replicas)
+    own = {name for name in server.names() if f"/{namespace}/" in name or f"/{namespace}.json" in name}
+    assert sum(name.endswith((".history.json", ".checkpoint.json")) for name in own) == 6
+    # Beside the history: the state and the one before it. No lock, and no backup for each run.
+    assert len(own) == 8
+
+
+def test_no_password_is_shown_by_what_fails(make_engine: EngineFactory, namespace: str) -> None:
+    engine = make_engine(state_url="postgres://herdsman:swordfish@127.0.0.1:1/db?sslmode=disable")
+    with pytest.raises(StateUnreachable) as caught:
+        apply(engine, namespace)
+    assert "postgres://herdsman@127.0.0.1:1/db" in caught.value.message
+    assert "swordfish" not in caught.value.message

@@ -79,8 +79,8 @@ class Postgres:
             self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def keys(self) -> set[str]:
-        """The names of all that is kept."""
+    def names(self) -> set[str]:
+        """The keys of all that is kept."""
         return {key.removeprefix(_PREFIX) for key in self._query("SELECT key FROM pulumi_state").split()}
 
     def sizes(self) -> dict[str, int]:
@@ -98,6 +98,9 @@ class Postgres:
             f"INSERT INTO pulumi_state (key, data) VALUES ('{_PREFIX}{key}', '{data}') "
             f"ON CONFLICT (key) DO UPDATE SET data = '{data}'"
         )
+
+    def remove(self, key: str) -> None:
+        self._query(f"DELETE FROM pulumi_state WHERE key = '{_PREFIX}{key}'")
 
     @property
     def _control(self) -> tuple[str, ...]:

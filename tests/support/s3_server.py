@@ -73,13 +73,16 @@ class S3Server:
             self._process.wait()
             self._process = None
 
-    def keys(self) -> set[str]:
-        """The names of all objects."""
+    def close(self) -> None:
+        self.stop()
+
+    def names(self) -> set[str]:
+        """The keys of all objects."""
         return {str(path.relative_to(self.bucket)) for path in self.bucket.rglob("*") if path.is_file()}
 
     def sizes(self) -> dict[str, int]:
         """Bytes by key."""
-        return {key: (self.bucket / key).stat().st_size for key in self.keys()}
+        return {key: (self.bucket / key).stat().st_size for key in self.names()}
 
     def read(self, key: str) -> bytes:
         return (self.bucket / key).read_bytes()
@@ -88,3 +91,6 @@ class S3Server:
         path = self.bucket / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+    def remove(self, key: str) -> None:
+        (self.bucket / key).unlink()
