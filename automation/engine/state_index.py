@@ -50,6 +50,12 @@ class StateIndex:
         """The URNs of one service; empty for one that the stack does not hold."""
         return frozenset(self._by_service.get(key, ()))
 
+    def held_for(self, keys: Iterable[ServiceKey]) -> frozenset[str]:
+        """The URNs that go with these services: with the last of all also what they shared."""
+        going = set(keys)
+        own = frozenset[str]().union(*(self.of(key) for key in going))
+        return own | self._others if own and self.keys <= going else own
+
     def applied(self, key: ServiceKey) -> str | None:
         """The fingerprint that was last applied in full, as the state or the last run tells it."""
         return self._applied.get(key)

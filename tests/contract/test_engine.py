@@ -144,6 +144,23 @@ def test_a_removed_service_is_gone_and_its_cache_and_neighbours_stay(world: Worl
     assert world.engine.services(stack) == {key("b", world.namespace)}
 
 
+def test_a_released_service_is_forgotten_and_keeps_every_object(world: World) -> None:
+    stack = Stack(world.namespace)
+    both = tuple(service(n, namespace=world.namespace, autoscaled=True, cached=True) for n in ("a", "b"))
+    world.engine.up(Batch(stack, both))
+    before = specs(world)
+    world.engine.release(stack, [both[0].key, key("never", world.namespace)])
+    assert world.engine.services(stack) == {both[1].key}
+    assert specs(world) == before
+    again = world.engine.up(Batch(stack, both[:1])).services[both[0].key]
+    assert again.ok, "what was released can be taken back"
+    assert specs(world) == before
+    world.engine.release(stack, [each.key for each in both])
+    assert world.engine.services(stack) == set()
+    assert specs(world) == before
+    world.engine.release(stack, [both[0].key])
+
+
 def test_after_the_last_service_a_cache_that_somebody_deleted_is_made_again(world: World) -> None:
     stack, rendered = Stack(world.namespace), service("a", namespace=world.namespace, cached=True)
     world.engine.up(Batch(stack, (rendered,)))
