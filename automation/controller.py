@@ -9,7 +9,7 @@ the pass.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ import structlog
 
 from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
-from automation.drift import KINDS, DriftWatch
+from automation.drift.drift_watch import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
@@ -37,6 +37,7 @@ from automation.telemetry.tracing import span
 from automation.want import Wanted, want
 from automation.watch import World, models_of
 from components import naming
+from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from components.rendered import RenderedService
 from kubeapi import kinds
@@ -89,6 +90,7 @@ class Controller:
         sleep: Sleep | None = None,
         metrics: Metrics | None = None,
         history: RevisionRecorder | None = None,
+        ignored: IgnoredFields | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._client = client
@@ -104,7 +106,7 @@ class Controller:
         self._engine = EngineRuns()
         on_written = metrics.on_service_status if metrics is not None else lambda *_: None
         self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES, on_written=on_written)
-        self._drift = DriftWatch(client)
+        self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)
         self._others = LettingGo(world, batcher, self._statuses, forget=self._forget, requeue=requeue)
 
     # --- one pass -------------------------------------------------------------------------------------------------
@@ -180,7 +182,8 @@ class Controller:
         rendered = judged.rendered
         if rendered is None:
             return False
-        plan = make_plan(rendered, observed.live, last=self._engine.last(key), known=self._world.watched_kinds())
+        last, known = self._engine.last(key), self._world.watched_kinds()
+        plan = make_plan(rendered, observed.live, last=last, known=known)
         if not judged.may_act:
             return plan.action == "none"
         if plan.action == "sweep":
@@ -188,18 +191,19 @@ class Controller:
             return True
         if self._engine.awaited(key) == rendered.fingerprint:
             return plan.action == "none"
-        if plan.action == "none":
-            if not self._drift.drifted(rendered, observed.live, just_applied=self._engine.last(key) is not None):
-                return True
-            plan = replace(plan, action="apply", why="the live object was changed by somebody else")
-        if (hold_off_s := self._engine.hold_off_s(key, rendered.fingerprint, now=now)) > 0:
+        drift = self._drift.consider(plan, rendered, observed.live, last=last, known=known, now=now)
+        if drift.plan.action == "none":
+            return True
+        held_s = self._engine.hold_off_s(key, rendered.fingerprint, now=now, certain=bool(drift.repair))
+        if (hold_off_s := max(held_s, drift.wait_s)) > 0:
             self._requeue(key, hold_off_s)
-            return False
-        log.debug("Submitted to the engine", why=plan.why)
+            return plan.action == "none"
+        log.debug("Submitted to the engine", why=drift.plan.why)
+        self._drift.submitted(drift, now=now)
         self._engine.submit(key, rendered.fingerprint, asked, now=now)
         with span("submit"):
-            self._batcher.submit(rendered)
-        return False
+            self._batcher.submit(drift.rendered)
+        return plan.action == "none"
 
     def _remove(self, key: ServiceKey) -> None:
         """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
@@ -290,12 +294,12 @@ class Controller:
         submitted = self._engine.finished(key, outcome.error, now=(now := self._clock()))
         if submitted is None:
             return
-        if outcome.error is None:
-            # Learn the new generation from the next pass.
-            self._drift.forget(key)
+        repaired = self._drift.settled(key)
         cr = self._world.services.get(key.namespace, key.name)
         if cr is not None and outcome.error is not None:
             self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
+        elif cr is not None and repaired:
+            self._recorder.record(cr, type="Warning", reason="DriftRepaired", message=repaired)
         elif cr is not None and (message := told(outcome.changes)):
             self._recorder.record(cr, type="Normal", reason="Applied", message=message)
         if cr is not None and self._history is not None and cr["metadata"].get("generation") == submitted.asked[1]:
@@ -337,6 +341,7 @@ class Controller:
             return facts
         more: dict[str, object] = {
             "rollout": judged.rollout,
+            "drift": self._drift.problems(key, now=now),
             "sleep": wanted.sleep,
             "memory": _memory(desired, observed),
             "acceleration": self._checks.acceleration(key, cr, desired, observed),

@@ -80,14 +80,17 @@ class EngineRuns:
             return 0.0
         return QUIET_S - (now - submitted.at).total_seconds()
 
-    def hold_off_s(self, key: ServiceKey, fingerprint: str, *, now: datetime) -> float:
-        """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind."""
+    def hold_off_s(self, key: ServiceKey, fingerprint: str, *, now: datetime, certain: bool = False) -> float:
+        """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind.
+
+        `certain`: that there is something to do was not read in a cache.
+        """
         run = self._runs.get(key)
         if run is None or run.fingerprint != fingerprint:
             return 0.0
         if run.retry_at is not None and now < run.retry_at:
             return (run.retry_at - now).total_seconds()
-        if run.problem is None and now < run.at + timedelta(seconds=CACHE_LAG_S):
+        if run.problem is None and not certain and now < run.at + timedelta(seconds=CACHE_LAG_S):
             # Applied a moment ago; the caches will show it, and their event brings the key back.
             return CACHE_LAG_S
         return 0.0

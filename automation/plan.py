@@ -23,6 +23,10 @@ class LiveObject:
     uid: str
     applied_hash: str = ""
     generation: int = 0
+    owned: str = ""
+    """The fields that are ours, as `automation.drift.findings` writes them."""
+    content: int = 0
+    """A hash of what the generation does not count: labels, annotations, the spec of a kind without generation."""
 
 
 @dataclass(frozen=True)

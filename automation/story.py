@@ -100,6 +100,7 @@ def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Ent
         *_queue(was, now, facts),
         *_rollout(was, now),
         *_serving(was, now),
+        *_drift(was, now),
     ]
     if now.reason() != was.reason() and not any(entry.reason == now.reason() for entry in told):
         if now.reason() in _ALARMING:
@@ -175,6 +176,13 @@ def _serving(was: _View, now: _View) -> list[Entry]:
     if was.value("Available") == "True" != now.value("Available") and now.phase not in ("Stopped", "Suspended"):
         return [Entry("Warning", "Unavailable", f"Stopped serving: {now.message()}")]
     return []
+
+
+def _drift(was: _View, now: _View) -> list[Entry]:
+    """Tell each drift that is not repaired at once, also where it joins another."""
+    if now.value("Drifted") != "True" or now.message("Drifted") == was.message("Drifted"):
+        return []
+    return [Entry("Warning", now.reason("Drifted"), now.message("Drifted"))]
 
 
 def advice(cr: Mapping[str, Any]) -> list[Entry]:

@@ -5,11 +5,13 @@ Called by the informers of `watch` before they cache an object; `observe` reads 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from sys import intern
 from typing import Any
 
 from agent.contract import ANNOTATION_FENCED
+from automation.drift.findings import owned_text
 from automation.history.revision import edit_of
 from automation.hosts.reading import capacity_of
 from automation.serving.engine_start import engine_of
@@ -67,9 +69,20 @@ def _metadata(obj: Object) -> Object:
     }
 
 
+def _made(obj: Object) -> Object:
+    """Keep of the metadata of an object that we made also what tells drift (`automation.drift`)."""
+    kept = _metadata(obj)
+    kept["owned"] = owned_text(obj)
+    metadata = obj["metadata"]
+    # Where there is no generation, as with Services, nothing else tells that the spec was changed.
+    spec = None if metadata.get("generation") else obj.get("spec")
+    kept["content"] = hash(json.dumps([metadata.get("labels"), metadata.get("annotations"), spec]))
+    return kept
+
+
 def owned(obj: Object) -> Object:
     """Keep of an object made for a service: who it is and whose it is."""
-    return {"metadata": _metadata(obj)}
+    return {"metadata": _made(obj)}
 
 
 def deployment(obj: Object) -> Object:
@@ -83,7 +96,7 @@ def deployment(obj: Object) -> Object:
     requests, limits = _resources(pod_spec, "requests"), _resources(pod_spec, "limits")
     kept = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas", "observedGeneration")
     return {
-        "metadata": _metadata(obj),
+        "metadata": _made(obj),
         "spec": {
             "replicas": spec.get("replicas", 1),
             "scaled_by": _scaler(obj),
@@ -125,8 +138,8 @@ def autoscaler(obj: Object) -> Object:
     )
     spec = obj.get("spec") or {}
     digest = fingerprint_of({"spec": spec, "why": [problem.get("type"), problem.get("reason")]})
-    kept = _metadata(obj)
-    kept["resourceVersion"] = digest
+    kept = _made(obj)
+    kept["resourceVersion"] = f"{digest} {hash(kept['owned'])} {kept['content']}"
     text = ": ".join(str(problem[key]) for key in ("reason", "message") if problem.get(key))
     return {
         "metadata": kept,
@@ -279,7 +292,7 @@ def route(obj: Object) -> Object:
                 accepted = True
     said = accepted or bool(refused)
     return {
-        "metadata": _metadata(obj),
+        "metadata": _made(obj),
         "hosts": tuple(hostnames),
         "tls": False,
         "accepted": (accepted and not refused) if said else None,
@@ -294,7 +307,7 @@ def ingress(obj: Object) -> Object:
     published = ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
     addresses = tuple(entry.get("hostname") or entry.get("ip") or "" for entry in published)
     return {
-        "metadata": _metadata(obj),
+        "metadata": _made(obj),
         "hosts": rules or addresses,
         "tls": bool(spec.get("tls")),
         "accepted": True if addresses else None,
@@ -315,7 +328,7 @@ def host_process(obj: Object) -> Object:
         "replica": spec.get("replica") or 0,
         "memory": spec.get("memoryBytes"),
     }
-    return {"metadata": _metadata(obj), "spec": placed, "status": obj.get("status") or {}}
+    return {"metadata": _made(obj), "spec": placed, "status": obj.get("status") or {}}
 
 
 def host(obj: Object) -> Object:

@@ -33,13 +33,16 @@ _PROTECTED: tuple[Path, ...] = (
 
 
 def leaving_to_others(obj: RenderedObject, policy: DriftPolicy) -> RenderedObject:
-    """Note on an object which of its fields others may change. Raises SpecInvalid for one that must stay ours.
+    """Note on an object which of its fields others may change, and what happens where they change more.
+
+    Raises SpecInvalid for a field that must stay ours.
 
     Paths are resolved to fields that the object has: `containers[llama-server].image` to the container of that name,
     `*` to each. A path that leads nowhere says nothing, since a field that we do not set is others' anyway.
     """
     patterns = policy.ignored.get(obj.kind, ())
-    return replace(obj, ignore=tuple(dict.fromkeys(_resolved(obj.manifest, patterns)))) if patterns else obj
+    ignore = tuple(dict.fromkeys(_resolved(obj.manifest, patterns)))
+    return replace(obj, ignore=ignore, on_drift=policy.of(obj.kind))
 
 
 def _resolved(manifest: JsonObject, patterns: Iterable[str]) -> Iterator[str]:

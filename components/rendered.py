@@ -10,6 +10,7 @@ from components import naming
 from components.download_script import script_by_version
 from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
+from program.desired.service import DriftAction
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class RenderedObject:
     manifest: JsonObject
     ignore: tuple[str, ...] = ()
     """Paths of fields that others may change: Pulumi's `ignoreChanges`. No part of the fingerprint."""
+    on_drift: DriftAction = "repair"
+    """What happens where others change anything else of it. No part of the fingerprint."""
 
     @property
     def kind(self) -> str:

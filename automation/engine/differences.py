@@ -116,21 +116,21 @@ def _flags(words: list[str]) -> dict[str, list[str]]:
 
 
 def _change(old: Json, new: Json, key: str) -> str:
-    before, after = _shown(old, key), _shown(new, key)
+    before, after = shown(old, key), shown(new, key)
     return f"{before} -> {after}" if before and after and before != after else "changed"
 
 
 def _told(value: Json, key: str) -> str:
-    shown = _shown(value, key)
-    return f" ({shown})" if shown else ""
+    text = shown(value, key)
+    return f" ({text})" if text else ""
 
 
 def _joined(values: list[str] | None, flag: str) -> str:
-    shown = _shown(" ".join(values or ()), flag)
-    return f" {shown}" if shown else ""
+    text = shown(" ".join(values or ()), flag)
+    return f" {text}" if text else ""
 
 
-def _shown(value: Json, key: str) -> str:
+def shown(value: Json, key: str) -> str:
     """Write a value if it is short and surely no secret; else nothing."""
     if _SECRET.search(key) or isinstance(value, (dict, list)):
         return ""

@@ -23,6 +23,7 @@ import structlog
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
+from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_diff as diffs
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_calls import KubernetesCalls, Verdict
@@ -88,6 +89,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     `verify`: look for drift also where no input changed. `remember`: what the state keeps of each object beside its
     inputs; `identity` is for programs that use no output, and makes every run of a large stack a good deal faster.
+    `ignored`: what is left to others also in objects that are taken over, of which the engine tells nothing.
     """
 
     def __init__(
@@ -97,8 +99,9 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         field_manager: str = FIELD_MANAGER,
         verify: bool = True,
         remember: Literal["all", "identity"] = "all",
+        ignored: IgnoredFields | None = None,
     ) -> None:
-        self._calls = KubernetesCalls(client, field_manager=field_manager)
+        self._calls = KubernetesCalls(client, field_manager=field_manager, ignored=ignored)
         self._settle(field_manager=field_manager, verify=verify, remember=remember)
 
     def _settle(

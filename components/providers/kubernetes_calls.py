@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 import structlog
 
+from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
-from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
+from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
@@ -29,6 +30,7 @@ from components.providers.kubernetes_ownership import (
     drift,
     held_elsewhere,
     inherited,
+    left_to_others,
     owner_of,
     owns,
 )
@@ -70,11 +72,13 @@ class KubernetesCalls:
         client: KubeClient,
         *,
         field_manager: str,
+        ignored: IgnoredFields | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._manager = field_manager
+        self._ignored = ignored or IgnoredFields()
         self._patience = Patience(client, self.kind, sleep=sleep, clock=clock)
         self._lock = threading.Lock()
         self._last_urn: OrderedDict[str, str] = OrderedDict()
@@ -115,7 +119,7 @@ class KubernetesCalls:
             if ignored or yields_replicas or objects.of_fleet(obj) or same_template(obj, old_inputs):
                 live = self._client.get(kind, identity.namespace, identity.name)
                 self._refuse_foreign(call.token, identity, live, obj)
-                obj = keeping_script(leaving(obj, live, ignored), live)
+                obj = keeping_script(left_to_others(obj, live, ignored, self._manager), live)
                 if yields_replicas:
                     obj = self._handed_over(call, kind, obj, live)
             return self._apply(call, kind, objects.with_metadata(obj, uid=uid), force=True)
@@ -168,6 +172,8 @@ class KubernetesCalls:
         if owner.ours:
             live = self._inherited(call, kind, live)
             obj = keeping_script(obj, live)
+        ignored = [parse_path(text) for text in self._ignored.of(obj)]
+        obj = left_to_others(obj, live, ignored, self._manager)
         if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):
             obj = self._handed_over(call, kind, obj, live)
         try:

@@ -11,12 +11,12 @@ by default or changed in admission. So one GET finds what really drifted, and no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from components import naming
-from components.providers.kubernetes_diff import MISSING, Path
+from components.providers.kubernetes_diff import MISSING, Path, leaving, value_at, with_value
 
 Json = dict[str, Any]
 
@@ -223,6 +223,46 @@ def unowned(wanted: Json, fields: Json) -> list[Path]:
 def drift(wanted: Json, live: Json, field_manager: str) -> list[Drift]:
     """List the fields of `wanted` that the live object no longer holds as ours."""
     return list(_walk(wanted, applied_fields(live, field_manager), live, ()))
+
+
+def left_to_others(obj: Json, live: Json, ignored: Iterable[Path], field_manager: str) -> Json:
+    """Change an object so that applying it changes none of the ignored fields.
+
+    A field that is not ours stays out of our apply, so that whoever applies it meets no conflict with us. One that is
+    ours is applied with its live value, or it would go. Items of lists that have names are found by them, since others
+    may have put theirs in front.
+    """
+    for path in ignored:
+        theirs = path
+        if any(isinstance(step, int) for step in path):
+            found = _counterpart(obj, live, path)
+            if found is None:
+                continue  # the item is gone, and is made again as a whole
+            theirs = found
+        if "*" in path or path[:1] == ("status",) or path[:2] == ("metadata", "managedFields"):
+            obj = leaving(obj, live, [path])
+            continue
+        value = value_at(live, theirs)
+        names = tuple(step for step in path if isinstance(step, str))
+        if len(names) == len(path) and not owns(live, field_manager, names):
+            value = MISSING
+        obj = with_value(obj, path, value)
+    return obj
+
+
+def _counterpart(obj: Any, live: Any, path: Path) -> Path | None:
+    found: list[str | int] = []
+    for step in path:
+        at: str | int = step
+        mine = value_at(obj, (step,))
+        if isinstance(step, int) and isinstance(mine, dict) and "name" in mine and isinstance(live, list):
+            named = [n for n, item in enumerate(live) if isinstance(item, dict) and item.get("name") == mine["name"]]
+            if not named:
+                return None
+            at = named[0]
+        found.append(at)
+        obj, live = mine, value_at(live, (at,))
+    return tuple(found)
 
 
 def _walk(want: Any, owned: Mapping[str, Any] | None, live: Any, path: Path) -> Iterator[Drift]:

@@ -107,6 +107,11 @@ def service_conditions(
     _replicas(conditions, verdict, facts)
     _rollout(conditions, facts)
     _outside(conditions, facts)
+    if facts.drift:
+        message = "; ".join(problem.message for problem in facts.drift)
+        conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
+    else:
+        conditions.drop(Type.DRIFTED)
     return conditions.listed()
 
 

@@ -1,0 +1,217 @@
+"""Decides in each pass what is done about what others changed: repair it, report it, or leave it to them.
+
+The controller asks it once it has a plan. Nothing is asked of the API server as long as the caches show every field of
+ours as ours; else the object is read, since a cache may be behind our own write, and only what was read counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from automation.drift.contest import Contests
+from automation.drift.findings import ObjectDrift, fields_of, may_have_drifted, told
+from automation.plan import LastRun, LiveObject, ObjectName, Plan
+from components.ignored_fields import IgnoredFields
+from components.rendered import RenderedObject, RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+
+KINDS = {kind.kind: kind for kind in (*kinds.WELL_KNOWN, *kinds.OPTIONAL)}
+
+REPORTED, CONTESTED = "DriftReported", "DriftContested"
+
+
+@dataclass(frozen=True)
+class Considered:
+    """What a pass is to do, drift included."""
+
+    plan: Plan
+    rendered: RenderedService
+    """As it is to be submitted: what is only reported is left as others made it."""
+    repair: tuple[ObjectDrift, ...] = ()
+    """What the plan puts back; read from the API server just now."""
+    wait_s: float = 0.0
+    """A contested field is put back only after this long."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What was found at one state of the caches."""
+
+    of: tuple[object, ...]
+    drifts: tuple[ObjectDrift, ...]
+
+
+class DriftWatch:
+    """What is known of the drift of each service. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        requeue: Callable[[ServiceKey, float], None] = lambda _key, _delay_s: None,
+        ignored: IgnoredFields | None = None,
+    ) -> None:
+        """`ignored` is told, before each submission, which fields of which objects are others'."""
+        self._client = client
+        self._requeue = requeue
+        self._ignored = ignored or IgnoredFields()
+        self._contests = Contests()
+        self._lock = threading.Lock()
+        self._looks: dict[ServiceKey, _Look] = {}
+        self._reported: dict[ServiceKey, tuple[ObjectDrift, ...]] = {}
+        self._repairing: dict[ServiceKey, tuple[ObjectDrift, ...]] = {}
+
+    def consider(
+        self,
+        plan: Plan,
+        rendered: RenderedService,
+        live: Iterable[LiveObject],
+        *,
+        last: LastRun | None,
+        known: frozenset[str],
+        now: datetime,
+    ) -> Considered:
+        """Look for drift where just what is rendered was applied before, and make the plan say what follows.
+
+        A change of the service itself is made as it always is, and takes what was reported with it. `known` names the
+        kinds that the caches hold.
+        """
+        key, objects = rendered.key, {each.name: each for each in live}
+        applied_here = last is not None and last.ok and last.fingerprint == rendered.fingerprint
+        applied = applied_here or any(each.applied_hash == rendered.fingerprint for each in objects.values())
+        if plan.action == "sweep" or plan.leftovers or not rendered.objects or not applied or rendered.shared:
+            with self._lock:
+                self._reported.pop(key, None)
+            return Considered(plan, rendered)
+        drifts = self._look(rendered, objects, known)
+        reported = tuple(drifted for drifted in drifts if _is_only_reported(drifted, rendered))
+        repair = tuple(drifted for drifted in drifts if drifted not in reported)
+        with self._lock:
+            if reported:
+                self._reported[key] = reported
+            else:
+                self._reported.pop(key, None)
+        if repair:
+            why = f"others changed what is ours: {told(repair)}"
+            wait_s = self._contests.wait_s(key, repair, now=now)
+            return Considered(replace(plan, action="apply", why=why), _leaving(rendered, reported), repair, wait_s)
+        if plan.action == "apply" and not reported:
+            return Considered(plan, rendered)  # the caches are behind
+        return Considered(replace(plan, action="none"), rendered)
+
+    def submitted(self, considered: Considered, *, now: datetime) -> None:
+        """Note what is handed to the engine."""
+        key = considered.rendered.key
+        self._ignored.note(considered.rendered.objects)
+        if considered.repair:
+            self._contests.repaired(key, considered.repair, now=now)
+            if (over_in_s := self._contests.over_in_s(key, now=now)) > 0:
+                # The status says that a field is contested until then.
+                self._requeue(key, over_in_s)
+        with self._lock:
+            self._looks.pop(key, None)
+            self._repairing.pop(key, None)
+            if considered.repair:
+                self._repairing[key] = considered.repair
+
+    def settled(self, key: ServiceKey) -> str:
+        """Say what the engine has just put back, for an Event; empty when that was not what it was asked for."""
+        with self._lock:
+            self._looks.pop(key, None)
+            repaired = self._repairing.pop(key, ())
+        return f"Put back what others changed: {told(repaired)}" if repaired else ""
+
+    def problems(self, key: ServiceKey, *, now: datetime) -> tuple[Problem, ...]:
+        """What the status says of drift: contested fields, and what is reported only."""
+        contested = tuple(
+            Problem(reason=CONTESTED, message=f"{words}; it is put back with growing pauses")
+            for words in self._contests.hot(key, now=now)
+        )
+        with self._lock:
+            reported = self._reported.get(key, ())
+        return contested + tuple(Problem(reason=REPORTED, message=_with_time(drifted)) for drifted in reported)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        with self._lock:
+            for known in (self._looks, self._reported, self._repairing):
+                known.pop(key, None)
+        self._contests.forget(key)
+
+    def _look(
+        self, rendered: RenderedService, live: dict[ObjectName, LiveObject], known: frozenset[str]
+    ) -> tuple[ObjectDrift, ...]:
+        names = [ObjectName(each.kind, each.name) for each in rendered.objects]
+        seen = tuple(
+            (each.ignore, each.on_drift, found and (found.uid, found.owned, found.content, found.generation))
+            for each, name in zip(rendered.objects, names, strict=True)
+            for found in (live.get(name),)
+        )
+        of = (rendered.fingerprint, known, *seen)
+        with self._lock:
+            before = self._looks.get(rendered.key)
+        if before is not None and before.of == of:
+            return before.drifts
+        drifts, certain = [], True
+        for obj, name in zip(rendered.objects, names, strict=True):
+            found = live.get(name)
+            if found is not None and not may_have_drifted(obj, found.owned):
+                continue
+            if found is None and name.kind not in known:
+                continue
+            drifted = self._read(obj, rendered.key.namespace)
+            if drifted is not None:
+                drifts.append(drifted)
+            elif found is None:
+                certain = False  # it is there, and the cache will say so
+        with self._lock:
+            if certain:
+                self._looks[rendered.key] = _Look(of, tuple(drifts))
+            else:
+                self._looks.pop(rendered.key, None)
+        return tuple(drifts)
+
+    def _read(self, obj: RenderedObject, namespace: str) -> ObjectDrift | None:
+        try:
+            live = self._client.get(KINDS[obj.kind], namespace, obj.name)
+        except NotFound:
+            return ObjectDrift(obj.kind, obj.name, deleted=True)
+        if live["metadata"].get("deletionTimestamp"):
+            return ObjectDrift(obj.kind, obj.name, deleted=True)
+        fields = fields_of(obj, live)
+        return ObjectDrift(obj.kind, obj.name, fields) if fields else None
+
+
+def _is_only_reported(drifted: ObjectDrift, rendered: RenderedService) -> bool:
+    """Tell whether the policy is to leave it. The object that says what was applied is made again in any case."""
+    if drifted.deleted and (drifted.kind, drifted.name) == (rendered.objects[-1].kind, rendered.objects[-1].name):
+        return False
+    return any(
+        each.on_drift == "report" for each in rendered.objects if (each.kind, each.name) == (drifted.kind, drifted.name)
+    )
+
+
+def _leaving(rendered: RenderedService, reported: tuple[ObjectDrift, ...]) -> RenderedService:
+    """Have a run that repairs other things leave what is only reported: deleted objects, and single fields."""
+    if not reported:
+        return rendered
+    left = {(each.kind, each.name): each for each in reported}
+    objects = []
+    for obj in rendered.objects:
+        drifted = left.get((obj.kind, obj.name))
+        if drifted is None:
+            objects.append(obj)
+        elif not drifted.deleted:
+            objects.append(replace(obj, ignore=(*obj.ignore, *(field.path for field in drifted.fields))))
+    return replace(rendered, objects=tuple(objects))
+
+
+def _with_time(drifted: ObjectDrift) -> str:
+    return f"{drifted} (since {drifted.since})" if drifted.since else str(drifted)
