@@ -43,6 +43,8 @@ COMMANDS = (
     "render",
     "crds",
     "monitoring",
+    "install",
+    "uninstall",
     "doctor",
 )
 
