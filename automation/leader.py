@@ -18,6 +18,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,6 +50,38 @@ LABEL_LOOP = "herdsman.dev/loop"
 """On the lease: the base name, by which all parts are found at once."""
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LeaseTimes:
+    """When what happens after the last renewal, counted from before its request was sent."""
+
+    duration_s: float
+    retry_s: float
+    deadline_s: float
+    """The loop gives up by itself."""
+    trust_s: float
+    """No write is sent any more, and no engine runs."""
+    kill_s: float
+    """The guard ends the engine and the loop, should they still be there."""
+
+    @property
+    def give_up_s(self) -> float:
+        """So long the system may go on sending what was not acknowledged, also for a loop that is gone."""
+        return self.duration_s - self.kill_s
+
+    @classmethod
+    def of(cls, duration_s: float) -> LeaseTimes:
+        """The times that belong to a duration."""
+        part = duration_s / LEASE_DURATION_S
+        return cls(
+            duration_s,
+            retry_s=RETRY_PERIOD_S * part,
+            deadline_s=RENEW_DEADLINE_S * part,
+            trust_s=(RENEW_DEADLINE_S + 1.0) * part,
+            kill_s=(RENEW_DEADLINE_S + 2.0) * part,
+        )
+
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent, downloads, gpu_queue, host_start, hosts_lost, hosts_placement, proxy, scale, scenarios
+from benchmarks import (
+    agent,
+    downloads,
+    failover,
+    gpu_queue,
+    host_start,
+    hosts_lost,
+    hosts_placement,
+    proxy,
+    scale,
+    scenarios,
+)
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -42,6 +53,7 @@ def main() -> int:
     others = {
         "agent": agent.main,
         "downloads": downloads.main,
+        "failover": failover.main,
         "gpu-queue": gpu_queue.main,
         "scale": scale.main,
         "hosts-start": host_start.main,

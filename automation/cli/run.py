@@ -28,6 +28,7 @@ def run(
     ] = None,
     health_port: Annotated[int | None, typer.Option(help="Port of /healthz, /readyz, /metrics; -1 for none.")] = None,
     leader_elect: Annotated[bool | None, typer.Option(help="Wait for the leader lease before working.")] = None,
+    shards: Annotated[int | None, typer.Option(help="Split the namespaces into parts, each led by one loop.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
@@ -51,6 +52,7 @@ def run(
         "allowed_host_path_roots": _split(allowed_host_path_roots),
         "health_port": health_port,
         "leader_elect": leader_elect,
+        "shards": shards,
         "log_format": log_format,
         "log_level": log_level,
     }
