@@ -41,6 +41,7 @@ COMMANDS = (
     "top",
     "preview",
     "render",
+    "adopt",
     "crds",
     "monitoring",
     "install",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from automation.adoption.kept_template import kept_live
+from automation.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
 from components.deployment import is_stopped
@@ -79,7 +81,10 @@ def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptio
     options = options.model_copy(update=facts)
     rendered = render(desired, options)
     notes += [f"{each.field}: {each.message}" for each in (*unhonoured(cr, desired), *asked_in_vain(desired, options))]
-    if not subject.edited:
+    kept = kept_live(cr, rendered, live.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name))))
+    if kept is not None:
+        rendered = kept
+    elif not subject.edited:
         rendered = _as_rolled_back(cr, rendered, live, notes)
     return Rendering(desired, rendered, tuple(notes))
 

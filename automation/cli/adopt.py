@@ -1,0 +1,242 @@
+"""`herdsman adopt`: take services over from LLMKube's controller without restarting their pods, and give them back.
+
+The order of a switch, and why LLMKube's controller must be stopped first, stands in docs/from-llmkube.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from automation.cli.finding import find_service
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+
+if TYPE_CHECKING:
+    from automation.adoption.adopter import Adopter, Result
+    from automation.adoption.candidates import Candidate
+    from automation.preview.changes import Preview
+    from kubeapi.client import KubeClient
+
+Object = dict[str, Any]
+COLUMNS = ("NAMESPACE", "NAME", "STATE", "TOOK", "WHY")
+THREADS = 4
+
+
+def adopt(
+    names: Annotated[list[str] | None, typer.Argument(help="InferenceServices.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Their namespace.")] = None,
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --all: everywhere.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All services of the namespace.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="Give services back to LLMKube.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Roll Herdsman's pod template out to adopted services: pods restart.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after one that failed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Although LLMKube's controller seems to run.")] = False,
+    parallel: Annotated[int, typer.Option(help="So many services at a time.", min=1, max=64)] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the loop, for each.", min=1)] = 120.0,
+    controller_class: Annotated[str, typer.Option(help="Class of the loop that is to have them.")] = "herdsman",
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Take services over that LLMKube made, one after the other; no pod restarts. A preview comes first.
+
+    The loop must run (`herdsman run --controller-class herdsman`), and LLMKube's controller must be stopped.
+    Exit code 0: done. 1: something went wrong; those before it are taken over, and the command can be given again.
+    """
+    everything = everything or all_namespaces
+    if bool(names) == everything:
+        raise typer.BadParameter("name services, or give --all")
+    if release and refresh:
+        raise typer.BadParameter("--release and --refresh exclude each other")
+    from automation.adoption.adopter import Adopter
+    from kubeapi.client import KubeClient
+    from kubeapi.errors import KubeError
+
+    try:
+        client = KubeClient.default(kubeconfig)
+        services = _services(client, names or [], namespace, everywhere=all_namespaces)
+        adopter = Adopter(client, controller_class=controller_class, timeout_s=timeout)
+        found = adopter.candidates(services)
+        if refresh or release:
+            results = _return(adopter, found, release=release, yes=yes, parallel=parallel, keep_going=keep_going)
+        else:
+            if not (force or preview):
+                _refuse_beside_llmkube(client)
+            results = _take(client, adopter, found, preview, output, yes=yes, parallel=parallel, keep_going=keep_going)
+    except (KubeError, ValueError) as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if preview and not (refresh or release):
+        return
+    _tell(results, output)
+    raise typer.Exit(1 if any(result.failed for result in results) else 0)
+
+
+def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *, everywhere: bool) -> list[Object]:
+    from kubeapi import kinds
+
+    if names:
+        return [find_service(client, namespace, name) for name in dict.fromkeys(names)]
+    where = None if everywhere else namespace or "default"
+    return list(client.list(kinds.INFERENCE_SERVICES, where)["items"])
+
+
+def _refuse_beside_llmkube(client: KubeClient) -> None:
+    from automation.adoption.peer import STOP, running_controllers
+
+    signs = running_controllers(client, now=datetime.now(UTC))
+    if signs:
+        complain(
+            "LLMKube's controller runs, and would work against the loop: " + "; ".join(signs),
+            hint=f"stop it (`{STOP}`): what serves goes on serving; --force where these signs mislead",
+        )
+        raise typer.Exit(1)
+
+
+def _take(
+    client: KubeClient,
+    adopter: Adopter,
+    found: Sequence[Candidate],
+    preview: bool,
+    output: OutputFormat,
+    *,
+    yes: bool,
+    parallel: int,
+    keep_going: bool,
+) -> list[Result]:
+    from automation.adoption.adopter import Result
+    from automation.adoption.candidates import State
+
+    wanted = [each for each in found if each.state is State.ADOPTABLE]
+    results = [Result(each, "skipped", each.why) for each in found if each.state is not State.ADOPTABLE]
+    if preview or not yes:
+        _show(_preview(client, adopter, wanted), results, output)
+    if preview or not wanted:
+        return results
+    _ask(f"Take over {_count(wanted)}?", yes=yes)
+    return [*results, *_in_turn(adopter.adopt, wanted, parallel=parallel, keep_going=keep_going)]
+
+
+def _return(
+    adopter: Adopter,
+    found: Sequence[Candidate],
+    *,
+    release: bool,
+    yes: bool,
+    parallel: int,
+    keep_going: bool,
+) -> list[Result]:
+    from automation.adoption.adopter import Result
+    from automation.adoption.candidates import State
+    from automation.adoption.kept_template import record_of
+
+    def concerned(each: Candidate) -> str:
+        if each.state is not State.OURS:
+            return "no loop of this class looks after it"
+        if refresh_only and (each.deployment is None or record_of(each.deployment) is None):
+            return "its pods run Herdsman's template already"
+        return ""
+
+    refresh_only = not release
+    why = {each.key: concerned(each) for each in found}
+    wanted = [each for each in found if not why[each.key]]
+    results = [Result(each, "skipped", why[each.key]) for each in found if why[each.key]]
+    if not wanted:
+        return results
+    question = f"Give {_count(wanted)} back to LLMKube?" if release else f"Restart the pods of {_count(wanted)}?"
+    _ask(question, yes=yes)
+    act = adopter.release if release else adopter.refresh
+    return [*results, *_in_turn(act, wanted, parallel=parallel, keep_going=keep_going)]
+
+
+def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going: bool) -> list[Result]:
+    """Act on some at a time; the first failure ends it, unless told to go on."""
+    from automation.adoption.adopter import Result
+
+    results: list[Result] = []
+    for at in range(0, len(wanted), parallel):
+        done = act(wanted[at : at + parallel])
+        results += done
+        for result in done:
+            name = f"{result.candidate.key.namespace}/{result.candidate.key.name}"
+            typer.echo(f"[{len(results)}/{len(wanted)}] {name}: {result.state} ({result.seconds:.1f}s)", err=True)
+        if any(result.failed for result in done) and not keep_going:
+            rest = wanted[at + parallel :]
+            return [*results, *(Result(each, "skipped", "one before it failed") for each in rest)]
+    return results
+
+
+def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
+    """Preview services as they would be marked: with the pod template that they run."""
+    from automation.preview.changes import Preview
+    from automation.preview.loop_options import options_of_loop
+    from automation.preview.previewer import Previewer, Subject
+    from kubeapi import kinds
+    from program.dialects.llmkube.parse import draft_reference
+
+    models = {
+        (model["metadata"]["namespace"], model["metadata"]["name"]): model
+        for namespace in sorted({each.key.namespace for each in wanted})
+        for model in client.list(kinds.MODELS, namespace)["items"]
+    }
+
+    def subject(each: Candidate) -> Subject:
+        where = each.key.namespace
+        model = models.get((where, (each.cr.get("spec") or {}).get("modelRef", "")))
+        return Subject(adopter.as_adopted(each), model, models.get((where, draft_reference(each.cr))), edited=False)
+
+    previewer = Previewer(client, options=options_of_loop(client), threads=THREADS)
+    try:
+        return Preview(services=previewer.services([subject(each) for each in wanted])) if wanted else Preview()
+    finally:
+        previewer.close()
+
+
+def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:
+    from automation.preview.telling import as_json, told
+
+    if output is OutputFormat.JSON:
+        print_json({**as_json(found), "skipped": [_row(each) for each in skipped]})
+        return
+    if found.services:
+        typer.echo(told(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        restarting = [each for each in found.services if each.restarts]
+        typer.echo("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")
+    for each in skipped:
+        typer.echo(f"Left alone: {each.candidate.key.namespace}/{each.candidate.key.name}: {each.why}")
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    if not yes and not typer.confirm(question):
+        raise typer.Exit(1)
+
+
+def _count(wanted: Sequence[Candidate]) -> str:
+    return f"{len(wanted)} service" + ("" if len(wanted) == 1 else "s")
+
+
+def _row(result: Result) -> dict[str, Any]:
+    key = result.candidate.key
+    row = {"namespace": key.namespace, "name": key.name, "state": result.state, "why": result.why}
+    return {**row, "seconds": result.seconds}
+
+
+def _tell(results: Sequence[Result], output: OutputFormat) -> None:
+    rows = [_row(result) for result in results]
+    if output is OutputFormat.JSON:
+        print_json({"services": rows})
+    elif rows:
+        cells = [
+            (row["namespace"], row["name"], row["state"], f"{row['seconds']:.1f}s", row["why"] or "-") for row in rows
+        ]
+        print_table(COLUMNS, cells, phase_column=2)
+    else:
+        typer.echo("There is no service.")
