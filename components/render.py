@@ -11,7 +11,6 @@ from components.cache_claim import cache_claim
 from components.deployment import deployment, is_stopped
 from components.disruption_budget import disruption_budget
 from components.extensions import is_installed, keda_scales
-from components.host_plan import host_process
 from components.ignored_fields import leaving_to_others
 from components.level_objective import level_objective
 from components.model_files import model_files
@@ -38,6 +37,9 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     """
     placement = desired.host_placement
     if placement is not None:
+        # Imported here: plans bring the contract with agents, which a preview of pods should not wait for.
+        from components.host_plan import host_process
+
         hosts = () if is_stopped(desired) else placement.hosts[: desired.replicas]
         processes = (host_process(desired, host, n) for n, host in enumerate(hosts) if host is not None)
         return RenderedService.of(desired.key, tuple(leaving_to_others(each, desired.drift) for each in processes))

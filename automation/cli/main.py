@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable
-from importlib import metadata
 
 import typer
 
@@ -28,6 +27,7 @@ GROUPS = {
     "agent": "The agent that runs processes on a host.",
     "fleet": "Static fleets: move services between the loop and a stack of `pulumi up`.",
     "provider": "Herdsman's own Pulumi providers, for plain `pulumi`.",
+    "state": "Pulumi's state: list, check, move, back up, restore, unlock.",
     "tools": "The tools that Herdsman runs: install and list them.",
 }
 COMMANDS = (
@@ -40,6 +40,7 @@ COMMANDS = (
     "logs",
     "top",
     "preview",
+    "drift",
     "render",
     "adopt",
     "crds",
@@ -75,6 +76,8 @@ def application(names: Iterable[str]) -> typer.Typer:
     @app.command("version")
     def version() -> None:
         """Print the version."""
+        from importlib import metadata
+
         print(metadata.version("herdsman"))
 
     return app

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+# rich is imported where it is used: a command that prints plain text should not wait for it.
 
 
 class OutputFormat(StrEnum):
@@ -21,6 +19,9 @@ class OutputFormat(StrEnum):
 
 def complain(message: str, *, hint: str = "") -> None:
     """Say on stderr what went wrong and, where something helps, what to do."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print(Text("Error: ", style="bold red") + Text(message))
     if hint:
@@ -74,6 +75,10 @@ def size_text(size_bytes: float | None) -> str:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
     """Print a plain table that stays readable (and greppable) without colours."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(soft_wrap=True, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from automation import trim
 from automation.plan import LiveObject, ObjectName
 from components import naming
 from kubeapi import kinds
@@ -188,9 +187,15 @@ class Live:
         )
 
     def deployment(self, key: ServiceKey) -> Json | None:
-        """Give the service's Deployment as `trim.deployment` leaves it."""
+        """Give the service's Deployment as `trim.deployment` leaves it; None also for one that nobody scaled or put to
+        sleep, of which a preview has nothing else to ask.
+        """
         found = self.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name)))
-        return trim.deployment(found) if found is not None else None
+        if found is None or not _is_scaled(found):
+            return None
+        from automation import trim
+
+        return trim.deployment(found)
 
     def claim_exists(self, key: ServiceKey, mode: Literal["shared", "perService"]) -> bool:
         """Tell whether the claim that the service's weights would be cached on is there."""
@@ -210,6 +215,7 @@ class Live:
         return self._registry
 
     def _read_hosts(self) -> HostRegistry:
+        from automation import trim
         from automation.hosts.registry import HostRegistry
         from components.naming import SYSTEM_NAMESPACE
 
@@ -253,3 +259,9 @@ def _scopes(keys: Sequence[ServiceKey]) -> Iterator[tuple[tuple[str, ...], str]]
 def _controller(obj: Json) -> str:
     references = obj["metadata"].get("ownerReferences") or ()
     return next((str(each["uid"]) for each in references if each.get("controller")), "")
+
+
+def _is_scaled(deployment: Json) -> bool:
+    metadata = deployment["metadata"]
+    scaled = any(entry.get("subresource") == "scale" for entry in metadata.get("managedFields") or ())
+    return scaled or naming.ANNOTATION_ASLEEP in (metadata.get("annotations") or {})

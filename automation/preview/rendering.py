@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from automation.adoption.kept_template import kept_live
 from automation.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
@@ -18,6 +17,7 @@ from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
+from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
 from program.dialects.llmkube.model_status import known_status
@@ -81,12 +81,10 @@ def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptio
     options = options.model_copy(update=facts)
     rendered = render(desired, options)
     notes += [f"{each.field}: {each.message}" for each in (*unhonoured(cr, desired), *asked_in_vain(desired, options))]
-    kept = kept_live(cr, rendered, live.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name))))
-    if kept is not None:
-        rendered = kept
-    elif not subject.edited:
-        rendered = _as_rolled_back(cr, rendered, live, notes)
-    return Rendering(desired, rendered, tuple(notes))
+    kept = _as_kept(cr, rendered, live)
+    if kept is None and not subject.edited:
+        kept = _as_rolled_back(cr, rendered, live, notes)
+    return Rendering(desired, kept or rendered, tuple(notes))
 
 
 def _placed(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
@@ -111,17 +109,27 @@ def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
     return bool(mark == str(desired.replicas) and deployment["spec"]["replicas"] == 0)
 
 
-def _as_rolled_back(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService:
+def _as_kept(cr: Json, rendered: RenderedService, live: Live) -> RenderedService | None:
+    """Put the template that an adopted service runs with in place of ours, as long as it is kept."""
+    if ANNOTATION_KEPT_TEMPLATE not in (cr["metadata"].get("annotations") or {}):
+        return None
+    from automation.adoption.kept_template import kept_live
+
+    name = ObjectName("Deployment", naming.deployment_name(rendered.key.name))
+    return kept_live(cr, rendered, live.objects(rendered.key).get(name))
+
+
+def _as_rolled_back(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService | None:
     """Put the template that served before in place of one that the loop gave up, as the status says that it did."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
     if not any(each.get("type") == "RolledBack" and each.get("status") == "True" for each in conditions):
-        return rendered
+        return None
     from automation.serving.rollback import served_hash, template_of, with_template, written_rollback
     from automation.serving.rollout import rendered_template_hash
 
     held = written_rollback(cr, rendered_template_hash(rendered))
     template = template_of(live.replica_sets(rendered.key), served_hash(cr)) if held is not None else None
     if held is None or template is None:
-        return rendered
+        return None
     notes.append(f"rolled back: {held.message}")
     return with_template(rendered, template)
