@@ -121,7 +121,8 @@ def _answers(options: InstallOptions) -> tuple[dict[str, Any], dict[str, bool]]:
 
 
 def _namespace(name: Any) -> Json:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    # The label is what makes it ours to see: of an apply that sets nothing the API server keeps no record.
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(PART_OF)}}
 
 
 def _metadata(name: str, *, namespace: Any = None, labels: Json = LABELS) -> Json:

@@ -66,7 +66,8 @@ def camel(name: str) -> str:
 def template(given: Json, values: Path) -> subprocess.CompletedProcess[str]:
     values.write_text(json.dumps({camel(key): value for key, value in given.items() if key != "namespace"}))
     namespace = given.get("namespace", "herdsman-system")
-    return helm("template", "herdsman", str(ROOT / CHART), "-n", namespace, "--include-crds", "-f", str(values))
+    arguments = ("--include-crds", "--kube-version", "1.30.0", "-f", str(values))
+    return helm("template", "herdsman", str(ROOT / CHART), "-n", namespace, *arguments)
 
 
 @pytest.mark.parametrize("given", OPTIONS)

@@ -1,0 +1,57 @@
+"""`herdsman uninstall`: take the operator out of a cluster; what it made goes on serving."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from automation.cli.installing import connected, errors_told, show_changes
+from automation.cli.output import OutputFormat
+from automation.settings import SYSTEM_NAMESPACE
+
+WAIT_S = 120.0
+
+
+def uninstall(
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where the operator runs.")] = SYSTEM_NAMESPACE,
+    crds: Annotated[
+        bool, typer.Option("--crds", help="Also delete all Models and services, what serves them, and the CRDs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether to take the operator out.")] = False,
+    confirm_objects: Annotated[
+        int | None, typer.Option(help="With --crds, instead of the second question: how many objects go.")
+    ] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Take the operator out. Models, services, claims, CRDs and everything that serves stay as they are.
+
+    Nobody looks after them then, until an operator is installed again. With --crds they go as well, for good.
+    """
+    from automation.install import removal
+
+    if confirm_objects is not None and not crds:
+        raise typer.BadParameter("--confirm-objects goes with --crds")
+    with errors_told():
+        to = connected(kubeconfig)
+        if not yes:
+            typer.confirm(f"Take the operator out of namespace {namespace}?", abort=True)
+        if crds:
+            counts = removal.count_objects(to.client)
+            total = sum(counts.values())
+            told = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+            if confirm_objects is None:
+                typer.echo(
+                    f"--crds deletes {total} objects ({told}), and all pods and processes that serve them.", err=True
+                )
+                confirm_objects = typer.prompt("Type how many objects go", type=int, err=True)
+            if confirm_objects != total:
+                raise typer.BadParameter(f"{total} objects would go ({told}), not {confirm_objects}; nothing was done")
+            if not removal.remove_objects(to.client, timeout_s=WAIT_S):
+                typer.echo("Not everything that was made for services is gone yet; it follows in a while.", err=True)
+        changes = to.installer.uninstall(namespace)
+        removed = removal.remove_crds(to.client) if crds else ()
+    show_changes(changes, output)
+    for name in removed:
+        typer.echo(f"deleted CustomResourceDefinition {name}", err=output is OutputFormat.JSON)

@@ -1,0 +1,204 @@
+"""`herdsman install` and `uninstall` on a real API server, with the real engine: what they make, change and leave.
+
+One cluster, played in order as a user would: look, install, again, change, lose the state, take out, put back, remove.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.cli.main import invoke
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from program.dialects.crds import crd_documents
+from tests.support.loop import eventually, find, model, service
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+NAMESPACE = "herdsman-system"
+ROLES = kinds.Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False)
+ACCOUNTS = kinds.Kind("v1", "ServiceAccount", "serviceaccounts", True)
+REMOTE = ("--replicas=2", "--state=s3://bucket", "--passphrase-secret=phrase")
+
+
+class Site:
+    """A cluster and the command line of whoever installs into it."""
+
+    def __init__(self, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+        self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        self._kubeconfig = f"--kubeconfig={cluster.kubeconfig}"
+        self._capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        self._capsys.readouterr()
+        code = invoke([*arguments, self._kubeconfig])
+        out, err = self._capsys.readouterr()
+        return code, out + err
+
+    def rows(self, *arguments: str) -> list[Json]:
+        code, out = self.run(*arguments, "-o", "json")
+        assert code in (0, 2), out
+        found: list[Json] = json.loads(out)
+        return found
+
+    def find(self, kind: kinds.Kind, name: str = "herdsman", namespace: str | None = NAMESPACE) -> Json | None:
+        return find(self.client, kind, namespace if kind.namespaced else None, name)  # type: ignore[arg-type]
+
+    def deployment(self) -> Json:
+        found = self.find(kinds.DEPLOYMENTS)
+        assert found is not None
+        return found
+
+    def versions(self) -> dict[str, str]:
+        """The version of everything that an installation makes: equal afterwards means that nothing was written."""
+        versions = {}
+        for kind in (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.CLAIMS, kinds.NETWORK_POLICIES, kinds.DISRUPTION_BUDGETS):
+            for obj in self.client.list(kind, NAMESPACE)["items"]:
+                # The controller writes the Deployment's status, which is no change of it.
+                version = "generation" if kind is kinds.DEPLOYMENTS else "resourceVersion"
+                versions[f"{kind.kind}/{obj['metadata']['name']}"] = str(obj["metadata"][version])
+        for kind in (ROLES, kinds.CRDS, kinds.PRIORITY_CLASSES):
+            for obj in self.client.list(kind, label_selector="app.kubernetes.io/part-of=herdsman")["items"]:
+                versions[f"{kind.kind}/{obj['metadata']['name']}"] = str(
+                    obj["metadata"]["generation" if kind is kinds.CRDS else "resourceVersion"]
+                )
+        return versions
+
+
+@pytest.fixture
+def site(
+    fresh_control_plane: Callable[..., LocalCluster],
+    pulumi_cli: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Site]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = Site(fresh_control_plane(), capsys)
+    yield found
+    found.client.close()
+
+
+def test_a_cluster_is_installed_into_changed_and_left(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = site.client
+
+    # A preview writes nothing and says that everything is new.
+    rows = site.rows("install", "--preview")
+    assert {row["op"] for row in rows} == {"create"} and not any(row["refused"] for row in rows)
+    assert site.run("install", "--preview")[0] == 2
+    assert site.find(kinds.NAMESPACES, NAMESPACE) is None
+
+    # Installed: everything is there, and a second run finds nothing to do.
+    made = site.rows("install", "--image=registry.example/herdsman:1")
+    assert len(made) == len(rows) and {row["op"] for row in made} == {"create"}
+    assert site.deployment()["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/herdsman:1"
+    for document in crd_documents():
+        assert site.find(kinds.CRDS, document["metadata"]["name"]) is not None
+    before = site.versions()
+    assert site.rows("install", "--preview", "--image=registry.example/herdsman:1") == []
+    assert site.run("install", "--preview", "--image=registry.example/herdsman:1")[0] == 0
+    assert "nothing was changed" in site.run("install", "--image=registry.example/herdsman:1")[1]
+    assert site.versions() == before
+
+    # An upgrade changes the Deployment and nothing else.
+    [changed] = site.rows("install", "--image=registry.example/herdsman:2")
+    assert (changed["op"], changed["kind"], changed["name"]) == ("update", "Deployment", "herdsman")
+    after = site.versions()
+    assert {name for name in after if after[name] != before[name]} == {"Deployment/herdsman"}
+
+    # Two loops have a budget; the claim of before stays, whatever the state is now.
+    site.rows("install", *REMOTE)
+    assert site.find(kinds.DISRUPTION_BUDGETS) and site.deployment()["spec"]["replicas"] == 2
+    assert site.find(kinds.CLAIMS, "herdsman-state")
+
+    # On another machine there is no state: what is ours is found by its name, and what is too much goes all the same.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    uid = site.deployment()["metadata"]["uid"]
+    rows = site.rows("install", "--preview")
+    assert ("delete", "PodDisruptionBudget") in {(row["op"], row["kind"]) for row in rows}
+    site.rows("install")
+    assert site.find(kinds.DISRUPTION_BUDGETS) is None
+    assert site.deployment()["metadata"]["uid"] == uid
+
+    # A hand-made change is put back.
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}
+    client.patch(
+        ROLES,
+        None,
+        "herdsman-loop",
+        [{"op": "add", "path": "/rules/-", "value": rule}],
+        content_type="application/json-patch+json",
+    )
+    assert site.rows("install")
+    role = site.find(ROLES, "herdsman-loop")
+    assert role is not None and rule not in role["rules"]
+
+    # A second operator is refused, with the way out.
+    code, said = site.run("install", "--namespace=elsewhere")
+    assert code == 1 and "herdsman uninstall --namespace herdsman-system" in said
+    assert site.find(kinds.NAMESPACES, "elsewhere") is None
+
+    # Taken out: the operator goes; models, services, classes, CRDs, agents' rights and the claim stay.
+    model(client, "default")
+    service(client, "default")
+    assert site.run("uninstall", "--yes")[0] == 0
+    assert site.find(kinds.DEPLOYMENTS) is None and site.find(ROLES, "herdsman-loop") is None
+    assert site.find(ACCOUNTS) is None and site.find(kinds.NETWORK_POLICIES) is None
+    assert site.find(kinds.INFERENCE_SERVICES, "svc", "default") and site.find(kinds.MODELS, "base", "default")
+    assert site.find(ROLES, "herdsman-agent") and site.find(kinds.PRIORITY_CLASSES, "llmkube-normal")
+    assert site.find(kinds.CLAIMS, "herdsman-state") and site.find(kinds.NAMESPACES, NAMESPACE)
+    assert "nothing was changed" in site.run("uninstall", "--yes")[1]
+
+    # Put back, and then everything: only who says how many objects go has them gone.
+    site.rows("install")
+    code, said = site.run("uninstall", "--yes", "--crds", "--confirm-objects=7")
+    assert code == 64 and "2 objects would go (1 InferenceService, 1 Model)" in said
+    assert site.find(kinds.DEPLOYMENTS) and site.find(kinds.INFERENCE_SERVICES, "svc", "default")
+    code, said = site.run("uninstall", "--yes", "--crds", "--confirm-objects=2")
+    assert code == 0, said
+    for document in crd_documents():
+        name = document["metadata"]["name"]
+        eventually(lambda name=name: site.find(kinds.CRDS, name) is None, what=f"{name} to be gone")  # type: ignore[misc]
+
+
+def test_what_somebody_else_installed_is_named_and_left(site: Site) -> None:
+    """LLMKube's CRDs, and roles that were applied by hand: shown with whose they are, changed only when told so."""
+    client = site.client
+    for document in crd_documents():
+        theirs = json.loads(json.dumps(document))
+        theirs["spec"]["names"]["shortNames"] = [f"x{theirs['spec']['names']['shortNames'][0]}"]
+        client.create(kinds.CRDS, None, theirs, field_manager="helm")
+    code, said = site.run("install", "--preview")
+    assert code == 2 and "held by field manager `helm`" in said and "shortNames" in said
+
+    code, said = site.run("install")
+    assert code == 1 and "field manager `helm`" in said and "--take-over" in said
+    with pytest.raises(NotFound):
+        client.get(kinds.NAMESPACES, None, NAMESPACE)
+
+    code, said = site.run("install", "--take-over")
+    assert code == 0, said
+    crd = client.get(kinds.CRDS, None, "models.inference.llmkube.dev")
+    assert crd["spec"]["names"]["shortNames"] == ["mdl"]
+    assert site.run("install", "--preview")[0] == 0
+
+
+def test_an_operator_that_helm_installed_is_helms_to_take_out(site: Site) -> None:
+    code, said = site.run("install")
+    assert code == 0, said
+    deployment = site.deployment()
+    site.client.delete(kinds.DEPLOYMENTS, NAMESPACE, "herdsman")
+    again = {key: deployment[key] for key in ("apiVersion", "kind", "spec")}
+    again["metadata"] = {"name": "herdsman", "labels": deployment["metadata"]["labels"]}
+    site.client.create(kinds.DEPLOYMENTS, NAMESPACE, again, field_manager="helm")
+    code, said = site.run("uninstall", "--yes")
+    assert code == 1 and "`helm`" in said and "helm uninstall" in said
+    assert site.find(kinds.DEPLOYMENTS) and site.find(ROLES, "herdsman-loop")
