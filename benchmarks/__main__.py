@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    adoption,
     agent,
     downloads,
     failover,
@@ -51,6 +52,7 @@ LIMITS = {
 def main() -> int:
     """Measure, print, and return 1 when a limit is missed."""
     others = {
+        "adoption": adoption.main,
         "agent": agent.main,
         "downloads": downloads.main,
         "failover": failover.main,

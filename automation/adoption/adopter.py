@@ -73,10 +73,11 @@ class Adopter:
     def _in(self, namespace: str, services: list[Object]) -> Iterable[Candidate]:
         said = (self._client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations")) or {}
         models = _by_name(self._client.list(kinds.MODELS, namespace)["items"])
-        labelled = {"label_selector": naming.LABEL_SERVICE}
-        deployments = _by_name(self._client.list(kinds.DEPLOYMENTS, namespace, **labelled)["items"])
+        deployments = _by_name(
+            self._client.list(kinds.DEPLOYMENTS, namespace, label_selector=naming.LABEL_SERVICE)["items"]
+        )
         pods, slices = defaultdict(list), defaultdict(list)
-        for pod in self._client.list(kinds.PODS, namespace, **labelled)["items"]:
+        for pod in self._client.list(kinds.PODS, namespace, label_selector=naming.LABEL_SERVICE)["items"]:
             pods[pod["metadata"]["labels"][naming.LABEL_SERVICE]].append(pod)
         of_agents = f"{MANAGED_BY_AGENT[0]}={MANAGED_BY_AGENT[1]}"
         for each in self._client.list(kinds.ENDPOINT_SLICES, namespace, label_selector=of_agents)["items"]:
