@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
@@ -27,6 +29,7 @@ from tests.support.loop import (
     service,
     settled,
 )
+from tools.localcluster import LocalCluster
 
 Json = dict[str, Any]
 
@@ -176,7 +179,9 @@ def test_what_others_own_is_never_fought_over(loop: LoopProcess, client: KubeCli
     assert not events(client, namespace, "DriftRepaired")
 
 
-def test_what_is_only_reported_stays_until_the_service_is_edited(client: KubeClient, namespace: str) -> None:
+def test_what_is_only_reported_stays_until_the_service_is_edited(
+    client: KubeClient, namespace: str, control_plane: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     model(client, namespace)
     annotations = {"herdsman.dev/drift": "report, Deployment=repair", "herdsman.dev/max-unavailable": "1"}
     service(client, namespace, annotations=annotations, runtime="vllm", skipModelInit=True)
@@ -193,14 +198,22 @@ def test_what_is_only_reported_stays_until_the_service_is_edited(client: KubeCli
     template = {"metadata": {"annotations": {"llmkube.ai/desired-template-hash": "x"}}}
     change(client, kinds.DEPLOYMENTS, namespace, "svc", template)
     eventually(
-        lambda: (
-            deployed(client, namespace)["metadata"]["annotations"].get("llmkube.ai/desired-template-hash") != "x"
-        ),
+        lambda: deployed(client, namespace)["metadata"]["annotations"].get("llmkube.ai/desired-template-hash") != "x",
         what="the Deployment's annotation",
     )
     eventually(lambda: events(client, namespace, "DriftRepaired"), what="an Event of the repair")
     assert client.get(kinds.SERVICES, namespace, "svc")["spec"]["type"] == "NodePort"
     assert find(client, kinds.DISRUPTION_BUDGETS, namespace, "svc") is None
+    arguments = ["drift", "svc", "-n", namespace, f"--kubeconfig={control_plane.kubeconfig}"]
+    capsys.readouterr()
+    assert invoke([*arguments, "-o", "json"]) == 2
+    listed = {each["kind"]: each for each in json.loads(capsys.readouterr().out)["drifted"]}
+    assert listed.keys() == {"Service", "PodDisruptionBudget"}
+    assert listed["PodDisruptionBudget"]["deleted"]
+    (field,) = (field for field in listed["Service"]["fields"] if field["path"] == "spec.type")
+    assert (field["ours"], field["live"], field["manager"]) == ("ClusterIP", "NodePort", WHO)
+    assert invoke(arguments) == 2
+    assert f"Service/svc spec.type ClusterIP NodePort {WHO} 20" in " ".join(capsys.readouterr().out.split())
     # Put back by hand, it is no drift any more; changed again, it is.
     change(client, kinds.SERVICES, namespace, "svc", {"spec": {"type": "ClusterIP"}})
     eventually(
@@ -212,6 +225,9 @@ def test_what_is_only_reported_stays_until_the_service_is_edited(client: KubeCli
     eventually(lambda: client.get(kinds.SERVICES, namespace, "svc")["spec"]["type"] == "ClusterIP", what="the type")
     eventually(lambda: find(client, kinds.DISRUPTION_BUDGETS, namespace, "svc"), what="the budget")
     eventually(lambda: not condition(client, namespace, "svc", "Drifted"), what="nothing to report")
+    capsys.readouterr()
+    assert invoke(arguments) == 0
+    assert capsys.readouterr().out == "Nothing drifted.\n"
 
 
 def test_ignored_fields_are_others_also_after_the_state_is_lost(

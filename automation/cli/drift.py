@@ -1,0 +1,101 @@
+"""`herdsman drift`: what others changed or deleted of what was made for services, and who."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+
+if TYPE_CHECKING:
+    from automation.drift.listing import Drifted, Listing
+
+EXIT_DRIFTED = 2
+
+
+def drift(
+    name: Annotated[str | None, typer.Argument(help="One service; all of the namespace without it.")] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where to look.")] = "default",
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look everywhere.")] = False,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+) -> None:
+    """List fields that somebody else changed, and objects that somebody deleted. Nothing is changed.
+
+    Exit code 0: there are none. 2: there are some. 1: it failed.
+    """
+    from kubeapi.errors import KubeError
+
+    try:
+        found = _look(name, None if all_namespaces else namespace, kubeconfig)
+    except (KubeError, ValueError) as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if output is OutputFormat.JSON:
+        print_json({"drifted": [_as_json(each) for each in found.drifted], "notes": list(found.notes)})
+    else:
+        _print(found)
+    raise typer.Exit(EXIT_DRIFTED if found.drifted else 0)
+
+
+def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Listing:
+    from automation.cli.finding import find_service
+    from automation.drift.listing import list_drift
+    from automation.preview.loop_options import options_of_loop
+    from kubeapi import kinds
+    from kubeapi.client import KubeClient
+
+    client = KubeClient.default(kubeconfig)
+    try:
+        if name is not None:
+            services = [find_service(client, namespace, name)]
+        else:
+            services = client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
+        return list_drift(client, services, options=options_of_loop(client))
+    finally:
+        client.close()
+
+
+def _as_json(each: Drifted) -> dict[str, Any]:
+    fields = [
+        {
+            "path": field.path,
+            "ours": field.ours or None,
+            "live": field.live or None,
+            "what": field.words,
+            "manager": field.by.manager if field.by else None,
+            "operation": field.by.operation if field.by else None,
+            "since": field.by.time if field.by else None,
+        }
+        for field in each.drift.fields
+    ]
+    return {
+        "namespace": each.key.namespace,
+        "service": each.key.name,
+        "kind": each.drift.kind,
+        "name": each.drift.name,
+        "deleted": each.drift.deleted,
+        "policy": each.action,
+        "fields": fields,
+    }
+
+
+def _print(found: Listing) -> None:
+    for note in found.notes:
+        complain(note)
+    rows: list[list[str]] = []
+    for each in found.drifted:
+        head = [each.key.namespace, each.key.name, f"{each.drift.kind}/{each.drift.name}"]
+        if each.drift.deleted:
+            rows.append([*head, "(deleted)", "", "", "", "", each.action])
+        for field in each.drift.fields:
+            # A list or a secret is not shown; what was changed in it is, as far as it may be.
+            live = field.live or field.words
+            manager, since = (field.by.manager, field.by.time) if field.by else ("", "")
+            rows.append([*head, field.path, field.ours or "-", live, manager or "-", since or "-", each.action])
+    if rows:
+        columns = ("NAMESPACE", "SERVICE", "OBJECT", "FIELD", "OURS", "LIVE", "WHO", "SINCE", "POLICY")
+        print_table(columns, rows)
+    elif not found.notes:
+        typer.echo("Nothing drifted.")

@@ -1,0 +1,113 @@
+"""Lists what drifts at this moment: renders services as the loop does and compares their objects as they live.
+
+Called by `herdsman drift`. Reads only; the loop need not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from automation.drift.findings import ObjectDrift, fields_of
+from automation.plan import ObjectName
+from automation.preview.live import Live
+from automation.preview.previewer import Subject
+from automation.preview.rendering import rendering
+from components import naming
+from components.render import RenderOptions
+from components.rendered import RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+from program.desired.service import DriftAction
+from program.dialects.llmkube.parse import draft_reference
+
+Json = dict[str, Any]
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """One object of a service that is not as it was made."""
+
+    key: ServiceKey
+    drift: ObjectDrift
+    action: DriftAction
+    """What the loop does about it."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All drift of the services that were asked about."""
+
+    drifted: tuple[Drifted, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Services of which nothing can be said, and why."""
+
+
+def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderOptions) -> Listing:
+    """Compare all objects of these services, custom resources as they live. Raises ApiError."""
+    found = [cr for cr in services if "deletionTimestamp" not in cr["metadata"]]
+    models = {
+        (model["metadata"]["namespace"], model["metadata"]["name"]): model
+        for namespace in sorted({cr["metadata"]["namespace"] for cr in found})
+        for model in client.list(kinds.MODELS, namespace)["items"]
+    }
+    subjects = [_subject(cr, models) for cr in found]
+    live = Live(client, _in_turn)
+    live.load([subject.key for subject in subjects], claims=options.claim_mode)
+    drifted: list[Drifted] = []
+    notes: list[str] = []
+    for subject in subjects:
+        plan = rendering(subject, live, options=options)
+        name = f"{subject.key.namespace}/{subject.key.name}"
+        if plan.rendered is None:
+            why = plan.problem.message if plan.problem is not None else "; ".join(plan.notes)
+            notes.append(f"{name}: nothing can be compared: {why}")
+        elif plan.rendered.objects:
+            live.fetch(subject.key, _missing(plan.rendered, live))
+            if _is_applied(plan.rendered, live):
+                drifted += _compared(plan.rendered, live)
+            else:
+                notes.append(f"{name}: what it asks for is not applied yet; see `herdsman preview --live`")
+    return Listing(tuple(drifted), (*notes, *live.notes))
+
+
+def _subject(cr: Json, models: dict[tuple[str, str], Json]) -> Subject:
+    namespace = cr["metadata"]["namespace"]
+    model = models.get((namespace, str((cr.get("spec") or {}).get("modelRef") or "")))
+    return Subject(cr, model, models.get((namespace, draft_reference(cr))), edited=False)
+
+
+def _in_turn(ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[Answer]:
+    return map(ask, items)
+
+
+def _missing(rendered: RenderedService, live: Live) -> list[ObjectName]:
+    """Name what was not found by its label, which may be what somebody took away."""
+    known = live.objects(rendered.key)
+    names = (ObjectName(each.kind, each.name) for each in rendered.objects)
+    return [name for name in names if name not in known]
+
+
+def _is_applied(rendered: RenderedService, live: Live) -> bool:
+    """Tell whether just this was made: the hash is on the last object, or was taken from it."""
+    last = rendered.objects[-1]
+    found = live.objects(rendered.key).get(ObjectName(last.kind, last.name))
+    if found is None:
+        return True
+    applied = (found["metadata"].get("annotations") or {}).get(naming.ANNOTATION_APPLIED_HASH)
+    path = f'metadata.annotations["{naming.ANNOTATION_APPLIED_HASH}"]'
+    return applied == rendered.fingerprint or any(field.path == path for field in fields_of(last, found))
+
+
+def _compared(rendered: RenderedService, live: Live) -> Iterable[Drifted]:
+    known = live.objects(rendered.key)
+    for obj in rendered.objects:
+        found = known.get(ObjectName(obj.kind, obj.name))
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            yield Drifted(rendered.key, ObjectDrift(obj.kind, obj.name, deleted=True), obj.on_drift)
+        elif fields := fields_of(obj, found):
+            yield Drifted(rendered.key, ObjectDrift(obj.kind, obj.name, fields), obj.on_drift)
