@@ -1,0 +1,195 @@
+"""Whose a service is, which may be adopted, when LLMKube's controller counts as running, and what keeps a template."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from automation.adoption.candidates import Candidate, State, candidate
+from automation.adoption.kept_template import (
+    Record,
+    asked_hash,
+    comparable,
+    digest_of,
+    kept_live,
+    may_keep,
+    record_of,
+    template_by_digest,
+)
+from automation.adoption.peer import held_by
+from automation.ownership import controller_of, is_ours, model_is_ours, says_another
+from automation.serving.rollout import rendered_template_hash
+from components import naming
+from components.render import RenderOptions, render
+from components.rendered import RenderedService
+from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
+from tests.support.builders import service
+
+Json = dict[str, Any]
+
+
+def cr(controller: str = "", *, kept: str = "") -> Json:
+    notes = {ANNOTATION_CONTROLLER: controller, ANNOTATION_KEPT_TEMPLATE: kept}
+    metadata = {"name": "svc", "namespace": "ns", "uid": "u1", "annotations": {k: v for k, v in notes.items() if v}}
+    return {"metadata": metadata, "spec": {"modelRef": "base"}}
+
+
+# --- whose it is ---
+
+
+@pytest.mark.parametrize(
+    ("own", "of_namespace", "controller_class", "ours"),
+    [
+        ("", "", "", True),
+        ("herdsman", "", "", True),
+        ("llmkube", "", "", False),
+        ("", "team-a", "", False),
+        ("", "", "herdsman", False),
+        ("herdsman", "", "herdsman", True),
+        ("", "herdsman", "herdsman", True),
+        ("llmkube", "herdsman", "herdsman", False),
+        ("herdsman", "llmkube", "", True),
+        ("team-b", "", "team-a", False),
+    ],
+)
+def test_a_service_is_that_controllers_which_it_or_its_namespace_names(
+    own: str, of_namespace: str, controller_class: str, ours: bool
+) -> None:
+    said = {ANNOTATION_CONTROLLER: of_namespace} if of_namespace else {}
+    assert is_ours(cr(own), said, controller_class) is ours
+    assert controller_of(cr(own), said) == (own or of_namespace)
+
+
+def test_a_models_status_follows_from_whose_its_services_are() -> None:
+    ours, theirs, model = cr("herdsman"), cr("llmkube"), cr()
+    assert model_is_ours(model, [theirs, ours], {}, "herdsman")
+    assert not model_is_ours(model, [theirs], {}, "herdsman")
+    assert not model_is_ours(model, [theirs], {}, "")
+    assert not model_is_ours(model, [], {}, "herdsman"), "nobody uses it, and nobody said that it is ours"
+    assert model_is_ours(model, [], {ANNOTATION_CONTROLLER: "herdsman"}, "herdsman")
+    assert model_is_ours(model, [], {}, "")
+
+
+def test_a_change_of_hands_is_told_by_the_annotation_alone() -> None:
+    assert says_another(None, cr("herdsman")) and says_another(cr("herdsman"), cr()) and says_another(cr("a"), None)
+    assert not says_another(None, cr()) and not says_another(cr("a"), cr("a", kept="0"))
+
+
+# --- who may be adopted ---
+
+
+def deployment(of: RenderedService, *, applied: bool = False, uid: str = "u1", record: str = "") -> Json:
+    """The Deployment of LLMKube's that stands where ours would: another script, another image."""
+    made = copy.deepcopy(next(obj.manifest for obj in of.objects if obj.kind == "Deployment"))
+    made["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs"
+    made["metadata"]["annotations"] = {naming.ANNOTATION_TEMPLATE_HASH: "their-hash"}
+    made["metadata"]["ownerReferences"] = [{"kind": "InferenceService", "uid": uid, "controller": True}]
+    entry: Json = {"manager": "llmkube", "operation": "Update", "fieldsV1": {}}
+    if applied:
+        made["metadata"]["annotations"][naming.ANNOTATION_APPLIED_HASH] = "1"
+        entry = {"manager": "herdsman", "operation": "Apply", "fieldsV1": {}}
+    if record:
+        made["metadata"]["annotations"][ANNOTATION_KEPT_TEMPLATE] = record
+    made["metadata"]["managedFields"] = [entry]
+    return made
+
+
+def rendered(**fields: Any) -> RenderedService:
+    return render(service(**fields), RenderOptions())
+
+
+def judged(
+    service_cr: Json, made: Json | None, *, model: Json | None = None, slices: tuple[Json, ...] = ()
+) -> Candidate:
+    return candidate(
+        service_cr,
+        model=model,
+        deployment=made,
+        pods=[{"metadata": {"uid": "p1"}}, {"metadata": {"uid": "p2", "deletionTimestamp": "now"}}],
+        slices=slices,
+        namespace_annotations={},
+        controller_class="herdsman",
+    )
+
+
+def test_what_llmkube_made_is_adoptable_once() -> None:
+    found = judged(cr(), deployment(rendered()))
+    assert (found.state, found.pods) == (State.ADOPTABLE, {"p1"})
+    assert found.template_digest == digest_of(deployment(rendered())["spec"]["template"])
+    assert judged(cr("herdsman"), deployment(rendered(), applied=True)).state is State.OURS
+    assert judged(cr("herdsman"), deployment(rendered())).state is State.ADOPTABLE, "marked, and not taken yet"
+    assert judged(cr(), None).template_digest == ""
+
+
+def test_what_an_agent_runs_and_what_is_somebody_elses_is_left_alone() -> None:
+    metal = {"spec": {"hardware": {"accelerator": "metal"}}}
+    of_agent: Json = {"metadata": {"labels": {"llmkube.ai/managed-by": "metal-agent"}}}
+    assert judged(cr(), None, model=metal).state is State.ON_HOST
+    assert judged(cr(), None, slices=(of_agent,)).state is State.ON_HOST
+    foreign = judged(cr(), deployment(rendered(), uid="another"))
+    assert foreign.state is State.FOREIGN and "llmkube" in foreign.why
+
+
+def test_llmkubes_controller_runs_while_its_lease_is_renewed() -> None:
+    now = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
+
+    def lease(renewed: str | None, holder: str = "pod-1") -> Json:
+        return {"spec": {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}}
+
+    assert held_by(lease("2026-01-01T12:00:00.000000Z"), now) == "pod-1"
+    assert held_by(lease("2026-01-01T11:59:00.000000Z"), now) == ""
+    assert held_by(lease("2026-01-01T12:00:00Z", holder=""), now) == ""
+    assert held_by(lease(None), now) == ""
+
+
+# --- what keeps a template ---
+
+
+def test_a_digest_is_the_same_for_a_deployment_and_its_replica_set() -> None:
+    template = deployment(rendered())["spec"]["template"]
+    labels = {**template["metadata"]["labels"], "pod-template-hash": "x"}
+    in_set = {**template, "metadata": {**template["metadata"], "labels": labels, "creationTimestamp": None}}
+    assert digest_of(in_set) == digest_of(template)
+    sets = [{"spec": {"template": {"metadata": {}, "spec": {}}}}, {"spec": {"template": in_set}}]
+    assert template_by_digest(sets, digest_of(template)) == comparable(template)
+    assert template_by_digest(sets, "unknown") is None
+
+
+def test_an_adopted_service_is_made_with_the_template_that_lives() -> None:
+    ours, live = rendered(), deployment(rendered())
+    wish = cr("herdsman", kept=digest_of(live["spec"]["template"]))
+    kept = kept_live(wish, ours, live)
+    assert kept is not None
+    made = kept.objects[-1].manifest
+    assert made["spec"]["template"] == comparable(live["spec"]["template"])
+    assert made["spec"]["selector"] == ours.objects[-1].manifest["spec"]["selector"]
+    assert rendered_template_hash(kept) == "their-hash", "LLMKube knows its own again"
+    assert record_of(made) == Record(digest_of(live["spec"]["template"]), asked_hash(ours))
+    assert kept.fingerprint != ours.fingerprint
+    assert kept_live(wish, ours, made) == kept, "the next pass renders the same"
+
+
+def test_a_template_is_kept_until_something_else_is_asked_of_the_pods() -> None:
+    first = rendered()
+    live = deployment(first)
+    digest = digest_of(live["spec"]["template"])
+    wish = cr("herdsman", kept=digest)
+    adopted = deployment(first, applied=True, record=str(Record(digest, asked_hash(first))))
+    assert may_keep(wish, first, live) and may_keep(wish, first, adopted)
+    assert may_keep(wish, rendered(replicas=7), adopted), "replicas are not asked of the pods"
+    assert not may_keep(wish, rendered(image="new"), adopted)
+    assert not may_keep(cr("herdsman"), first, adopted), "the annotation was taken away"
+    assert not may_keep(wish, first, deployment(first, applied=True)), "ours was rolled out already"
+    assert kept_live(cr("herdsman", kept="another"), first, live) is None, "it was changed since it was marked"
+
+
+def test_a_new_script_of_the_downloader_asks_nothing_of_pods() -> None:
+    ours = rendered()
+    changed = copy.deepcopy(ours.objects[-1].manifest)
+    for container in changed["spec"]["template"]["spec"]["initContainers"]:
+        container["command"] = ["another"]
+    other = RenderedService.of(ours.key, (*ours.objects[:-1], type(ours.objects[-1])("d", "t", changed)))
+    assert asked_hash(other) == asked_hash(ours)
