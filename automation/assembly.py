@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
+from automation.approval.consent import Consent, comparing, every_service
+from automation.approval.modes import Modes
+from automation.approval.policy_book import PolicyBook
 from automation.controller import Controller
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import ServiceOutcome
@@ -92,7 +95,7 @@ def assemble(
 ) -> Parts:
     """Make all parts and connect them. Nothing may be done any more once the fence of our leadership has fallen.
 
-    Raises ToolMissing when there is no Pulumi CLI.
+    Raises ToolMissing when there is no Pulumi CLI, PolicyUnreadable when the policies make no sense.
     """
     recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
     stack.callback(recorder.stop)
@@ -142,8 +145,14 @@ def assemble(
     stack.callback(metrics.registry.unregister, proxied)
     history = RevisionRecorder(client, kept=settings.revision_history_limit)
     stack.callback(history.stop)
+    policies = PolicyBook(
+        settings.policies, requeue=services.add_after, changed=lambda: every_service(world, services.add_after)
+    )
+    stack.callback(policies.close)
+    stack.callback(policies.register(metrics.registry))
     controller = Controller(
         client=client,
+        consent=Consent(policies, Modes(comparing(client, render_options(settings)))),
         world=world,
         batcher=batcher,
         checks=checks,
@@ -162,6 +171,7 @@ def assemble(
 
     def start() -> None:
         QuotaController(client, world, shard=shard).start()
+        policies.start()
         sleep.start(settings.namespaces)
         if not shard.is_first:
             return
@@ -176,7 +186,7 @@ def assemble(
         world.registry.on_change.append(lost_hosts.host_changed)
         lost_hosts.start()
         stack.callback(lost_hosts.stop)
-        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings)).stop)
+        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
 
     return Parts(world, engine, batcher, controller, model_controller, probe, start)
 

@@ -17,6 +17,7 @@ import structlog
 
 from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
+from automation.approval.consent import Consent
 from automation.drift.drift_watch import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
@@ -24,9 +25,10 @@ from automation.engine.port import ServiceOutcome
 from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
 from automation.history.recorder import RevisionRecorder
-from automation.observe import Observed, observe, service_facts
+from automation.observe import Observed, memory_facts, observe, service_facts
 from automation.plan import LiveObject, make_plan
 from automation.serving.checks import Checks
+from automation.serving.pod_release import release_ready_pods
 from automation.serving.readiness import Proofs, counted
 from automation.serving.rollout import OPEN
 from automation.serving.sleep import Sleep
@@ -36,15 +38,13 @@ from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import span
 from automation.want import Wanted, want
 from automation.watch import World, models_of
-from components import naming
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program import sizing
-from program.desired.facts import MemoryFacts, Problem, RolloutFacts, ServiceFacts
+from program.desired.facts import Problem, RolloutFacts, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
@@ -67,6 +67,7 @@ class Judged:
     rollout: RolloutFacts = field(default_factory=RolloutFacts)
     proofs: Proofs | None = None
     problem: Problem | None = None
+    advice: tuple[Problem, ...] = ()
     may_act: bool = False
 
 
@@ -87,6 +88,7 @@ class Controller:
         options: RenderOptions,
         recorder: EventRecorder,
         requeue: Callable[[ServiceKey, float], None],
+        consent: Consent,
         sleep: Sleep | None = None,
         metrics: Metrics | None = None,
         history: RevisionRecorder | None = None,
@@ -100,6 +102,7 @@ class Controller:
         self._options = options
         self._recorder = recorder
         self._requeue = requeue
+        self._consent = consent
         self._sleep = sleep
         self._history = history
         self._clock = clock
@@ -135,15 +138,15 @@ class Controller:
         options = self._options.model_copy(update={"installed": self._world.installed()})
         with span("want"):
             wanted = want(self._world, key, cr, model, observed, options=options, sleep=self._sleep)
-        for moved in wanted.hosts.moved if wanted.hosts is not None else ():
+        for moved in wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ():
             self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
         judged = self._judge(key, cr, wanted, observed, now=now)
-        complete = self._act(key, judged, observed, asked=asked, now=now)
+        complete = self._act(key, cr, wanted, judged, observed, asked=asked, now=now)
         if wanted.retry_after_s is not None:
             self._requeue(key, wanted.retry_after_s)
         facts = self._facts(key, cr, model, wanted, judged, observed, complete=complete, now=now)
         self._report(key, cr, wanted.desired, facts, now=now)
-        if wanted.desired is not None:
+        if wanted.desired is not None and not self._consent.modes.still(key, wanted.mode):
             self._care(key, cr, wanted.desired, observed, judged.proofs, now=now)
 
     def _judge(self, key: ServiceKey, cr: Object, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:
@@ -152,8 +155,11 @@ class Controller:
         if desired is None or rendered is None:
             return Judged(problem=wanted.problem or _terminating(key, observed))
         rendered, rollout = self._checks.rolled_back(key, cr, desired, rendered, observed)
-        proofs, failing = self._checks.prove(key, cr, desired, observed, now=now)
-        problem = wanted.problem or _terminating(key, observed)
+        modes, still = self._consent.modes, self._consent.modes.still(key, wanted.mode)
+        proofs, failing = self._checks.prove(key, cr, desired, observed, now=now, may_replace=not still)
+        labels = self._world.namespace_labels(key.namespace)
+        verdict = self._consent.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
+        problem = wanted.problem or _terminating(key, observed) or verdict.problem
         quota = self._world.quotas.decide(
             key,
             claim_of(
@@ -162,8 +168,10 @@ class Controller:
                 created=str(cr["metadata"].get("creationTimestamp", "")),
             ),
         )
+        if problem is not None or quota is not None:
+            modes.settled(key, wanted.mode)
         gate = OPEN
-        if rollout.rolled_back is None:
+        if rollout.rolled_back is None and not modes.waits(key, cr, wanted.mode):
             gate = self._checks.gate(key, cr, desired, rendered, observed, now=now)
             rollout = rollout.model_copy(update={k: getattr(gate.facts, k) for k in ("deferred", "timed_out")})
         return Judged(
@@ -172,31 +180,47 @@ class Controller:
             rollout=rollout,
             proofs=proofs,
             problem=problem or self._engine.problem(key, rendered.fingerprint) or failing,
+            advice=verdict.advice,
             may_act=problem is None and quota is None and gate.open,
         )
 
     # --- acting ---------------------------------------------------------------------------------------------------
 
-    def _act(self, key: ServiceKey, judged: Judged, observed: Observed, *, asked: Asked, now: datetime) -> bool:
+    def _act(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        wanted: Wanted,
+        judged: Judged,
+        observed: Observed,
+        *,
+        asked: Asked,
+        now: datetime,
+    ) -> bool:
         """Carry out the plan; True when every object is there as rendered."""
-        rendered = judged.rendered
-        if rendered is None:
+        rendered, desired, modes = judged.rendered, wanted.desired, self._consent.modes
+        if rendered is None or desired is None:
             return False
         last, known = self._engine.last(key), self._world.watched_kinds()
         plan = make_plan(rendered, observed.live, last=last, known=known)
         if not judged.may_act:
             return plan.action == "none"
         if plan.action == "sweep":
+            if modes.holds(key, cr, wanted.mode, desired, rendered, observed.live):
+                return False
             self._sweep(key, plan.leftovers)
             return True
         if self._engine.awaited(key) == rendered.fingerprint:
             return plan.action == "none"
         drift = self._drift.consider(plan, rendered, observed.live, last=last, known=known, now=now)
         if drift.plan.action == "none":
+            modes.settled(key, wanted.mode)
             return True
         held_s = self._engine.hold_off_s(key, rendered.fingerprint, now=now, certain=bool(drift.repair))
         if (hold_off_s := max(held_s, drift.wait_s)) > 0:
             self._requeue(key, hold_off_s)
+            return plan.action == "none"
+        if modes.holds(key, cr, wanted.mode, desired, drift.rendered, observed.live):
             return plan.action == "none"
         log.debug("Submitted to the engine", why=drift.plan.why)
         self._drift.submitted(drift, now=now)
@@ -222,6 +246,7 @@ class Controller:
         self._others.take(key)
         self._statuses.forget(key.namespace, key.name)
         self._checks.forget(key)
+        self._consent.forget(key)
         if self._sleep is not None:
             self._sleep.forget(key)
         self._world.quotas.release(key)
@@ -265,24 +290,8 @@ class Controller:
             return
         if self._sleep is not None:
             self._sleep.tend(key, self._statuses.latest(cr), desired, observed)
-        self._release_ready_pods(desired, observed)
+        release_ready_pods(self._client, desired, observed.pods)
         self._checks.retire(key, cr, desired, observed, proofs, now=now)
-
-    def _release_ready_pods(self, desired: DesiredService, observed: Observed) -> None:
-        """Let the node autoscaler move pods that serve: `do-not-disrupt` protects only the long start.
-
-        The annotation goes from the pod, not from the template, where its removal would restart what just became ready.
-        """
-        if desired.disruption.protect_always or naming.ANNOTATION_DO_NOT_DISRUPT in desired.pod.annotations:
-            return
-        for pod in observed.pods:
-            metadata = pod["metadata"]
-            if pod["ready"] and naming.ANNOTATION_DO_NOT_DISRUPT in metadata["annotations"]:
-                body = {"metadata": {"uid": metadata["uid"], "annotations": {naming.ANNOTATION_DO_NOT_DISRUPT: None}}}
-                try:
-                    self._client.patch(kinds.PODS, metadata["namespace"], metadata["name"], body)
-                except NotFound:
-                    continue
 
     # --- the engine's answer --------------------------------------------------------------------------------------
 
@@ -342,8 +351,10 @@ class Controller:
         more: dict[str, object] = {
             "rollout": judged.rollout,
             "drift": self._drift.problems(key, now=now),
+            "advice": judged.advice,
+            "pending": self._consent.modes.pending(key),
             "sleep": wanted.sleep,
-            "memory": _memory(desired, observed),
+            "memory": memory_facts(desired, observed),
             "acceleration": self._checks.acceleration(key, cr, desired, observed),
         }
         if wanted.sleep and desired.host_placement is not None:
@@ -383,11 +394,3 @@ def _terminating(key: ServiceKey, observed: Observed) -> Problem | None:
         return None
     message = f"namespace `{key.namespace}` is being deleted, and nothing can be made in it any more"
     return Problem(reason=Reason.NAMESPACE_TERMINATING, message=message)
-
-
-def _memory(desired: DesiredService, observed: Observed) -> MemoryFacts | None:
-    """Estimate a replica's memory; what nodes could give counts only where the weights lie in it."""
-    found = sizing.estimate(desired)
-    if found is None or desired.gpu is not None or desired.host_placement is not None:
-        return found
-    return found.model_copy(update={"available_bytes": observed.available_memory_bytes})

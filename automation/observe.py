@@ -19,10 +19,12 @@ from automation.serving.engine_start import is_foreign
 from automation.watch import World, priority_class_of
 from components import naming
 from components.deployment import is_stopped
+from program import sizing
 from program.desired.facts import (
     AutoscalerFacts,
     ClaimFacts,
     GatewayFacts,
+    MemoryFacts,
     PodFacts,
     Problem,
     QueuePlace,
@@ -226,6 +228,14 @@ def service_facts(
         template_hash=_template_hash(deployment),
         **common,
     )
+
+
+def memory_facts(desired: DesiredService, observed: Observed) -> MemoryFacts | None:
+    """Estimate a replica's memory; what nodes could give counts only where the weights lie in it."""
+    found = sizing.estimate(desired)
+    if found is None or desired.gpu is not None or desired.host_placement is not None:
+        return found
+    return found.model_copy(update={"available_bytes": observed.available_memory_bytes})
 
 
 def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:

@@ -51,6 +51,7 @@ _ALARMING = MODEL_TRANSFER_REASONS | {
     Reason.DEPENDENCY_MISSING,
     Reason.SPEC_INVALID,
     Reason.NAMESPACE_TERMINATING,
+    Reason.POLICY_VIOLATED,
 }
 """Reasons that somebody should look at. What the engine reports itself (ApplyFailed, ForeignObject) is told by it."""
 
@@ -62,6 +63,7 @@ _TURNS = (
     ("VLLMSpecValid", "False", ""),
     ("SGLangSpecValid", "False", ""),
     ("RolledBack", "True", "RolledBack"),
+    ("PolicyCompliant", "False", ""),
 )
 """Condition, the status that is worth a Warning when it turns, and the Event's reason (empty: the condition's own)."""
 
@@ -95,6 +97,7 @@ def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Ent
     """Tell the way from one status (None: the first) to the next, in the order in which it happened."""
     was, now = _View(before), _View(after)
     told = [
+        *_consent(was, now),
         *_suspension(was, now),
         *_sleep(was, now),
         *_queue(was, now, facts),
@@ -112,6 +115,14 @@ def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Ent
         if now.value(kind) == status != was.value(kind) and not any(entry.reason == reason for entry in told):
             told.append(Entry("Warning", reason, now.message(kind)))
     return told
+
+
+def _consent(was: _View, now: _View) -> list[Entry]:
+    """Each change that waits is told once, by its digest."""
+    before, after = (view.status.get("pendingChange") or {} for view in (was, now))
+    if after and after.get("digest") != before.get("digest"):
+        return [Entry("Normal", "ChangePending", f"Held a change back: {now.message('ChangePending')}")]
+    return []
 
 
 def _suspension(was: _View, now: _View) -> list[Entry]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from automation.approval.modes import Mode, mode_of
 from automation.hosts.host_book import Decision
 from automation.hosts.hosted import without_agent
 from automation.observe import Observed, scaled_elsewhere
 from automation.serving.sleep import Sleep
-from automation.serving.sleep_rule import State, hosted_sleep
+from automation.serving.sleep_rule import State, asleep_mark, hosted_sleep
 from automation.watch import World
 from components import naming
 from components.extensions import asked_in_vain
@@ -42,6 +43,8 @@ class Wanted:
     rendered: RenderedService | None = None
     hosts: Decision | None = None
     """Where its replicas run; None in pods."""
+    mode: Mode = "Apply"
+    """Whether changes are made, wait for approval, or are not made at all."""
     sleep: State = ""
     """Nobody uses it, and it is rendered without replicas; or it starts again."""
     problem: Problem | None = None
@@ -62,6 +65,7 @@ def want(
     """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
     try:
         _check_name(world, key, cr)
+        mode = mode_of(cr, world.namespace_annotations(key.namespace))
         if model_cr is None or not model_is_ready(model_cr):
             # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
             return Wanted()
@@ -70,7 +74,12 @@ def want(
         desired, hosts = world.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
-        sleeps: State = sleep.state(key, desired, observed) if sleep is not None else ""
+        sleeps: State = ""
+        if mode != "Apply":
+            # It stays asleep, or awake, as it is.
+            sleeps = "asleep" if asleep_mark(observed.deployment) is not None else ""
+        elif sleep is not None:
+            sleeps = sleep.state(key, desired, observed)
         sleeps = sleeps or hosted_sleep(desired, observed)
         rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
         in_vain = (
@@ -81,7 +90,9 @@ def want(
         if sleep is not None:
             in_vain = (*in_vain, *sleep.in_vain(desired))
         retry_after_s = hosts.retry_after_s if hosts is not None else None
-        return Wanted(desired, rendered, hosts=hosts, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s)
+        return Wanted(
+            desired, rendered, hosts=hosts, mode=mode, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s
+        )
     except SpecInvalid as error:
         return Wanted(problem=_problem_of(error, terminal=True))
     except NotYet as error:

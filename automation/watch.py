@@ -185,6 +185,12 @@ class World:
         found = (self.models.get(namespace, name) for name in sorted(models_of(cr)))
         return tuple(model for model in found if model is not None)
 
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        """The labels of a namespace, which policies select by."""
+        found = self.namespaces.get(None, namespace)
+        labels: Mapping[str, str] = found["labels"] if found is not None else {}
+        return labels
+
     def priority_value(self, class_name: str) -> int | None:
         """The value of a PriorityClass; None where there is none of that name."""
         found = self.priority_classes.get(None, class_name)
@@ -322,7 +328,8 @@ class World:
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         name = (new or old or {})["metadata"]["name"]
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
-        if old is not None and new is not None and old["annotations"] != new["annotations"]:
+        said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
+        if said is not None and says is not None and said != says:
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
             for model in self.models.list(name):
                 self._enqueue_model(name, model["metadata"]["name"])

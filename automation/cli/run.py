@@ -27,6 +27,9 @@ def run(
         str | None, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
     ] = None,
     health_port: Annotated[int | None, typer.Option(help="Port of /healthz, /readyz, /metrics; -1 for none.")] = None,
+    policies: Annotated[
+        str | None, typer.Option(metavar="DIR", help="A folder of policies, checked before each apply.")
+    ] = None,
     leader_elect: Annotated[bool | None, typer.Option(help="Wait for the leader lease before working.")] = None,
     shards: Annotated[int | None, typer.Option(help="Split the namespaces into parts, each led by one loop.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
@@ -36,9 +39,12 @@ def run(
     # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
     from pydantic import ValidationError
 
+    from automation.engine.key_keeper import PassphraseMissing
+    from automation.engine.state_url import StateUrl
     from automation.loop import Loop, LoopFailed
     from automation.settings import Settings
     from automation.telemetry.logs import configure_logging
+    from components.policies.reading import PolicyUnreadable, load_policies
     from kubeapi.errors import KubeError
     from tools.toolchain import ToolMissing
 
@@ -51,11 +57,16 @@ def run(
         "allowed_remote_hosts": _split(allowed_remote_hosts),
         "allowed_host_path_roots": _split(allowed_host_path_roots),
         "health_port": health_port,
+        "policies": policies,
         "leader_elect": leader_elect,
         "shards": shards,
         "log_format": log_format,
         "log_level": log_level,
     }
+    if state and "://" in state and StateUrl.of(state).has_secret:
+        raise typer.BadParameter(
+            "a password in a command line can be read by everybody on this machine; set PGPASSWORD, or HERDSMAN_STATE"
+        )
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -66,8 +77,13 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
+        # Read here too: a loop that waits for its turn to lead must not find out then.
+        load_policies(settings.policies).close()
         code = Loop(settings).run(stop)
-    except (LoopFailed, KubeError, ToolMissing) as error:
+    except PolicyUnreadable as error:
+        complain(f"the policies cannot be read: {error}", hint="docs/policies.md says what a policy may say")
+        raise typer.Exit(1) from None
+    except (LoopFailed, KubeError, PassphraseMissing, ToolMissing) as error:
         complain(str(error), hint="`herdsman doctor` looks at everything that a run needs")
         raise typer.Exit(1) from None
     raise typer.Exit(code)

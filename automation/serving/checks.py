@@ -72,10 +72,17 @@ class Checks:
         )
 
     def prove(
-        self, key: ServiceKey, cr: Object, desired: DesiredService, observed: Observed, *, now: datetime
+        self,
+        key: ServiceKey,
+        cr: Object,
+        desired: DesiredService,
+        observed: Observed,
+        *,
+        now: datetime,
+        may_replace: bool = True,
     ) -> tuple[Proofs | None, Problem | None]:
         """Say which replicas serve; see `Replicas.prove`."""
-        return self._replicas.prove(key, cr, desired, observed.pods, now=now)
+        return self._replicas.prove(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
 
     def rolled_back(
         self, key: ServiceKey, cr: Object, desired: DesiredService, rendered: RenderedService, observed: Observed

@@ -76,9 +76,18 @@ class Replicas:
         self._stalled: dict[ServiceKey, dict[EngineStart, str]] = {}
 
     def prove(
-        self, key: ServiceKey, cr: Object, desired: DesiredService, pods: tuple[Object, ...], *, now: datetime
+        self,
+        key: ServiceKey,
+        cr: Object,
+        desired: DesiredService,
+        pods: tuple[Object, ...],
+        *,
+        now: datetime,
+        may_replace: bool = True,
     ) -> tuple[Proofs | None, Problem | None]:
         """Say what is known of each healthy replica, and act on it: write it on the pod, replace what fails.
+
+        `may_replace` False: a service that is paused, or waits for approval, keeps the pods that it has.
 
         Returns None for the proofs where health is enough, and a Problem when replacing has not helped.
         """
@@ -92,7 +101,7 @@ class Replicas:
         if not wanted:
             return None, None
         self._follow(key, desired, pods, proofs)
-        return proofs, self._replace(key, cr, pods, proofs, now=now)
+        return proofs, self._replace(key, cr, pods, proofs, now=now) if may_replace else None
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone."""

@@ -156,7 +156,7 @@ def _of_python(rule: OwnRule, answer: Answer) -> Violation:
 def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> JsonObject:
     """What own rules see. Of the custom resource metadata and spec: a status is no reason to forbid anything."""
     metadata = subject.cr.get("metadata") or {}
-    kept = {"name": subject.key.name, "namespace": subject.key.namespace}
+    kept: JsonObject = {"name": subject.key.name, "namespace": subject.key.namespace}
     kept |= {name: metadata.get(name) or {} for name in ("labels", "annotations")}
     model = subject.desired.model
     return {

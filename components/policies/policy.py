@@ -64,3 +64,9 @@ class NoPolicies:
         namespace_labels: Mapping[str, str],  # noqa: ARG002 - the protocol's name
     ) -> tuple[Violation, ...]:
         return ()
+
+    def __len__(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """End nothing."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 from program.desired.base import Desired, JsonObject
-from program.desired.facts import HostedFacts, MemoryFacts, Problem, ServiceFacts
+from program.desired.facts import HostedFacts, MemoryFacts, PendingChange, Problem, ServiceFacts
+from program.desired.keys import ANNOTATION_MODE
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
 from program.dialects.llmkube.hosted import wait_for_host
@@ -55,7 +56,9 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
     """Conclude from the facts; the first answer that applies counts."""
     problem = facts.problem
     if problem is not None and problem.terminal:
-        return _of_problem(problem, "Failed", "stalled")
+        # What a policy forbids is not made; what was made before it serves on.
+        serving = facts.ready_replicas > 0 and _reason(problem) is Reason.POLICY_VIOLATED
+        return _of_problem(problem, _of_replicas(desired, facts).phase if serving else "Failed", "stalled")
     if not facts.model_found:
         name = (cr.get("spec") or {}).get("modelRef", "")
         message = f"spec.modelRef: Model `{name}` not found in this namespace; create it or name another"
@@ -76,6 +79,8 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
         return _of_problem(problem, replicas.phase, "reconciling")
     if not facts.model_ready:
         return _model_not_ready(cr, replicas.phase)
+    if facts.pending is not None:
+        return _held(cr, facts.pending, replicas, nothing=facts.ready_replicas == 0 and not facts.pods)
     if replicas.outcome in ("ready", "idle"):
         return _not_yet_as_wanted(facts, replicas) or replicas
     return replicas
@@ -84,6 +89,15 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
 def is_suspended(cr: JsonObject, desired: DesiredService | None) -> bool:
     """Tell whether the user has suspended the service, parsed or not."""
     return desired.suspended if desired is not None else (cr.get("spec") or {}).get("suspend") is True
+
+
+def waiting_for_consent(cr: JsonObject, pending: PendingChange) -> str:
+    """Say what is held back, and what would have it made."""
+    if pending.paused:
+        return f"{pending.summary}; nothing is changed in mode Paused (annotation {ANNOTATION_MODE})"
+    metadata = cr["metadata"]
+    command = f"herdsman approve {metadata['name']} -n {metadata['namespace']} --digest {pending.digest}"
+    return f"{pending.summary}; approve it with `{command}`"
 
 
 def memory_shortage(memory: MemoryFacts | None) -> tuple[str, str]:
@@ -143,6 +157,14 @@ def _sleeping(facts: ServiceFacts, replicas: Judgement) -> Judgement:
         message = f"Requests wait for the replicas to start: {replicas.message}"
         return Judgement(phase="Ready", outcome="ready", reason=Reason.WAKING, message=message)
     return replicas
+
+
+def _held(cr: JsonObject, pending: PendingChange, replicas: Judgement, *, nothing: bool) -> Judgement:
+    """A change waits for somebody's consent: what there is goes on as it was."""
+    reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
+    message = f"{replicas.message}; a change is pending: {waiting_for_consent(cr, pending)}"
+    changed = {"outcome": "reconciling", "reason": reason, "message": message}
+    return replicas.model_copy(update={**changed, "phase": "Pending"} if nothing else changed)
 
 
 def _not_yet_as_wanted(facts: ServiceFacts, replicas: Judgement) -> Judgement | None:

@@ -77,6 +77,8 @@ class Annotated(Desired):
 
 def read_annotations(annotations: Mapping[str, str]) -> Annotated:
     """Read all of them. Raises SpecInvalid at the first that makes no sense."""
+    # What it means is the loop's; a word that means nothing must not pass for Apply.
+    _one_of(annotations, keys.ANNOTATION_MODE, ("Apply", "Preview", "Paused"))
     check = _flag(annotations, keys.ANNOTATION_COMPLETION_CHECK, default=True)
     gate = _flag(annotations, keys.ANNOTATION_READINESS_GATE, default=False)
     if gate and not check:

@@ -25,7 +25,13 @@ from program.dialects.llmkube.conditions import (
     mark_stalled,
     set_condition,
 )
-from program.dialects.llmkube.judging import PENDING_REASONS, Judgement, is_suspended, memory_shortage
+from program.dialects.llmkube.judging import (
+    PENDING_REASONS,
+    Judgement,
+    is_suspended,
+    memory_shortage,
+    waiting_for_consent,
+)
 
 OURS = frozenset(str(kind) for kind in Type)
 
@@ -107,6 +113,7 @@ def service_conditions(
     _replicas(conditions, verdict, facts)
     _rollout(conditions, facts)
     _outside(conditions, facts)
+    _consent(conditions, cr, facts)
     if facts.drift:
         message = "; ".join(problem.message for problem in facts.drift)
         conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
@@ -258,6 +265,23 @@ def _rollout(conditions: _Conditions, facts: ServiceFacts) -> None:
         conditions.set(Type.TEMPLATE_KEPT, "True", rollout.kept.reason, rollout.kept.message)
     else:
         conditions.drop(Type.TEMPLATE_KEPT)
+
+
+def _consent(conditions: _Conditions, cr: JsonObject, facts: ServiceFacts) -> None:
+    pending = facts.pending
+    if pending is None:
+        conditions.drop(Type.CHANGE_PENDING)
+    else:
+        reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
+        conditions.set(Type.CHANGE_PENDING, "True", reason, waiting_for_consent(cr, pending))
+    violated = facts.problem if facts.problem is not None and facts.problem.reason == Reason.POLICY_VIOLATED else None
+    if violated is not None:
+        conditions.set(Type.POLICY_COMPLIANT, "False", Reason.POLICY_VIOLATED, violated.message)
+    elif facts.advice:
+        message = "; ".join(problem.message for problem in facts.advice)
+        conditions.set(Type.POLICY_COMPLIANT, "False", "PolicyAdvice", message)
+    else:
+        conditions.drop(Type.POLICY_COMPLIANT)
 
 
 def _outside(conditions: _Conditions, facts: ServiceFacts) -> None:

@@ -32,6 +32,7 @@ _FIELDS = (
     "mode",
     "modelReady",
     "observedGeneration",
+    "pendingChange",
     "phase",
     "queueLength",
     "queuePosition",
@@ -75,6 +76,9 @@ def service_status(
     gateway = _gateway(desired, facts)
     if gateway:
         status["gateway"] = gateway
+    if facts.pending is not None:
+        pending = facts.pending
+        status["pendingChange"] = {"digest": pending.digest, "summary": pending.summary, "changes": [*pending.changes]}
     if verdict.scheduling_status:
         status["schedulingStatus"] = verdict.scheduling_status
         status["schedulingMessage"] = verdict.scheduling_message

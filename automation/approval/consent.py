@@ -1,0 +1,52 @@
+"""Policies and modes as the controller sees them: one object that says what may be done to a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from automation.approval.modes import Modes
+from automation.approval.policy_book import PolicyBook
+from automation.plan import LiveObject
+from automation.preview.changes import ServicePreview
+from automation.preview.previewer import Previewer
+from automation.watch import DIALECT, SPREAD_S, World
+from components.render import RenderOptions
+from components.rendered import RenderedService
+from kubeapi.client import KubeClient
+from program.desired.base import JsonObject
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+
+
+class Consent:
+    """`policies` says whether a service may be applied at all, `modes` whether it may be now."""
+
+    def __init__(self, policies: PolicyBook, modes: Modes) -> None:
+        self.policies = policies
+        self.modes = modes
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        self.policies.forget(key)
+        self.modes.forget(key)
+
+
+def comparing(
+    client: KubeClient, options: RenderOptions
+) -> Callable[[DesiredService, RenderedService, JsonObject, tuple[LiveObject, ...]], ServicePreview]:
+    """Give what works out a change: dry runs of a Previewer. Policies are not asked again: the pass has, before."""
+    previewer = Previewer(client, options=options)
+
+    def compare(
+        desired: DesiredService, rendered: RenderedService, cr: JsonObject, live: tuple[LiveObject, ...]
+    ) -> ServicePreview:
+        return previewer.compared(desired, rendered, cr=cr, live=live)
+
+    return compare
+
+
+def every_service(world: World, enqueue: Callable[[ServiceKey, float], None]) -> None:
+    """Have all services looked at again, one after the other, so that a thousand of them are no burst."""
+    for number, service in enumerate(world.services.list()):
+        key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])
+        enqueue(key, number * SPREAD_S)

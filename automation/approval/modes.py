@@ -1,0 +1,162 @@
+"""Holds changes back where a service, or its namespace, is in mode Preview or Paused. Asked before a pass acts.
+
+In Preview a change is worked out by dry runs and stands in the status until the annotation `herdsman.dev/approved` has
+its digest, which names exactly this change; then it is made, and no other. What has been worked out is remembered as
+long as neither what is rendered nor what lives changes, so a service that waits costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from automation.plan import LiveObject
+from automation.preview.changes import ServicePreview
+from automation.preview.telling import phrases, summary
+from components.rendered import RenderedService
+from program.desired.errors import SpecInvalid
+from program.desired.facts import PendingChange
+from program.desired.keys import ANNOTATION_APPROVED, ANNOTATION_MODE, ServiceKey
+from program.desired.service import DesiredService
+
+Object = dict[str, Any]
+Mode = Literal["Apply", "Preview", "Paused"]
+
+MOST_CHANGES = 32
+"""Phrases in a status; beyond them only their number is told."""
+LONGEST_CHANGE = 300
+
+_MODES: tuple[Mode, ...] = ("Apply", "Preview", "Paused")
+_Part = tuple[str, str, str, str]
+
+Compare = Callable[[DesiredService, RenderedService, Object, tuple[LiveObject, ...]], ServicePreview]
+"""Works out what applying would change; raises ApiError when the API server cannot be asked."""
+
+
+def mode_of(cr: Object, namespace_annotations: Mapping[str, str]) -> Mode:
+    """Read the mode of a service: its own, or else its namespace's, or else Apply. Raises SpecInvalid."""
+    namespace = cr["metadata"]["namespace"]
+    for said, where in (
+        (cr["metadata"].get("annotations") or {}, ""),
+        (namespace_annotations, f" of namespace `{namespace}`"),
+    ):
+        value = said.get(ANNOTATION_MODE, "")
+        if value:
+            found = next((mode for mode in _MODES if mode == value), None)
+            if found is None:
+                why = f"`{value[:64]}` is none of {', '.join(_MODES)}; nothing is changed until it is"
+                raise SpecInvalid(field=f"metadata.annotations[{ANNOTATION_MODE}]{where}", why=why)
+            return found
+    return "Apply"
+
+
+def approved(cr: Object) -> str:
+    """Give the digest of the change that somebody approved last; empty for none."""
+    return str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_APPROVED, "")).strip()
+
+
+def pending_change(preview: ServicePreview, *, paused: bool) -> PendingChange:
+    """Say what is held back, in the length of a status."""
+    changes = [each[:LONGEST_CHANGE] for each in phrases(preview)]
+    if len(changes) > MOST_CHANGES:
+        changes = [*changes[: MOST_CHANGES - 1], f"and {len(changes) - MOST_CHANGES + 1} more"]
+    return PendingChange(digest=preview.digest, summary=summary(preview), changes=tuple(changes), paused=paused)
+
+
+@dataclass
+class _Known:
+    """What is known of one service in mode Preview or Paused."""
+
+    of: object = None
+    """What the preview was worked out for."""
+    preview: ServicePreview | None = None
+    held: PendingChange | None = None
+    looked: bool = False
+    """Whether a pass has found out if there is a change to hold back."""
+    allowed: frozenset[_Part] = field(default_factory=frozenset)
+    """The parts of the change that was approved last: a run that failed half-way may make the rest."""
+
+
+class Modes:
+    """What is held back of each service. Thread-safe for different services."""
+
+    def __init__(self, compare: Compare) -> None:
+        self._compare = compare
+        self._lock = threading.Lock()
+        self._known: dict[ServiceKey, _Known] = {}
+
+    def still(self, key: ServiceKey, mode: Mode) -> bool:
+        """Whether nothing of a service may be touched, its pods neither: it is paused, or has a change pending."""
+        if mode == "Apply":
+            return False
+        with self._lock:
+            known = self._known.get(key)
+        return mode == "Paused" or known is None or not known.looked or known.held is not None
+
+    def waits(self, key: ServiceKey, cr: Object, mode: Mode) -> bool:
+        """Whether a change would be held back as things stand, so that nobody need ask if it may go out now."""
+        if mode == "Apply":
+            return False
+        held = self.pending(key)
+        return mode == "Paused" or held is None or held.digest != approved(cr)
+
+    def pending(self, key: ServiceKey) -> PendingChange | None:
+        """What the last pass held back."""
+        with self._lock:
+            known = self._known.get(key)
+        return known.held if known is not None else None
+
+    def holds(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        mode: Mode,
+        desired: DesiredService,
+        rendered: RenderedService,
+        live: tuple[LiveObject, ...],
+    ) -> bool:
+        """Decide about a change that a pass is about to make; True: it must not. Raises ApiError."""
+        if mode == "Apply":
+            self.forget(key)
+            return False
+        with self._lock:
+            known = self._known.setdefault(key, _Known())
+        of = (rendered.fingerprint, tuple(each.ignore for each in rendered.objects), len(rendered.shared), live)
+        if known.preview is None or known.of != of:
+            known.preview, known.of = self._compare(desired, rendered, cr, live), of
+        if mode == "Preview" and self._may(known, cr):
+            # An approval is of what is there now, and not of what a cache remembers.
+            known.preview = self._compare(desired, rendered, cr, live)
+            if self._may(known, cr):
+                known.allowed |= _parts(known.preview)
+                # Worked out again after the run, of which nothing may be left.
+                known.of, known.preview, known.held, known.looked = None, None, None, True
+                return False
+        known.held, known.looked = pending_change(known.preview, paused=mode == "Paused"), True
+        return True
+
+    def settled(self, key: ServiceKey, mode: Mode) -> None:
+        """Note that a service is as it should be, or that something else keeps it from being changed."""
+        if mode == "Apply":
+            self.forget(key)
+            return
+        with self._lock:
+            self._known[key] = _Known(looked=True)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone, or in mode Apply."""
+        with self._lock:
+            self._known.pop(key, None)
+
+    @staticmethod
+    def _may(known: _Known, cr: Object) -> bool:
+        """Whether just this was approved, or is what is left of it."""
+        assert known.preview is not None
+        digest, wanted = known.preview.digest, approved(cr)
+        return bool(wanted) and (digest == wanted or (bool(known.allowed) and _parts(known.preview) <= known.allowed))
+
+
+def _parts(preview: ServicePreview) -> frozenset[_Part]:
+    return frozenset((each.op, each.kind, each.name, each.digest) for each in preview.changed)

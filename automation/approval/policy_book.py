@@ -1,0 +1,214 @@
+"""The policies in force in a loop: read again when their files change, asked once for each version of a service.
+
+The controller asks in each pass; what was found is remembered until the service, its namespace's labels or the policies
+change. A folder that breaks while the loop runs leaves the last good policies in force.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from components.policies.in_force import FolderPolicies
+from components.policies.policy import NoPolicies, Violation
+from components.policies.reading import PolicyUnreadable, digest_of, load_policies, read_texts
+from components.rendered import RenderedService
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.dialects.llmkube.conditions import Reason
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+LOOK_S = 2.0
+"""How often the folder is looked at; a mounted ConfigMap follows its object within a minute anyway."""
+RETRY_S = 90.0
+"""A rule that could not be evaluated is asked again after this."""
+MOST_TOLD = 8
+"""Violations in one message."""
+
+
+class Verdict(NamedTuple):
+    """What the policies say of a service."""
+
+    problem: Problem | None = None
+    """Mandatory policies are violated: nothing is applied."""
+    advice: tuple[Problem, ...] = ()
+
+
+class _Asked(NamedTuple):
+    of: int
+    verdict: Verdict
+    again_at: float
+
+
+class PolicyBook:
+    """The policies of one loop. Thread-safe."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        requeue: Callable[[ServiceKey, float], None],
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the folder; None: there are no policies. `changed` is called when others are in force.
+
+        Raises PolicyUnreadable, which names file and field.
+        """
+        self._folder = folder
+        self._requeue = requeue
+        self._changed = changed
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked: dict[ServiceKey, _Asked] = {}
+        self._version = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._complained = ""
+        self._seen: object = None
+        self._digest = ""
+        self._readable = 1.0
+        self.in_force: FolderPolicies | NoPolicies = NoPolicies()
+        if folder is not None:
+            self._seen = _signature(folder)
+            self._digest = digest_of(read_texts(folder))
+            self.in_force = load_policies(folder)
+            log.info("Read the policies", folder=str(folder), policies=len(self.in_force))
+
+    def verdict(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        desired: DesiredService,
+        rendered: RenderedService,
+        *,
+        namespace_labels: Mapping[str, str],
+    ) -> Verdict:
+        """Say whether a service may be applied as it is rendered."""
+        policies = self.in_force
+        if isinstance(policies, NoPolicies):
+            return Verdict()
+        of = self._fingerprint(cr, desired, rendered, namespace_labels)
+        with self._lock:
+            known = self._asked.get(key)
+        now = self._clock()
+        if known is not None and known.of == of and now < known.again_at:
+            return known.verdict
+        found = policies.check(desired, rendered, cr=cr, namespace_labels=namespace_labels)
+        again_s = RETRY_S if any(violation.failed for violation in found) else float("inf")
+        if again_s == RETRY_S:
+            self._requeue(key, RETRY_S + 1)
+        verdict = _verdict(found)
+        with self._lock:
+            self._asked[key] = _Asked(of, verdict, now + again_s)
+        return verdict
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        with self._lock:
+            self._asked.pop(key, None)
+
+    def start(self) -> None:
+        """Look at the folder from now on."""
+        if self._folder is not None:
+            self._thread = threading.Thread(target=self._watch, name="policies", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(LOOK_S * 2)
+        self.in_force.close()
+
+    def register(self, registry: CollectorRegistry) -> Callable[[], None]:
+        """Say in the metrics whether the folder can be read; gives what takes that away again."""
+        if self._folder is None:
+            return lambda: None
+        gauge = Gauge(
+            "herdsman_policies_readable",
+            "1 while the folder of policies can be read; 0: the last good ones are in force.",
+            registry=registry,
+        )
+        gauge.set_function(lambda: self._readable)
+        return lambda: registry.unregister(gauge)
+
+    def look(self) -> None:
+        """Read the folder again if it has changed."""
+        folder = self._folder
+        if folder is None:
+            return
+        seen = _signature(folder)
+        if seen == self._seen:
+            return
+        try:
+            digest = digest_of(read_texts(folder))
+            if digest != self._digest or not self._readable:
+                self._put_in_force(load_policies(folder), digest)
+            self._readable, self._complained = 1.0, ""
+        except PolicyUnreadable as error:
+            self._readable = 0.0
+            if str(error) != self._complained:
+                self._complained = str(error)
+                log.error("Could not read the policies; those read last stay in force", error=str(error))
+        self._seen = seen
+
+    def _put_in_force(self, policies: FolderPolicies | NoPolicies, digest: str) -> None:
+        before, self.in_force = self.in_force, policies
+        self._digest = digest
+        with self._lock:
+            self._version += 1
+            self._asked.clear()
+        before.close()
+        log.info("Read the policies anew", folder=str(self._folder), policies=len(policies))
+        self._changed()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            try:
+                self.look()
+            except Exception:
+                log.exception("Could not look at the policies")
+
+    def _fingerprint(
+        self, cr: Object, desired: DesiredService, rendered: RenderedService, labels: Mapping[str, str]
+    ) -> int:
+        metadata = cr["metadata"]
+        own = [metadata.get(name) for name in ("uid", "generation", "labels", "annotations")]
+        models = [model.model_dump_json() for model in (desired.model, desired.draft) if model is not None]
+        return hash(json.dumps([self._version, own, models, rendered.fingerprint, sorted(labels.items())]))
+
+
+def _verdict(found: tuple[Violation, ...]) -> Verdict:
+    mandatory = [str(violation) for violation in found if violation.mandatory]
+    advice = tuple(
+        Problem(reason="PolicyAdvice", message=str(violation)) for violation in found if not violation.mandatory
+    )
+    if not mandatory:
+        return Verdict(advice=advice)
+    told = mandatory[:MOST_TOLD]
+    if len(mandatory) > MOST_TOLD:
+        told.append(f"and {len(mandatory) - MOST_TOLD} more")
+    return Verdict(Problem(reason=Reason.POLICY_VIOLATED, message="; ".join(told), terminal=True), advice)
+
+
+def _signature(folder: Path) -> object:
+    """What changes when a file does, without reading any: a mounted ConfigMap exchanges a link, an editor a file."""
+    try:
+        found = []
+        for path in sorted(folder.iterdir()):
+            if not path.name.startswith("."):
+                stat = path.stat()
+                found.append((path.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return found
+    except OSError as error:
+        return str(error)
