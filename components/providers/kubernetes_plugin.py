@@ -8,7 +8,7 @@ The engine starts one process for each provider configuration, so here, and not 
 (`plugin_server`), a configuration may name its cluster: `context` and `kubeconfig`, a path.
 """
 
-# ruff: noqa: N802 - the names are those of Pulumi's gRPC service
+# ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
 
 from __future__ import annotations
 

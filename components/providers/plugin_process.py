@@ -25,9 +25,10 @@ def serve_until_the_engine_ends(servicer: provider_pb2_grpc.ResourceProviderServ
     def end(_number: int, _frame: FrameType | None) -> None:
         done.set()
 
-    signal.signal(signal.SIGTERM, end)
-    # Ctrl-C reaches the whole terminal; the engine decides when its plugins end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The engine ends a plugin by SIGINT. Ctrl-C at its terminal does not come here: plugins have a process group of
+    # their own.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     print(port, flush=True)
     parent = os.getppid()
     while not done.wait(1.0):
