@@ -5,6 +5,7 @@ Everything is imported when it is needed: the answer for one change should come 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -62,16 +63,16 @@ def preview(
     everything = everything or all_namespaces
     if sum(map(bool, (files, live, everything))) != 1:
         raise typer.BadParameter("give one of -f FILE, --live NAME and --all")
-    from automation.preview.telling import as_json, markdown, told
-    from kubeapi.errors import KubeError
+    among = None if all_namespaces else namespace
+    with _without_collector():
+        from automation.preview.telling import as_json, markdown, told
+        from kubeapi.errors import KubeError
 
-    try:
-        found = _preview(
-            files or [], live or [], None if all_namespaces else namespace, namespace, policies, kubeconfig
-        )
-    except (KubeError, ValueError) as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_FAILED) from None
+        try:
+            found = _preview(files or [], live or [], among, namespace, policies, kubeconfig)
+        except (KubeError, ValueError) as error:
+            complain(str(error))
+            raise typer.Exit(EXIT_FAILED) from None
     if output is PreviewFormat.JSON:
         import json
 
@@ -127,6 +128,21 @@ def _policies(folder: Path | None) -> Policies | None:
         return load_policies(folder)
     except PolicyUnreadable as error:
         raise ValueError(str(error)) from None
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Do without the garbage collector while a preview is made: it takes a tenth of the time and finds next to nothing.
+
+    What a preview holds, it holds until its process ends.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -49,7 +49,6 @@ def trial(client: KubeClient, each: RenderedObject, live: Json | None, *, shared
     Raises Unreachable and Unauthorized; any other refusal of the API server stands in the change.
     """
     identity = Identity.of(each.manifest)
-    asked = f"{'create' if live is None else 'update'} {each.kind} `{identity.id}`"
     try:
         kind = client.mapping(str(each.manifest["apiVersion"]), each.kind)
         for _ in range(_MAX_ROUNDS):
@@ -65,6 +64,7 @@ def trial(client: KubeClient, each: RenderedObject, live: Json | None, *, shared
     except (Unreachable, Unauthorized):
         raise
     except ApiError as error:
+        asked = f"{'create' if live is None else 'update'} {each.kind} `{identity.id}`"
         return Trial(comparing.rejected(each, live, refusal(error, asked).message, shared=shared), live)
 
 

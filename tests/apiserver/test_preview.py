@@ -1,0 +1,330 @@
+"""`herdsman preview` on a real API server: what it says is what happens, and nothing happens while it says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automation.cli.main import EXIT_FAILED, invoke
+from automation.cli.preview import EXIT_CHANGED
+from automation.plan import LiveObject, ObjectName
+from automation.preview.previewer import Previewer
+from components.render import RenderOptions, render
+from kubeapi import kinds
+from kubeapi.client import JSON_PATCH, MERGE_PATCH, KubeClient
+from kubeapi.errors import NotFound
+from program.dialects.llmkube.parse import parse_service
+from program.dialects.llmkube.parse_model import model_of
+from tests.support import controlplane, previews
+from tests.support.previews import apply_model, make, model_cr, service_cr, versions
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+Show = Callable[..., tuple[int, Json]]
+PORT = {"name": "web", "port": 1}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[LocalCluster]:
+    """An API server that no controller writes to, so that whatever changes was changed by us."""
+    with controlplane.running(("etcd", "kube-apiserver")) as cluster:
+        previews.install_crds(controlplane.Api(cluster))
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(plane: LocalCluster) -> KubeClient:
+    return KubeClient.from_kubeconfig(str(plane.kubeconfig))
+
+
+@pytest.fixture
+def namespace(plane: LocalCluster) -> Iterator[str]:
+    with controlplane.Api(plane).namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def show(plane: LocalCluster, namespace: str, client: KubeClient, tmp_path: Path, capsys: Any) -> Show:
+    """Run the command on documents, or with other words; no preview may write, and none may tell a secret."""
+
+    def run(*documents: Json, words: tuple[str, ...] = ()) -> tuple[int, Json]:
+        before = versions(client, namespace)
+        if documents:
+            (tmp_path / "files.yaml").write_text(yaml.safe_dump_all(documents))
+            words = ("-f", str(tmp_path / "files.yaml"), *words)
+        command = ["preview", *words, "-n", namespace, "--kubeconfig", str(plane.kubeconfig)]
+        code = invoke([*command, "-o", "json"])
+        found: Json = json.loads(capsys.readouterr().out)
+        for form in ("text", "markdown"):
+            assert invoke([*command, "-o", form]) == code
+        told = json.dumps(found) + capsys.readouterr().out
+        assert "hunter2" not in told
+        assert versions(client, namespace) == before
+        return code, found
+
+    return run
+
+
+def only(found: Json) -> Json:
+    """The one service that was previewed."""
+    (service,) = found["services"]
+    return dict(service)
+
+
+def ops(service: Json) -> dict[str, str]:
+    return {f"{each['kind']}/{each['name']}": each["op"] for each in service["objects"]}
+
+
+def changes(service: Json) -> dict[str, list[str]]:
+    return {each["kind"]: each["fields"] for each in service["objects"] if each["op"] != "same"}
+
+
+def test_a_new_service_is_created_and_its_model_downloaded(show: Show, client: KubeClient, namespace: str) -> None:
+    code, found = show(model_cr(), service_cr(replicas=2))
+    service = only(found)
+    assert code == EXIT_CHANGED
+    assert ops(service) == {
+        "PersistentVolumeClaim/llmkube-model-cache": "create",
+        "Service/chat": "create",
+        "Deployment/chat": "create",
+    }
+    assert service["restarts"] == []
+    assert service["downloads"][0]["source"] == "https://example.com/base.gguf"
+    assert "has not been looked at" in service["notes"][0]
+    with pytest.raises(NotFound):
+        client.get(kinds.MODELS, namespace, "base")
+    # What comes later is the same change: neither the dry run's made-up uid nor its cluster IP counts.
+    assert only(show(model_cr(), service_cr(replicas=2))[1])["digest"] == service["digest"]
+
+
+def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    cr, _ = make(client, namespace, service_cr(replicas=2, contextSize=4096), model)
+    client.patch(
+        kinds.DEPLOYMENTS,
+        namespace,
+        "chat",
+        {"status": {"replicas": 2, "observedGeneration": 1}},
+        subresource="status",
+    )
+    # As it stands nothing changes, and that is told without a single dry run.
+    verbs: list[str] = []
+    quiet = KubeClient(client._access)
+    quiet.on_request = lambda verb, _status: verbs.append(verb)
+    unchanged = Previewer(quiet, options=RenderOptions()).service(cr, model)
+    assert not unchanged.changed
+    assert set(verbs) == {"GET"}
+    assert show(words=("--live", "chat"))[0] == 0
+    assert show(service_cr(replicas=2, contextSize=4096))[0] == 0
+
+    edited = service_cr(replicas=2, contextSize=8192)
+    code, found = show(edited)
+    service = only(found)
+    assert code == EXIT_CHANGED
+    assert changes(service) == {"Deployment": ["containers[llama-server].args --ctx-size 4096 -> 8192"]}
+    assert service["restarts"] == ["2 pods of Deployment chat"]
+    assert service["downloads"] == []
+    assert only(show(service_cr(replicas=2, contextSize=8193))[1])["digest"] != service["digest"]
+
+    # Applied, it is the same change by all three ways: from the file, from the cluster, and in a pass of the loop.
+    cr = client.apply(kinds.INFERENCE_SERVICES, namespace, edited, field_manager="kubectl", force=True)
+    assert only(show(words=("--all",))[1])["digest"] == service["digest"]
+    desired = parse_service(cr, model_of(model))
+    rendered = render(desired, RenderOptions(claim_exists=True))
+    live = tuple(
+        LiveObject(ObjectName(kind.kind, "chat"), client.get(kind, namespace, "chat")["metadata"]["uid"])
+        for kind in (kinds.SERVICES, kinds.DEPLOYMENTS)
+    )
+    passed = Previewer(client, options=RenderOptions()).compared(desired, rendered, cr=cr, live=live)
+    assert passed.digest == service["digest"]
+    assert passed.restarts == ("2 pods of Deployment chat",)
+
+    make(client, namespace, edited, model)
+    assert show(words=("--live", "chat"))[0] == 0
+    fewer = only(show(service_cr(replicas=1, contextSize=8192))[1])
+    assert changes(fewer) == {"Deployment": ["replicas 2 -> 1"]}
+    assert fewer["restarts"] == []
+    assert fewer["stops"] == ["1 pod of Deployment chat"]
+
+
+def test_drift_is_what_the_loop_would_undo(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    make(client, namespace, service_cr(), model)
+    body = {"metadata": {"labels": {"team": "red"}}, "spec": {"revisionHistoryLimit": 3}}
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", body)  # what we do not own is nobody's drift
+    assert show(words=("--live", "chat"))[0] == 0
+    image = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "evil:1"}]
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", image, content_type=JSON_PATCH)
+    client.delete(kinds.SERVICES, namespace, "chat")
+    code, found = show(words=("--live", "chat"))
+    service = only(found)
+    assert code == EXIT_CHANGED
+    assert ops(service) == {"Service/chat": "create", "Deployment/chat": "update"}
+    assert changes(service)["Deployment"][0].startswith("containers[llama-server].image evil:1 -> ")
+    assert service["restarts"] == ["1 pod of Deployment chat"]
+
+
+def test_objects_of_others_are_refused_and_what_cannot_change_is_replaced(
+    show: Show, client: KubeClient, namespace: str
+) -> None:
+    model = apply_model(client, namespace, model_cr())
+    cr, rendered = make(client, namespace, service_cr(), model)
+    client.delete(kinds.SERVICES, namespace, "chat")
+    client.apply(
+        kinds.SERVICES,
+        namespace,
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat"}, "spec": {"ports": [PORT]}},
+        field_manager="helm",
+    )
+    client.delete(kinds.DEPLOYMENTS, namespace, "chat")
+    older = json.loads(json.dumps(rendered.objects[-1].manifest))
+    older["spec"]["selector"]["matchLabels"]["tier"] = "old"
+    older["spec"]["template"]["metadata"]["labels"]["tier"] = "old"
+    client.apply(kinds.DEPLOYMENTS, namespace, older, field_manager="herdsman")
+    code, found = show(words=("--live", "chat"))
+    service = only(found)
+    assert code == EXIT_FAILED
+    assert service["refused"]
+    assert ops(service) == {"Service/chat": "update", "Deployment/chat": "replace"}
+    refusal = next(each["refused"] for each in service["objects"] if each["kind"] == "Service")
+    assert "exists and is not ours" in refusal
+    assert "`helm`" in refusal
+    assert changes(service)["Deployment"][0] == "spec.selector cannot change in place"
+    assert service["restarts"] == ["1 pod of Deployment chat"]
+
+    adopting = service_cr(annotations={"herdsman.dev/adopt": "true"})
+    service = only(show(adopting)[1])
+    assert not next(each["refused"] for each in service["objects"] if each["kind"] == "Service")
+    assert "ports[http] added" in changes(service)["Service"]
+    assert cr["metadata"]["name"] == "chat"
+
+
+def test_replicas_of_an_autoscaler_stay_its_own_and_an_unwanted_one_goes(
+    show: Show, client: KubeClient, namespace: str
+) -> None:
+    scaling = {"minReplicas": 1, "maxReplicas": 8}
+    model = apply_model(client, namespace, model_cr())
+    make(client, namespace, service_cr(autoscaling=scaling), model)
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", {"spec": {"replicas": 5}}, subresource="scale")
+    service = only(show(service_cr(autoscaling=scaling, contextSize=1024))[1])
+    assert list(changes(service)) == ["Deployment"]
+    assert not any("replicas" in field for field in changes(service)["Deployment"])
+
+    service = only(show(service_cr(replicas=3))[1])
+    assert ops(service) == {
+        "Service/chat": "same",
+        "Deployment/chat": "update",
+        "HorizontalPodAutoscaler/chat": "delete",
+    }
+
+    # Somebody scaled by hand: replicas are theirs until the service's own are edited.
+    make(client, namespace, service_cr("hand", replicas=2), model)
+    scale = {"spec": {"replicas": 4}}
+    path = kinds.DEPLOYMENTS.path(namespace, "hand", "scale")
+    client.request("PATCH", path, query={"fieldManager": "kubectl"}, body=scale, content_type=MERGE_PATCH)
+    held = only(show(service_cr("hand", replicas=2, contextSize=1024))[1])
+    assert not any("replicas 4" in field for field in changes(held)["Deployment"])
+    # The loop notes what the service asked for then; edited since, it counts again.
+    make(client, namespace, service_cr("hand", replicas=2), model, scaled_elsewhere=True, claim_exists=True)
+    asked = only(show(service_cr("hand", replicas=3, contextSize=1024))[1])
+    assert "replicas 4 -> 3" in changes(asked)["Deployment"]
+
+
+def test_what_the_api_server_would_not_take_is_an_error_with_its_field(
+    show: Show, client: KubeClient, namespace: str
+) -> None:
+    code, found = show(model_cr(format="tarball"), service_cr())
+    assert code == EXIT_FAILED
+    assert "Model `base`: spec.format" in found["errors"][0]
+    assert "Model `base` of the files would be refused" in only(found)["summary"]
+    code, found = show(model_cr(), service_cr(replikas=2))
+    assert code == EXIT_FAILED
+    assert 'unknown field "spec.replikas"' in found["errors"][0]
+    code, found = show(service_cr())
+    assert code == EXIT_FAILED
+    assert only(found)["problem"]["field"] == "spec.modelRef"
+    code, found = show(model_cr(), service_cr(runtime="generic"))
+    assert code == EXIT_FAILED
+    assert only(found)["problem"]["field"] == "spec.image"
+    code, found = show(model_cr(namespace="nowhere"), service_cr())
+    assert code == EXIT_FAILED
+    assert "create the namespace first" in found["errors"][0]
+    code, found = show(words=("--live", "nobody"))
+    assert code == EXIT_FAILED
+    assert "there is no InferenceService `nobody`" in found["errors"][0]
+
+
+def test_a_field_taken_out_of_a_file_goes_as_it_does_with_kubectl(
+    show: Show, client: KubeClient, namespace: str
+) -> None:
+    model = apply_model(client, namespace, model_cr())
+    before = service_cr(replicas=2, contextSize=4096)
+    last = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(before)}
+    by_kubectl = service_cr(replicas=2, contextSize=4096, annotations=last)
+    created = client.create(kinds.INFERENCE_SERVICES, namespace, by_kubectl, field_manager="kubectl-client-side-apply")
+    desired = parse_service(created, model_of(model))
+    for each in render(desired, RenderOptions()).objects:
+        kind = client.mapping(each.manifest["apiVersion"], each.kind)
+        client.apply(kind, namespace, each.manifest, field_manager="herdsman")
+    # A field of somebody else's stays.
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "chat", {"spec": {"priority": "high"}})
+    service = only(show(service_cr(replicas=2))[1])
+    told = changes(service)["Deployment"]
+    assert any("--ctx-size" in field for field in told)
+    assert any("llmkube-high" in field for field in told)
+    assert not any("replicas" in field for field in told)
+
+
+def test_a_changed_model_concerns_all_services_that_use_it(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    other = apply_model(client, namespace, model_cr("other"))
+    make(client, namespace, service_cr("one"), model)
+    make(client, namespace, service_cr("two", contextSize=512), model, claim_exists=True)
+    make(client, namespace, service_cr("three", modelRef="other"), other, claim_exists=True)
+    assert show(model_cr())[1]["services"] == []
+    code, found = show(model_cr(source="https://example.com/newer.gguf"))
+    assert code == EXIT_CHANGED
+    assert [each["name"] for each in found["services"]] == ["one", "two"]
+    for service in found["services"]:
+        assert service["downloads"][0]["source"] == "https://example.com/newer.gguf"
+        assert service["restarts"] == [f"1 pod of Deployment {service['name']}"]
+    assert found["summary"]["changed"] == 2
+
+
+def test_processes_on_hosts_restart_move_and_fetch(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    pinned = {"herdsman.dev/host": "studio"}
+    cr, rendered = make(client, namespace, service_cr(annotations=pinned, contextSize=4096), model)
+    assert [each.kind for each in rendered.objects] == ["HostProcess"]
+    client.patch(kinds.HOST_PROCESSES, namespace, "chat", {"status": {"phase": "Ready"}}, subresource="status")
+    assert show(words=("--live", "chat"))[0] == 0
+    service = only(show(service_cr(annotations=pinned, contextSize=8192))[1])
+    assert service["restarts"] == ["process chat on host studio"]
+    assert service["downloads"] == []
+    service = only(show(service_cr(annotations=pinned, contextSize=4096, priority="high"))[1])
+    assert ops(service) == {"HostProcess/chat": "update"}
+    assert service["restarts"] == []
+    service = only(show(service_cr(annotations={"herdsman.dev/host": "mini"}, contextSize=4096))[1])
+    assert service["restarts"] == ["process chat on host studio, which moves to host mini"]
+    assert [each["where"] for each in service["downloads"]] == ["host mini, unless it is there already"]
+    service = only(show(service_cr(contextSize=4096, annotations={"herdsman.dev/host": "studio"}, replicas=0))[1])
+    assert service["stops"] == ["process chat on host studio"]
+    assert cr["metadata"]["name"] == "chat"
+
+
+def test_nothing_is_asked_of_a_service_whose_model_is_not_ready(show: Show, client: KubeClient, namespace: str) -> None:
+    client.apply(kinds.MODELS, namespace, model_cr(), field_manager="kubectl")
+    client.apply(kinds.INFERENCE_SERVICES, namespace, service_cr(), field_manager="kubectl")
+    code, found = show(words=("--live", "chat"))
+    assert code == 0
+    assert "is not Ready" in only(found)["notes"][0]
+
+
+def test_wrong_words_are_wrong_usage(plane: LocalCluster) -> None:
+    assert invoke(["preview", "--kubeconfig", str(plane.kubeconfig)]) == 64
+    assert invoke(["preview", "--all", "--live", "x", "--kubeconfig", str(plane.kubeconfig)]) == 64

@@ -1,0 +1,94 @@
+"""Services on a real API server as a loop would have made them, without a loop: rendered, and applied as it applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from components import naming
+from components.render import RenderOptions, render
+from components.rendered import RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
+from program.dialects.llmkube.parse import parse_service
+from program.dialects.llmkube.parse_model import model_of
+from tests.support import controlplane
+
+Json = dict[str, Any]
+
+SOURCE = "https://user:hunter2@example.com/base.gguf?signature=hunter2"
+
+
+def install_crds(api: controlplane.Api) -> None:
+    """Serve the CRDs."""
+    for document in crd_documents():
+        api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
+    for collection in ("inference.llmkube.dev/v1alpha1/inferenceservices", "herdsman.dev/v1alpha1/hostprocesses"):
+        path = f"/apis/{collection}"
+        controlplane.eventually(lambda path=path: api.request("GET", path)[0] == 200, what=f"{path} to be served")
+
+
+def model_cr(name: str = "base", namespace: str = "", **spec: Any) -> Json:
+    """A Model document as a user writes it."""
+    return _document("Model", name, namespace, {"source": SOURCE, **spec})
+
+
+def service_cr(name: str = "chat", namespace: str = "", *, annotations: Json | None = None, **spec: Any) -> Json:
+    """An InferenceService document as a user writes it."""
+    return _document("InferenceService", name, namespace, {"modelRef": "base", **spec}, annotations)
+
+
+def _document(kind: str, name: str, namespace: str, spec: Json, annotations: Json | None = None) -> Json:
+    metadata: Json = {"name": name, **({"namespace": namespace} if namespace else {})}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": kinds.MODELS.api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def apply_model(client: KubeClient, namespace: str, document: Json) -> Json:
+    """Apply a Model, and say in its status that its source was looked at."""
+    applied = client.apply(kinds.MODELS, namespace, document, field_manager="kubectl", force=True)
+    known = model_of(applied)
+    status = {
+        "phase": "Ready",
+        "path": f"/models/{known.cache_key}/{known.file_name or 'base.gguf'}",
+        "cacheKey": known.cache_key,
+        "sourceContentLength": 3_000_000_000,
+        "observedGeneration": applied["metadata"]["generation"],
+    }
+    return client.patch(kinds.MODELS, namespace, document["metadata"]["name"], {"status": status}, subresource="status")
+
+
+def make(
+    client: KubeClient, namespace: str, document: Json, model: Json, **options: Any
+) -> tuple[Json, RenderedService]:
+    """Apply a service, and make its objects as the loop does. Gives the custom resource and what was rendered."""
+    cr = client.apply(kinds.INFERENCE_SERVICES, namespace, document, field_manager="kubectl", force=True)
+    rendered = render(parse_service(cr, model_of(model)), RenderOptions(**options))
+    for each in (*rendered.shared, *rendered.objects):
+        kind = client.mapping(each.manifest["apiVersion"], each.kind)
+        client.apply(kind, namespace, each.manifest, field_manager=naming.FIELD_MANAGER, force=True)
+    return cr, rendered
+
+
+def versions(client: KubeClient, namespace: str, listed: Iterable[Any] = ()) -> dict[str, str]:
+    """Note the version of every object of a namespace: equal before and after means that nothing was written."""
+    found = {}
+    for kind in (
+        kinds.MODELS,
+        kinds.INFERENCE_SERVICES,
+        kinds.DEPLOYMENTS,
+        kinds.SERVICES,
+        kinds.CLAIMS,
+        kinds.AUTOSCALERS,
+        kinds.HOST_PROCESSES,
+        kinds.DISRUPTION_BUDGETS,
+        kinds.CONFIG_MAPS,
+        kinds.SECRETS,
+        kinds.LEASES,
+        *listed,
+    ):
+        for item in client.list(kind, namespace)["items"]:
+            found[f"{kind.kind}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+    return found
