@@ -63,15 +63,15 @@ class Sharding:
 
     def _of(self, namespace: str) -> Iterator[Stack]:
         """The stacks of a namespace. One broken state hides the list of all; then they are asked for one by one."""
-        if self._known is None:
-            try:
-                self._known = self._engine.stacks()
-            except StateUnreadable:
-                for shard in itertools.count():
-                    yield (stack := Stack(namespace, shard))
-                    if not self._engine.services(stack):
-                        return
-        yield from sorted(stack for stack in self._known if stack.namespace == namespace)
+        try:
+            self._known = known = self._engine.stacks() if self._known is None else self._known
+        except StateUnreadable:
+            for shard in itertools.count():
+                yield (stack := Stack(namespace, shard))
+                if not self._engine.services(stack):
+                    return
+        else:
+            yield from sorted(stack for stack in known if stack.namespace == namespace)
 
     def _place(self, key: ServiceKey, stacks: dict[Stack, set[ServiceKey]]) -> None:
         shard = 0

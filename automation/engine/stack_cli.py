@@ -79,7 +79,7 @@ class StackCli:
 
     def directory(self, stack: Stack) -> StackDirectory:
         """The stack's directory, made where it is missing."""
-        return self._workspace.directory(stack, data_key=self._keeper.new_data_key())
+        return self._workspace.directory(stack, self._keeper)
 
     def call(self, stack: Stack, argv: Sequence[str], run: Run, *, whole_output: bool = False) -> CliResult:
         """Run one command to its end, well or not.

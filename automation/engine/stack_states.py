@@ -40,23 +40,22 @@ class StackStates:
 
         Raises StateUnreadable when one of them is broken: the CLI reads each to list them.
         """
+        return {Stack.parse(name) for name in self.names(run)}
+
+    def names(self, run: Run) -> set[str]:
+        """The names of these stacks, also of such as no loop has made. Raises as `stacks`."""
         if self._files:
-            return self._files.stacks()
+            return self._files.names()
         result = self._cli.call(Stack("-"), ["stack", "ls", "--json"], run, whole_output=True)
         if result.code != 0 and recovery.is_unreadable(result.output):
             raise StateUnreadable(outcomes.words_of(RunLog(), result))
-        return {Stack.parse(str(entry["name"]).rpartition("/")[2]) for entry in outcomes.answer(result)}
+        return {str(entry["name"]).rpartition("/")[2] for entry in outcomes.answer(result)}
 
     def deployment(self, stack: Stack, run: Run) -> Deployment | None:
         """What the stack holds; empty when nothing was deployed yet, None when there is no such stack.
 
         Raises StateUnreadable.
         """
-        if self._files:
-            try:
-                return self._files.deployment(stack)
-            except CheckpointBroken as error:
-                raise StateUnreadable(str(error)) from error
         export = self.export(stack, run)
         return None if export is None else export.get("deployment") or {}
 
@@ -65,6 +64,11 @@ class StackStates:
 
         Raises StateUnreadable.
         """
+        if self._files:
+            try:
+                return self._files.export(stack)
+            except CheckpointBroken as error:
+                raise StateUnreadable(str(error)) from error
         result = self._cli.call(stack, ["stack", "export", "--stack", stack.name], run, whole_output=True)
         if result.code != 0:
             if recovery.is_missing(result.output):
@@ -130,6 +134,8 @@ class StackStates:
 
         A renaming to its own name takes the lock and is then refused: it is the one command that asks and does nothing.
         """
+        if self._files:
+            return self._files.holder(stack)
         result = self._cli.call(stack, ["stack", "rename", stack.name, "--stack", stack.name], run)
         return recovery.lock_of(result.output)
 
@@ -141,9 +147,10 @@ class StackStates:
         if result.code != 0:
             raise outcomes.failure(RunLog(), result)
 
-    def remove(self, stack: Stack, run: Run) -> None:
-        """Drop the stack's state and history; objects stay."""
-        result = self._cli.call(stack, ["stack", "rm", "--force", "--yes", "--stack", stack.name], run)
+    def remove(self, stack: Stack, run: Run, *, backups: bool = False) -> None:
+        """Drop the stack's state and history; objects stay, and copies of the state unless `backups` are meant."""
+        argv = ["stack", "rm", "--force", "--yes", "--stack", stack.name]
+        result = self._cli.call(stack, [*argv, "--remove-backups"] if backups else argv, run)
         if result.code != 0 and not recovery.is_missing(result.output):
             raise outcomes.failure(RunLog(), result)
         self._workspace.discard(stack)

@@ -46,13 +46,34 @@ class StateFiles:
         """Make the directory that the CLI expects to be there."""
         self.root.mkdir(parents=True, exist_ok=True)
 
+    def names(self) -> set[str]:
+        """The names of the stacks that have a checkpoint."""
+        return {path.name.removesuffix(".json") for path in self._stacks().glob("*.json") if path.name[0] != "."}
+
     def stacks(self) -> set[Stack]:
         """The stacks that have a checkpoint."""
-        return {
-            Stack.parse(path.name.removesuffix(".json"))
-            for path in self._stacks().glob("*.json")
-            if not path.name.startswith(".")
-        }
+        return {Stack.parse(name) for name in self.names()}
+
+    def holder(self, stack: Stack) -> tuple[str, str] | None:
+        """Who holds the stack's lock, and since when; None when nobody does."""
+        for path in sorted(self._locks(stack).glob("*.json")):
+            try:
+                lock = json.loads(path.read_bytes())
+                return f"{lock['username']}@{lock['hostname']} (pid {lock['pid']})", str(lock["timestamp"])
+            except FileNotFoundError:
+                continue
+            except (ValueError, KeyError, TypeError):
+                return "unknown", "unknown"
+        return None
+
+    def export(self, stack: Stack) -> dict[str, Any] | None:
+        """The state in the form of `pulumi stack export`; None when there is no such stack. Raises CheckpointBroken."""
+        deployment = self.deployment(stack)
+        if deployment is None:
+            return None
+        head = json.loads(self._checkpoint(stack).read_bytes())
+        features = {"features": head["features"]} if head.get("features") else {}
+        return {"version": head.get("version", 3), **features, "deployment": deployment}
 
     def deployment(self, stack: Stack) -> dict[str, Any] | None:
         """The stack's deployment; empty when nothing was deployed yet, None when there is no such stack.
@@ -119,7 +140,7 @@ class StateFiles:
         The lock of a living run is always whole, because the CLI renames it into its place.
         """
         dropped = False
-        for path in (self._book / "locks" / "organization" / naming.PROJECT / stack.name).glob("*"):
+        for path in self._locks(stack).glob("*"):
             if path.suffix == ".attrs":
                 continue
             try:
@@ -143,6 +164,9 @@ class StateFiles:
         if backups.is_dir():
             for path in backups.iterdir():
                 path.unlink(missing_ok=True)
+
+    def _locks(self, stack: Stack) -> pathlib.Path:
+        return self._book / "locks" / "organization" / naming.PROJECT / stack.name
 
     def _stacks(self) -> pathlib.Path:
         return self._book / "stacks" / naming.PROJECT

@@ -59,15 +59,15 @@ class Workspace:
             shutil.rmtree(logs)
         logs.touch()
 
-    def directory(self, stack: Stack, *, data_key: str) -> StackDirectory:
-        """Make the stack's directory and its settings where they are missing; `data_key` is used for new ones."""
+    def directory(self, stack: Stack, keeper: key_keeper.KeyKeeper) -> StackDirectory:
+        """Make the stack's directory and its settings where they are missing, or have a key that is not opened."""
         path = self.root / "stacks" / stack.name
         path.mkdir(parents=True, exist_ok=True)
         _write_missing(path / "Pulumi.yaml", _PROJECT_FILE)
-        _write_missing(
-            path / f"Pulumi.{stack.name}.yaml",
-            f"secretsprovider: {key_keeper.PROVIDER_URL}\nencryptedkey: {data_key}\n",
-        )
+        settings = path / f"Pulumi.{stack.name}.yaml"
+        if not _opened(settings, keeper):
+            head = f"secretsprovider: {key_keeper.PROVIDER_URL}\nencryptedkey: "
+            _write(settings, f"{head}{keeper.new_data_key()}\n")
         return StackDirectory(path)
 
     def stacks(self) -> set[Stack]:
@@ -97,8 +97,8 @@ class Workspace:
             # The state is written once, at the end. What a crash loses is adopted by the next apply: names are fixed.
             "PULUMI_SKIP_CHECKPOINTS": "true",
             "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
-            # Of each stack that is listed, PostgreSQL's part of the CLI takes two connections, out of two for each core:
-            # ten stacks at a time, as it would be, wait for each other for ever.
+            # For each stack that it lists from a database the CLI takes two connections, out of two for each core: ten
+            # stacks at a time, as it would be, wait for each other for ever.
             "PULUMI_DIY_BACKEND_PARALLEL": "1",
             # A server that takes no connection would hold a run for minutes.
             "PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", "10"),
@@ -116,6 +116,19 @@ def _write_missing(path: pathlib.Path, text: str) -> None:
             return
     except OSError:
         pass
+    _write(path, text)
+
+
+def _opened(settings: pathlib.Path, keeper: key_keeper.KeyKeeper) -> bool:
+    """Whether a stack's settings are there with a key that the passphrase of today opens."""
+    try:
+        key = settings.read_text().partition("encryptedkey: ")[2].split()
+    except (OSError, ValueError):
+        return False
+    return bool(key) and keeper.opens(key[0])
+
+
+def _write(path: pathlib.Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     partial.replace(path)

@@ -1,0 +1,289 @@
+"""`herdsman state`: where Pulumi's state is, what is in it, and how it is moved, saved, restored and freed.
+
+Works on the backend itself, from wherever that is reached, with or without a loop and a cluster. What it did not write
+it does not delete. Exit codes: 0 done, 1 something was refused, failed or is wrong.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.state_access import (
+    check_quiet,
+    confirm,
+    fail,
+    names_of,
+    opened,
+    passphrase_of,
+    progress_of,
+    settings_of,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from automation.state.transfer import Transfer
+
+app = typer.Typer(no_args_is_help=True)
+
+State = Annotated[str | None, typer.Option("--state", help="URL of the state; $HERDSMAN_STATE else.")]
+PassphraseFile = Annotated[
+    pathlib.Path | None,
+    typer.Option(help="File with the passphrase; $HERDSMAN_PASSPHRASE_FILE or $HERDSMAN_PASSPHRASE else."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Although a loop leads, or another state is in the way.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig, to see whether a loop leads.")]
+Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
+StackName = Annotated[str, typer.Argument(metavar="STACK", help="As `herdsman state list` shows it.")]
+
+
+@app.command("list")
+def list_(state: State = None, passphrase_file: PassphraseFile = None, output: Output = OutputFormat.TABLE) -> None:
+    """List the stacks: a namespace each, or a part of a large one."""
+    from automation.state.checking import rows
+
+    with opened(settings_of(state, passphrase_file)) as backend:
+        found = rows(backend, names_of(backend))
+    if output is OutputFormat.JSON:
+        print_json([asdict(row) for row in found])
+    elif not found:
+        complain("no stacks here yet", hint="a loop makes one at the first change in a namespace")
+    else:
+        columns = ("STACK", "RESOURCES", "WRITTEN", "KEY", "LOCKED BY", "SINCE", "PROBLEM")
+        cells = [
+            (r.name, str(r.resources), r.written[:19], r.key, r.locked_by, r.locked_since, r.problem.partition("\n")[0])
+            for r in found
+        ]
+        print_table(columns, cells)
+
+
+@app.command()
+def doctor(state: State = None, passphrase_file: PassphraseFile = None, output: Output = OutputFormat.TABLE) -> None:
+    """Check that the state is reached, takes writes and opens; say what to do. Exit code 1 when a loop cannot work."""
+    from automation.state.checking import check_state
+
+    with opened(settings_of(state, passphrase_file)) as backend:
+        findings = check_state(backend)
+    if output is OutputFormat.JSON:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        rows = [(f.check, f.state, f.detail, f.hint) for f in findings]
+        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
+    if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def move(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of the state that is there.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="URL of the state that is wanted.")],
+    force: Force = False,
+    passphrase_file: PassphraseFile = None,
+    from_passphrase_file: Annotated[
+        pathlib.Path | None, typer.Option(help="File with the passphrase of FROM, where it has another.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Copy all stacks to another backend and read them back. FROM stays as it is; to repeat it does no harm."""
+    from automation.state.transfer import check_free, count, for_each, put, read
+
+    there, wanted = settings_of(source, from_passphrase_file or passphrase_file), settings_of(target, passphrase_file)
+    if there.state.rstrip("/") == wanted.state.rstrip("/"):
+        raise typer.BadParameter("FROM and TO are the same")
+    check_quiet(wanted, kubeconfig, force=force)
+    with opened(there) as old, opened(wanted, make=True, old_passphrase=passphrase_of(there)) as new:
+        names = names_of(old)
+
+        def copy(name: str) -> Transfer:
+            if not force:
+                check_free(old, name)
+            export = read(old, name)
+            result = put(new, name, export, force=force)
+            if count(read(old, name)) != count(export):
+                return type(result)(name, "failed", message="it was changed while it was copied; run the same again")
+            return result
+
+        with progress_of(f"Moving to {new.url.shown}", len(names)) as done:
+            results = for_each(names, copy, done)
+        shown = old.url.shown
+    tell(results, output)
+    if output is OutputFormat.TABLE:
+        typer.echo(
+            f"{shown[0]} was left as it is. Start the loop with the new state, and keep the old one for a while."
+        )
+
+
+@app.command()
+def backup(
+    file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="The archive to write, as state.tar.gz.")],
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Write all stacks into one file, with checksums and without the passphrase. The loop may go on."""
+    from automation.state import archive
+    from automation.state.transfer import Export, Transfer, count, for_each, read
+
+    exports: dict[str, Export] = {}
+
+    def take(name: str) -> Transfer:
+        exports[name] = read(backend, name)
+        return Transfer(name, "copied", count(exports[name]))
+
+    with opened(settings_of(state, passphrase_file)) as backend:
+        names = names_of(backend)
+        with progress_of(f"Reading {backend.url.shown}", len(names)) as done:
+            results = for_each(names, take, done)
+        if all(result.result != "failed" for result in results):
+            try:
+                archive.write(file, exports, source=backend.url.shown)
+            except OSError as error:
+                fail(f"`{file}` cannot be written: {error}")
+    tell(results, output, nothing_done="no backup was written")
+    if output is OutputFormat.TABLE:
+        typer.echo(f"Wrote {file}. The passphrase is not in it: keep it elsewhere.")
+
+
+@app.command()
+def restore(
+    file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="An archive of `herdsman state backup`.")],
+    state: State = None,
+    force: Force = False,
+    passphrase_file: PassphraseFile = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Put the stacks of a backup back and read them back. Nothing is done before all of the file was checked."""
+    from automation.state import archive
+    from automation.state.transfer import check_free, for_each, put
+
+    try:
+        exports = archive.read(file)
+    except archive.ArchiveBroken as error:
+        fail(str(error), hint="nothing was restored")
+    settings = settings_of(state, passphrase_file)
+    check_quiet(settings, kubeconfig, force=force)
+    with opened(settings, make=True) as backend:
+        there = names_of(backend)
+
+        def replace(name: str) -> Transfer:
+            if name in there and not force:
+                check_free(backend, name)
+            return put(backend, name, exports[name], force=force)
+
+        with progress_of(f"Restoring to {backend.url.shown}", len(exports)) as done:
+            results = for_each(exports, replace, done)
+    tell(results, output)
+
+
+@app.command()
+def unlock(stack: StackName, state: State = None, passphrase_file: PassphraseFile = None, yes: Yes = False) -> None:
+    """Release a lock that somebody left on a stack: shows whose it is, and asks."""
+    from automation.engine.port import EngineFailed, Stack
+    from automation.engine.stack_cli import Run
+
+    with opened(settings_of(state, passphrase_file)) as backend:
+        try:
+            holder = backend.states.holder(Stack(stack), Run(60.0))
+            if holder is None:
+                typer.echo(f"{stack} is not locked")
+                return
+            by, since = holder
+            confirm(f"{stack} is locked by {by} since {since}. Does nobody work on it any more?", yes=yes)
+            backend.states.unlock(Stack(stack), Run(60.0))
+        except EngineFailed as error:
+            fail(str(error))
+    typer.echo(f"Released the lock of {by}; a loop goes on by itself within half a minute")
+
+
+@app.command()
+def repair(stack: StackName, state: State = None, passphrase_file: PassphraseFile = None, yes: Yes = False) -> None:
+    """Start a stack anew whose state cannot be read. Objects stay: the next change of each service adopts them."""
+    from automation.engine.port import EngineFailed, Stack, StateUnreadable
+    from automation.engine.stack_cli import Run
+
+    with opened(settings_of(state, passphrase_file)) as backend:
+        try:
+            try:
+                export = backend.states.export(Stack(stack), Run(60.0))
+            except StateUnreadable as error:
+                confirm(f"{error.message}\nStart {stack} anew? What lies there now is kept beside it.", yes=yes)
+                backend.states.rebuild(Stack(stack), Run(60.0))
+            else:
+                fail(f"there is no stack `{stack}`" if export is None else f"{stack} can be read; nothing was done")
+        except EngineFailed as error:
+            fail(str(error))
+    typer.echo(f"{stack} starts anew; a loop adopts what lives at the next change of each service")
+
+
+@app.command()
+def rekey(
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    old_passphrase_file: Annotated[
+        pathlib.Path | None, typer.Option(help="File with the passphrase that the stacks are sealed with now.")
+    ] = None,
+    force: Force = False,
+    kubeconfig: Kubeconfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Seal all stacks with the passphrase that is given now. Without the old one only those that hold no secrets."""
+    from automation.engine.key_keeper import given_passphrase
+    from automation.engine.port import Stack
+    from automation.engine.stack_cli import Run
+    from automation.engine.stack_states import opens, resealed
+    from automation.state.transfer import PATIENCE_S, Transfer, check_free, count, for_each, read
+
+    settings = settings_of(state, passphrase_file)
+    check_quiet(settings, kubeconfig, force=force)
+    old = given_passphrase(old_passphrase_file) if old_passphrase_file else None
+    with opened(settings, old_passphrase=old) as backend:
+
+        def seal(name: str) -> Transfer:
+            check_free(backend, name)
+            export = read(backend, name)
+            if opens(export, backend.keeper):
+                return Transfer(name, "same", count(export))
+            backend.states.replace(Stack(name), resealed(export, backend.keeper), Run(PATIENCE_S))
+            return Transfer(name, "copied", count(export))
+
+        names = names_of(backend)
+        with progress_of("Sealing", len(names)) as done:
+            results = for_each(names, seal, done)
+    tell(results, output)
+
+
+@app.command()
+def prune(
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    force: Force = False,
+    kubeconfig: Kubeconfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete Pulumi's own history of all runs, of which a bucket or table keeps two files each; states stay."""
+    from automation.engine.port import Stack
+    from automation.engine.stack_cli import Run
+    from automation.state.transfer import PATIENCE_S, check_free, for_each, put, read
+
+    settings = settings_of(state, passphrase_file)
+    check_quiet(settings, kubeconfig, force=force)
+    with opened(settings) as backend:
+
+        def renew(name: str) -> Transfer:
+            check_free(backend, name)
+            export = read(backend, name)
+            # Killed between the two, the state is gone, and made anew from what lives, as one that cannot be read.
+            backend.states.remove(Stack(name), Run(PATIENCE_S))
+            return put(backend, name, export, force=True)
+
+        names = names_of(backend)
+        with progress_of("Pruning", len(names)) as done:
+            results = for_each(names, renew, done)
+    tell(results, output)

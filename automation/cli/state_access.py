@@ -1,0 +1,169 @@
+"""What `herdsman state` commands share: the backend that was named, whether a loop leads, how a result is told."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+
+if TYPE_CHECKING:
+    from automation.engine.state_backend import StateBackend
+    from automation.settings import Settings
+    from automation.state.transfer import Transfer
+
+
+def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Settings:
+    """Read the settings that say where the state is and what opens it. Raises BadParameter."""
+    from pydantic import ValidationError
+
+    from automation.engine.state_url import StateUrl
+    from automation.settings import Settings
+
+    given: dict[str, object] = {"state": state} if state else {}
+    if passphrase_file:
+        given |= {"passphrase_file": passphrase_file, "passphrase": None}
+    try:
+        if state and StateUrl.of(state).has_secret:
+            raise typer.BadParameter(
+                "a password in a command line can be read by everybody on this machine; leave it out and set PGPASSWORD"
+            )
+        return Settings(**given)  # type: ignore[arg-type] # of whatever type each field takes
+    except ValidationError as error:
+        raise typer.BadParameter(str(error.errors()[0]["msg"])) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def passphrase_of(settings: Settings) -> str:
+    """The passphrase of a state: as given, else the one beside it, which is made where there is none."""
+    from automation.engine.key_keeper import given_passphrase, passphrase_from
+    from automation.engine.state_url import StateUrl
+
+    if settings.passphrase_file:
+        return given_passphrase(settings.passphrase_file)
+    return settings.passphrase_text or passphrase_from(
+        (StateUrl.of(settings.state).path or settings.work_directory) / "passphrase"
+    )
+
+
+@contextmanager
+def opened(settings: Settings, *, make: bool = False, old_passphrase: str | None = None) -> Iterator[StateBackend]:
+    """The backend, with work directories of its own: a loop's must never be shared. Ends the command on an error."""
+    # Imported here: no other command should wait for it.
+    from automation.engine.key_keeper import PassphraseMissing
+    from automation.engine.port import EngineFailed
+    from automation.engine.state_backend import StateBackend
+    from automation.engine.state_url import StateUrl
+    from tools import toolchain
+
+    path = StateUrl.of(settings.state).path
+    if path is not None and not path.is_dir() and not make:
+        fail(f"there is no state at {settings.state}", hint="--state names the state that the loop works with")
+    own = os.environ.get("PULUMI_CONFIG_PASSPHRASE")
+    try:
+        with tempfile.TemporaryDirectory(prefix="herdsman-state-") as directory:
+            backend = StateBackend(
+                settings.state,
+                work_root=pathlib.Path(directory),
+                pulumi=toolchain.locate("pulumi"),
+                passphrase=passphrase_of(settings),
+                old_passphrase=old_passphrase,
+                # Stacks of a static fleet may have Pulumi's own passphrase.
+                environment={"PULUMI_CONFIG_PASSPHRASE": own} if own else None,
+                make=make,
+            )
+            try:
+                yield backend
+            finally:
+                backend.close()
+    except (PassphraseMissing, toolchain.ToolMissing, EngineFailed) as error:
+        fail(str(error))
+
+
+def names_of(backend: StateBackend) -> set[str]:
+    """The names of the stacks; ends the command when they cannot be listed."""
+    from automation.engine.port import StateUnreadable
+    from automation.engine.stack_cli import Run
+
+    try:
+        return backend.states.names(Run(60.0))
+    except StateUnreadable as error:
+        fail(
+            f"a stack of {backend.url.shown} cannot be read, so that none are listed: {error.message}",
+            hint="`herdsman state repair STACK` starts it anew; a stack has the name of its namespace",
+        )
+
+
+def check_quiet(settings: Settings, kubeconfig: str | None, *, force: bool) -> None:
+    """End the command when a loop leads: it would write to the state that is left, or over the one that comes."""
+    from automation.state.leading import leaders
+    from kubeapi.client import KubeClient
+    from kubeapi.errors import KubeError
+
+    if force:
+        return
+    try:
+        client = KubeClient.default(kubeconfig)
+    except KubeError:
+        return  # no cluster is configured, as on a machine with static fleets only
+    try:
+        found = leaders(client, settings.lease_namespace, settings.lease_name, now=datetime.now(UTC))
+    except KubeError as error:
+        fail(f"cannot see whether a loop leads: {error}", hint="--force goes on without")
+    finally:
+        client.close()
+    if found:
+        fail(
+            f"a loop leads ({', '.join(found)}); scale it to 0 first, so that nothing changes meanwhile",
+            hint="what it serves goes on; --force goes on although it leads",
+        )
+
+
+@contextmanager
+def progress_of(what: str, total: int) -> Iterator[Callable[[Transfer], None]]:
+    """A bar on a terminal, nothing else anywhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task(what, total=total)
+        yield lambda _: progress.advance(bar)
+
+
+def tell(results: tuple[Transfer, ...], output: OutputFormat, *, nothing_done: str = "") -> None:
+    """Print what became of each stack; ends the command when something failed."""
+    if output is OutputFormat.JSON:
+        print_json([asdict(result) for result in results])
+    elif results:
+        rows = [(r.stack, r.result, str(r.resources), r.message) for r in results]
+        print_table(("STACK", "RESULT", "RESOURCES", ""), rows, phase_column=1)
+    else:
+        typer.echo("There are no stacks")
+    failed = sum(result.result == "failed" for result in results)
+    if failed:
+        fail(f"{failed} of {len(results)} stacks failed{'; ' + nothing_done if nothing_done else ''}")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere only --yes goes on."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(question, hint="--yes says so")
+    typer.confirm(question, abort=True)
+
+
+def fail(message: str, *, hint: str = "") -> NoReturn:
+    """End the command with exit code 1."""
+    complain(message, hint=hint)
+    raise typer.Exit(1)

@@ -1,0 +1,123 @@
+"""Looks at a state backend and says what is wrong and what to do. For `herdsman state doctor` and `herdsman doctor`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from automation.engine.port import EngineFailed, Stack, StateUnreachable, StateUnreadable
+from automation.engine.stack_cli import Run
+from automation.engine.stack_states import has_secrets, opens
+from automation.engine.state_backend import StateBackend
+
+QUESTION_S = 30.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    state: Literal["ok", "warning", "missing"]
+    """`missing` is what a loop cannot do without."""
+    detail: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """One stack, as a list shows it."""
+
+    name: str
+    resources: int = 0
+    written: str = ""
+    """RFC 3339; empty when never."""
+    key: Literal["fits", "other", "none"] = "none"
+    """Whether the passphrase opens its key."""
+    secrets: bool = False
+    locked_by: str = ""
+    locked_since: str = ""
+    problem: str = ""
+
+
+def rows(backend: StateBackend, names: Iterable[str]) -> tuple[StackRow, ...]:
+    """Look at stacks, one after the other. Raises StateUnreachable."""
+    return tuple(_row(backend, name) for name in sorted(names))
+
+
+def check_state(backend: StateBackend) -> tuple[Finding, ...]:
+    """Check that the backend answers, takes writes, and that each stack can be worked on. Leaves all as it was."""
+    where = backend.url.shown
+    try:
+        names = backend.states.names(Run(QUESTION_S))
+    except StateUnreachable as error:
+        return (Finding("state backend", "missing", error.message, _hint(backend)),)
+    except StateUnreadable as error:
+        hint = "a loop mends it when it next looks at that namespace; or `herdsman state repair STACK`"
+        return (Finding("state backend", "warning", f"{where}: a stack cannot be read: {error.message}", hint),)
+    except EngineFailed as error:
+        return (Finding("state backend", "missing", f"{where}: {error.message}", _hint(backend)),)
+    findings = [Finding("state backend", "ok", f"{where}, {len(names)} stacks"), _writable(backend)]
+    try:
+        findings += [found for row in rows(backend, names) if (found := _of_stack(row)) is not None]
+    except EngineFailed as error:
+        findings.append(Finding("state backend", "missing", error.message, _hint(backend)))
+    return tuple(findings)
+
+
+def _row(backend: StateBackend, name: str) -> StackRow:
+    stack = Stack(name)
+    try:
+        export = backend.states.export(stack, Run(QUESTION_S)) or {}
+    except StateUnreadable as error:
+        return StackRow(name, problem=error.message)
+    by, since = backend.states.holder(stack, Run(QUESTION_S)) or ("", "")
+    deployment = export.get("deployment") or {}
+    sealed = bool((deployment.get("secrets_providers") or {}).get("type"))
+    written = str((deployment.get("manifest") or {}).get("time") or "")
+    return StackRow(
+        name,
+        resources=len(deployment.get("resources") or ()),
+        written="" if written.startswith("0001") else written,
+        key="none" if not sealed else "fits" if opens(export, backend.keeper) else "other",
+        secrets=has_secrets(deployment),
+        locked_by=by,
+        locked_since=since,
+    )
+
+
+def _of_stack(row: StackRow) -> Finding | None:
+    name = f"stack {row.name}"
+    if row.problem:
+        return Finding(name, "warning", f"cannot be read: {row.problem}", f"`herdsman state repair {row.name}`")
+    if row.locked_by:
+        detail = f"locked by {row.locked_by} since {row.locked_since}"
+        return Finding(name, "warning", detail, f"if nobody works on it: `herdsman state unlock {row.name}`")
+    if row.key == "other" and row.secrets:
+        hint = "give the passphrase it was sealed with, or `herdsman state rekey --old-passphrase-file FILE`"
+        return Finding(name, "missing", "holds secrets that the passphrase does not open", hint)
+    if row.key == "other":
+        detail = "has a key that the passphrase does not open; it seals nothing, and the next change replaces it"
+        return Finding(name, "warning", detail, "nothing to do; `herdsman state rekey` does it now")
+    return None
+
+
+def _writable(backend: StateBackend) -> Finding:
+    """Make an empty stack and remove it: no backend says beforehand whether it takes writes."""
+    probe, run = Stack(f"doctor-{secrets.token_hex(4)}"), Run(QUESTION_S)
+    try:
+        backend.states.create(probe, run)
+        backend.states.remove(probe, run, backups=True)
+    except EngineFailed as error:
+        return Finding("state writable", "missing", error.message, _hint(backend))
+    return Finding("state writable", "ok", "an empty stack was made and removed")
+
+
+def _hint(backend: StateBackend) -> str:
+    return {
+        "s3": "check bucket, endpoint and region in the URL, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        "postgres": "check host, user and database in the URL, and PGPASSWORD; the database must exist",
+        "file": "check that the directory is there and belongs to the user of the loop",
+    }.get(backend.url.scheme, "check the URL and the credentials in the environment")
