@@ -17,6 +17,7 @@ from agent.server.host_facts import agent_version
 from agent.server.models.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import is_ssh
 from automation.hosts.ssh_worker import SshWorker
+from automation.hosts.unit_drift import Record
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer, drop_managed_fields
@@ -37,6 +38,7 @@ class SshHosts:
         client: KubeClient,
         *,
         policy: SourcePolicy,
+        record: Record = lambda *_args, **_fields: None,
         parallel: int,
         namespaces: tuple[str, ...] = (),
         system_namespace: str = SYSTEM_NAMESPACE,
@@ -44,6 +46,7 @@ class SshHosts:
         """`parallel` is how many hosts are spoken to at once; `namespaces` empty means all."""
         self._client = client
         self._policy = policy
+        self._record = record
         self._namespaces = namespaces
         self._system_namespace = system_namespace
         self._lanes = (threading.BoundedSemaphore(parallel), threading.BoundedSemaphore(parallel))
@@ -92,6 +95,7 @@ class SshHosts:
                     policy=self._policy,
                     lane=self._lane,
                     version=agent_version(),
+                    record=self._record,
                 )
                 worker.start()
                 _log.info("Speaking for a host over SSH", host=name)
@@ -102,9 +106,13 @@ class SshHosts:
                 _log.info("Not speaking for a host any more", host=name)
 
 
-def speak_for_ssh_hosts(client: KubeClient, settings: Settings, policy: SourcePolicy) -> SshHosts:
-    """Start as the settings say."""
-    made = SshHosts(client, policy=policy, parallel=settings.ssh_parallel, namespaces=settings.namespaces)
+def speak_for_ssh_hosts(
+    client: KubeClient, settings: Settings, policy: SourcePolicy, record: Record = lambda *_args, **_fields: None
+) -> SshHosts:
+    """Start as the settings say. `record` notes Events."""
+    made = SshHosts(
+        client, policy=policy, record=record, parallel=settings.ssh_parallel, namespaces=settings.namespaces
+    )
     made.start()
     return made
 

@@ -30,6 +30,7 @@ from agent.server.cluster.plan_watch import PlanInvalid, plan_of, sweep
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.server.models.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import read_identity, target_of, way_to
+from automation.hosts.unit_drift import Record, may_repair_unit
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.informer import Informer
@@ -65,9 +66,13 @@ class SshWorker:
         policy: SourcePolicy,
         lane: Callable[[bool], AbstractContextManager[Any]],
         version: str,
+        record: Record = lambda *_args, **_fields: None,
         renew_s: float = RENEW_S,
     ) -> None:
-        """`lane(suspect)` gives the turn to speak with the host: those that did not answer queue by themselves."""
+        """`lane(suspect)` gives the turn to speak with the host: those that did not answer queue by themselves.
+
+        `record` notes Events.
+        """
         self.name = str(host["metadata"]["name"])
         self._client = client
         self._object = host
@@ -76,6 +81,7 @@ class SshWorker:
         self._policy = policy
         self._lane = lane
         self._version = version
+        self._record = record
         self._renew_s = renew_s
         self._connection: SshConnection | None = None
         self._processes: SshProcesses | None = None
@@ -207,9 +213,17 @@ class SshWorker:
             connection = SshConnection(target_of(host, identity))
             self._way, self._connection = way, connection
             self._processes = SshProcesses(
-                connection, host=self.name, address=_ip(str(host["spec"].get("address"))), policy=self._policy
+                connection,
+                host=self.name,
+                address=_ip(str(host["spec"].get("address"))),
+                policy=self._policy,
+                may_repair=self._may_repair,
             )
         return self._processes
+
+    def _may_repair(self, key: str, words: str, is_news: bool) -> bool:
+        process = self._informer.get(*key.split("/", 1))
+        return may_repair_unit(self._client, process, words, host=self.name, is_news=is_news, record=self._record)
 
     def _disconnect(self) -> None:
         connection, self._connection, self._processes = self._connection, None, None

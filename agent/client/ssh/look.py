@@ -22,6 +22,7 @@ for file in {UNIT_PREFIX}*.json; do
     folder=/etc/systemd/system
     [ "$3" != user ] || folder="$HOME/.config/systemd/user"
     text="$folder/$unit.service"
+    [ ! -f "$text" ] || echo "unit $(cksum <"$text" 2>/dev/null)"
     [ ! -f "$text" ] || echo "installed $(sed -n 's/^Environment={LAUNCH}=//p' "$text")"
     said=$(systemctl $([ "$3" != user ] || echo --user) show "$unit.service" \
       --property=ActiveState,SubState,MainPID,Result,NRestarts 2>&1) || said=''
@@ -31,6 +32,7 @@ for file in {UNIT_PREFIX}*.json; do
       launch=$(tr '\\0' '\\n' <"/proc/$pid/environ" | sed -n 's/^{LAUNCH}=//p')
   else
     text="/Library/LaunchDaemons/dev.herdsman.${{unit#herdsman-}}.plist"
+    [ ! -f "$text" ] || echo "unit $(cksum <"$text" 2>/dev/null)"
     [ ! -f "$text" ] || echo "installed $(sed -n '/<key>{LAUNCH}</{{n;s/.*<string>\\(.*\\)<.*/\1/p;}}' "$text")"
     said=$(launchctl print "system/dev.herdsman.${{unit#herdsman-}}" 2>/dev/null) || said=''
     pid=$(echo "$said" | sed -n 's/^\\tpid = //p' | head -n 1)
@@ -66,6 +68,8 @@ class Seen:
     """The launch hash that the running process was started by."""
     installed: str = ""
     """The one in the unit's file."""
+    unit: str = ""
+    """Checksum of the unit's file; empty: there is none."""
     started: str = ""
     proved: str = ""
     """The start that has answered a completion."""
@@ -88,7 +92,7 @@ def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
         said: dict[str, str] = {}
         for line in lines:
             name, separator, value = line.partition(" ")
-            if separator and name in ("record", "proved", "launch", "started", "installed"):
+            if separator and name in ("record", "proved", "launch", "started", "installed", "unit"):
                 said[name] = value.strip()
             elif "=" in line:
                 name, _, value = line.partition("=")
@@ -105,6 +109,7 @@ def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
             result=said.get("Result", ""),
             launch=said.get("launch", ""),
             installed=said.get("installed", ""),
+            unit=said.get("unit", ""),
             started=" ".join(said.get("started", "").split()),
             proved=said.get("proved", ""),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,11 +21,7 @@ from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused, SudoRefused
 from agent.client.ssh.facts import SCRIPT, FactsIncomplete, read_facts
 from agent.client.ssh.fetch import Fetcher, FileState
-from agent.client.ssh.layout import (
-    Layout,
-    LayoutInvalid,
-    Record,
-)
+from agent.client.ssh.layout import Layout, LayoutInvalid, Record
 from agent.client.ssh.life import Do, Life
 from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
@@ -32,6 +29,7 @@ from agent.client.ssh.ports import NoPortFree, free_port
 from agent.client.ssh.steps import (
     Place,
     Started,
+    file_in,
     file_steps,
     files_of,
     hash_of,
@@ -40,6 +38,7 @@ from agent.client.ssh.steps import (
     unit_steps,
     written_steps,
 )
+from agent.client.ssh.unit_watch import MayRepair, UnitWatch, checksum
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 from agent.server.host_facts import agent_version
 from agent.server.models.source_policy import SourcePolicy
@@ -68,11 +67,12 @@ class SshProcesses:
         host: str,
         address: str = "",
         policy: SourcePolicy | None = None,
+        may_repair: MayRepair = lambda _key, _words, _is_news: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`address` is what reports say: where clients find the processes; empty: the host's own end of the connection.
 
-        `policy` None lets plans name any source.
+        `policy` None lets plans name any source. `may_repair` is asked where somebody changed a unit.
         """
         self.host = host
         self._connection = connection
@@ -86,8 +86,8 @@ class SshProcesses:
         self._fetcher: Fetcher | None = None
         self._binaries: Binaries | None = None
         self._lives: dict[str, Life] = {}
-        self._in_order: dict[str, str] = {}
-        """By key the unit's mark, of those whose steps were all found in order."""
+        self._may_repair = may_repair
+        self._units = UnitWatch()
         self._started: dict[str, tuple[str, str]] = {}
         self._retrying: set[str] = set()
         """Keys whose failed fetch was begun again after its back-off."""
@@ -117,7 +117,7 @@ class SshProcesses:
             self._place_of = self._connection.opened
             self._fetcher = Fetcher(self._connection, layout, self._policy)
             self._binaries = Binaries(self._connection, facts)
-            self._in_order.clear()
+            self._units.clear()
             self._facts_at = self._clock()
         return self._place
 
@@ -132,8 +132,6 @@ class SshProcesses:
                 del self._lives[gone]
         return seen
 
-    # What would change
-
     def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
         """Say what `advance` or `remove` would do, step by step. Touches nothing."""
         place, seen = self.place(), self.look()
@@ -147,8 +145,6 @@ class SshProcesses:
         assert fetcher is not None
         steps = [*written_steps(record, place), *file_steps(plan, fetcher), *unit_steps(service, place)]
         return run_steps([*steps, Started(service, place, before)], self._machine, dry_run=True)
-
-    # What is done
 
     def write(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
         """Write a plan down on the host, if it is another, and keep its port."""
@@ -220,8 +216,6 @@ class SshProcesses:
                 life = replace(life, failures=ssh_life.UNHEALTHY_AFTER)
         return self._report(record, seen, life, wanted)
 
-    # Parts
-
     def _bring_about(
         self, do: Do, record: Record, place: Place, before: Seen | None, life: Life, wanted: str
     ) -> ProcessReport:
@@ -242,13 +236,14 @@ class SshProcesses:
             record = self._with_free_port(record)
             service = self._service(record, place)
         started = Started(service, place, before if do is not Do.RESTART else None)
-        self._take([*written_steps(record, place), *unit_steps(service, place), started])
-        self._in_order[key] = service.mark
+        unit = unit_steps(service, place)
+        self._take([*written_steps(record, place), *unit, started])
+        self._units.in_order(key, checksum(file_in(unit)))
         self._keep(key, Life(wanted=wanted))
         return ssh_life.told(ProcessPhase.STARTING, "", "", record.generation)
 
     def _watch(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
-        self._tend(record, place)
+        self._tend(record, place, seen)
         life = replace(life, attempts=0, reason="", message="", wait_until=0.0, draining_since=None, quiet=0)
         return self._ask(record, place, seen, life)
 
@@ -265,17 +260,21 @@ class SshProcesses:
             self._machine.write(place.layout.proved(record.key), f"{seen.start}\n".encode(), mode=0o600)
         return life
 
-    def _tend(self, record: Record, place: Place) -> None:
-        """Bring unit and files of a running process in order once, without a restart."""
-        if record.key in self._in_order:
+    def _tend(self, record: Record, place: Place, seen: Seen) -> None:
+        """Bring unit and files of a running process in order: once, and where somebody changed the unit since."""
+        changed = self._units.change(record.key, seen)
+        if changed is None or (changed.words and not self._may_repair(record.key, changed.words, changed.is_news)):
             return
-        try:
+        unit, start = seen.unit, seen.start
+        with suppress(NotNow):  # it serves; what is wrong with its unit is told when it has to be started again
             service = self._service(record, place)
-            self._take([*written_steps(record, place), *unit_steps(service, place)])
-            self._in_order[record.key] = service.mark
-        except NotNow:
-            # It serves; what is wrong with its unit is told when it has to be started again.
-            self._in_order[record.key] = ""
+            steps = unit_steps(service, place)
+            self._take([*written_steps(record, place), *steps])
+            unit = checksum(file_in(steps))
+            if changed.restarted:
+                self._take([Started(service, place, None)])
+                start = ""
+        self._units.in_order(record.key, unit, start)
 
     def _fetch(self, record: Record) -> FileState | None:
         """Have all files on the host; gives the one that is not there yet."""
@@ -395,6 +394,6 @@ class SshProcesses:
 
     def _forget(self, key: str) -> None:
         self._lives.pop(key, None)
-        self._in_order.pop(key, None)
+        self._units.forget(key)
         self._started.pop(key, None)
         self._retrying.discard(key)

@@ -122,6 +122,11 @@ def unit_steps(service: Service, place: Place) -> list[Step]:
     return steps
 
 
+def file_in(steps: list[Step]) -> bytes:
+    """Give the content of the unit's file that these steps write."""
+    return next(step.content for step in steps if isinstance(step, File))
+
+
 def removal_steps(key: str, place: Place) -> list[Step]:
     """List the steps to no such process; its model files stay for others."""
     name, layout = unit_name(key), place.layout

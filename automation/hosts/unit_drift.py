@@ -1,0 +1,56 @@
+"""Tells of a unit that somebody changed on a host over SSH, and whether it is put back: the service's policy says.
+
+Called by `ssh_worker` when a look shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.kinds import HOST_PROCESSES, INFERENCE_SERVICES
+from program.desired.errors import SpecInvalid
+from program.desired.service import DriftPolicy
+from program.dialects.llmkube.parse_annotations import read_annotations
+
+Object = dict[str, Any]
+
+Record = Callable[..., None]
+"""`EventRecorder.record`."""
+
+
+def may_repair_unit(
+    client: KubeClient, process: Object | None, words: str, *, host: str, is_news: bool, record: Record
+) -> bool:
+    """Ask the policy of the service whose HostProcess this is, and note on the service what is done.
+
+    `words`: what happened to the unit. Raises KubeError.
+    """
+    service = _service_of(client, process) if process is not None else None
+    if service is None or process is None:
+        return True
+    try:
+        policy = read_annotations(service["metadata"].get("annotations") or {}).drift
+    except SpecInvalid:
+        policy = DriftPolicy()
+    repair = policy.of(HOST_PROCESSES.kind) == "repair"
+    unit = f"the unit of process {process['metadata']['name']} on host {host} {words}"
+    if repair:
+        record(service, type="Warning", reason="DriftRepaired", message=f"Put back what others changed: {unit}")
+    elif is_news:
+        record(service, type="Warning", reason="DriftReported", message=f"Left as others made it: {unit}")
+    return repair
+
+
+def _service_of(client: KubeClient, process: Object) -> Object | None:
+    metadata = process["metadata"]
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == INFERENCE_SERVICES.kind:
+            try:
+                found: Object = client.get(INFERENCE_SERVICES, metadata["namespace"], reference["name"])
+            except NotFound:
+                return None
+            return found if found["metadata"]["uid"] == reference["uid"] else None
+    return None
