@@ -146,12 +146,13 @@ class Arena:
         options: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         kubeconfig: Path | None = None,
+        loops: int = 2,
     ) -> None:
         self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         self.book = directory / "book"
         wrapper = write_wrapper(self.book, toolchain.locate("pulumi"))
         self.members = []
-        for name in ("one", "two"):
+        for name in ("one", "two", "three")[:loops]:
             relay = Relay(cluster.server)
             path = relay.kubeconfig(kubeconfig or cluster.kubeconfig, directory / f"{name}.kubeconfig")
             state = f"file://{directory}/state"
@@ -255,10 +256,8 @@ class Arena:
     def fail_over(self, kind: str) -> float | None:
         """Do away with the leader. Seconds until a change is applied by the next; None where the leader stays."""
         leader = self.await_leader()
-        standby = next(member for member in self.members if member is not leader)
-        if standby.process is None or standby.process.poll() is not None:
-            standby.start()
-        _until(lambda: standby.says("Waiting for the leader lease"), "a standby")
+        others = [member for member in self.members if member is not leader]
+        _until(lambda: any(member.says("Waiting for the leader lease") for member in others), "a standby")
         time.sleep(random.uniform(0.1, 1.2))
         began = time.monotonic()
         if kind == "deleted":
@@ -275,7 +274,7 @@ class Arena:
         leader.relay.cut()
         # Stopped, cut off and deposed loops end by themselves, or are ended by their guards.
         assert leader.process is not None
-        leader.process.wait(30)
+        leader.process.wait(TIMEOUT_S)
         leader.start()
         return took
 
@@ -356,6 +355,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--lease", type=float, help="duration of the lease, for a quick try; the limit is for the default"
     )
+    parser.add_argument("--loops", type=int, default=3, help="2 or 3: with a third, none waits for a restart")
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
@@ -365,7 +365,7 @@ def main(arguments: list[str]) -> int:
     try:
         cluster.up()
         environment = {"HERDSMAN_LEASE_DURATION_S": str(options.lease)} if options.lease else {}
-        arena = Arena(cluster, directory, environment=environment)
+        arena = Arena(cluster, directory, environment=environment, loops=options.loops)
         arena.prepare()
         for member in arena.members:
             member.start()
