@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
-from automation.approval.consent import Consent, comparing, every_service
+from automation.approval.consent import Consent, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
 from automation.controller import Controller
@@ -150,9 +150,10 @@ def assemble(
     )
     stack.callback(policies.close)
     stack.callback(policies.register(metrics.registry))
+    modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
     controller = Controller(
         client=client,
-        consent=Consent(policies, Modes(comparing(client, render_options(settings)))),
+        consent=Consent(policies, modes),
         world=world,
         batcher=batcher,
         checks=checks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from automation.approval.modes import Modes
+from automation.approval.modes import Modes, approved
 from automation.approval.policy_book import PolicyBook
 from automation.plan import LiveObject
 from automation.preview.changes import ServicePreview
@@ -12,7 +12,9 @@ from automation.preview.previewer import Previewer
 from automation.watch import DIALECT, SPREAD_S, World
 from components.render import RenderOptions
 from components.rendered import RenderedService
+from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
 from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
@@ -43,6 +45,17 @@ def comparing(
         return previewer.compared(desired, rendered, cr=cr, live=live)
 
     return compare
+
+
+def is_current(client: KubeClient, cr: JsonObject) -> bool:
+    """Tell whether a service's spec and annotations are still as a cache has them. Raises ApiError."""
+    metadata = cr["metadata"]
+    try:
+        now = client.get(kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"])["metadata"]
+    except NotFound:
+        return False
+    same = all(now.get(name) == metadata.get(name) for name in ("uid", "generation"))
+    return same and approved({"metadata": now}) == approved(cr)
 
 
 def every_service(world: World, enqueue: Callable[[ServiceKey, float], None]) -> None:

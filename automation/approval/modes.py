@@ -82,8 +82,10 @@ class _Known:
 class Modes:
     """What is held back of each service. Thread-safe for different services."""
 
-    def __init__(self, compare: Compare) -> None:
+    def __init__(self, compare: Compare, *, is_current: Callable[[Object], bool] = lambda _cr: True) -> None:
+        """`is_current` asks the API server whether the spec of a custom resource is still as a cache has it."""
         self._compare = compare
+        self._is_current = is_current
         self._lock = threading.Lock()
         self._known: dict[ServiceKey, _Known] = {}
 
@@ -129,7 +131,7 @@ class Modes:
         if mode == "Preview" and self._may(known, cr):
             # An approval is of what is there now, and not of what a cache remembers.
             known.preview = self._compare(desired, rendered, cr, live)
-            if self._may(known, cr):
+            if self._may(known, cr) and self._is_current(cr):
                 known.allowed |= _parts(known.preview)
                 # Worked out again after the run, of which nothing may be left.
                 known.of, known.preview, known.held, known.looked = None, None, None, True

@@ -40,6 +40,7 @@ COMMANDS = (
     "logs",
     "top",
     "preview",
+    "approve",
     "drift",
     "render",
     "adopt",

@@ -1,0 +1,179 @@
+"""`herdsman approve NAME`: have the change made that a service in mode Preview holds back, and no other.
+
+Reads the change from the status and writes its digest into the annotation `herdsman.dev/approved`, on the version that
+was shown: whoever edits the service meanwhile takes the approval's object away. The loop compares the digest with what
+it would do at that moment.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.finding import find_service
+from automation.cli.output import OutputFormat, complain, print_json
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, KubeError
+from program.desired.keys import ANNOTATION_APPROVED
+from program.dialects.llmkube.conditions import Reason
+
+Object = dict[str, Any]
+
+FIELD_MANAGER = "herdsman-approve"
+EXIT_NOTHING_PENDING = 2
+EXIT_ANOTHER_CHANGE = 3
+LOOK_S = 0.25
+TRIES = 10
+
+_BLOCKED = (
+    Reason.APPLYING,
+    Reason.APPLY_FAILED,
+    Reason.AWAITING_APPROVAL,
+    Reason.FOREIGN_OBJECT,
+    Reason.POLICY_VIOLATED,
+    Reason.QUOTA_EXCEEDED,
+    Reason.SPEC_INVALID,
+)
+"""Reasons of Ready with which nothing was made."""
+
+
+def approve(
+    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+    ] = None,
+    digest: Annotated[
+        str | None, typer.Option("--digest", help="Approve only if this very change is pending; asks no question.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change was made.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait at most.")] = 120.0,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Approve the pending change of a service in mode Preview. Exit codes: 2 none is pending, 3 it is another one."""
+    try:
+        client = KubeClient.default(kubeconfig)
+        service = find_service(client, namespace, name)
+        pending = _pending(service)
+        told = output is OutputFormat.TABLE
+        if told:
+            _show(service, pending)
+        if digest is not None and digest != pending["digest"]:
+            complain(
+                f"the change that is pending is {pending['digest']}, not {digest}",
+                hint="look at it again before you approve it",
+            )
+            raise typer.Exit(EXIT_ANOTHER_CHANGE)
+        if not (yes or digest is not None or _agreed(pending)):
+            raise typer.Exit(1)
+        _write(client, service, pending)
+        result = _outcome(client, service, pending, timeout_s=timeout_s) if wait else "approved"
+    except Conflict:
+        complain(f"`{name}` was edited meanwhile; nothing was approved", hint="run the command again")
+        raise typer.Exit(EXIT_ANOTHER_CHANGE) from None
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if told:
+        words = {"approved": "Approved; the loop makes the change now", "applied": "The change was made"}
+        if result in words:
+            typer.echo(words[result])
+    else:
+        metadata = service["metadata"]
+        print_json({"name": metadata["name"], "namespace": metadata["namespace"], "result": result, "change": pending})
+    if result == "changed":
+        complain("another change is pending instead of the approved one", hint="look at it and approve that one")
+        raise typer.Exit(EXIT_ANOTHER_CHANGE)
+    if result not in ("approved", "applied"):
+        complain(f"the change was approved and is not made yet: {result}", hint=f"see `herdsman describe {name}`")
+        raise typer.Exit(1)
+
+
+def _pending(service: Object) -> Object:
+    """Give the change that waits. Says why there is none and raises typer.Exit."""
+    pending: Object | None = (service.get("status") or {}).get("pendingChange")
+    name = service["metadata"]["name"]
+    if not pending or not pending.get("digest"):
+        complain(f"no change of `{name}` is pending")
+        raise typer.Exit(EXIT_NOTHING_PENDING)
+    if _condition(service, "ChangePending").get("reason") == Reason.PAUSED:
+        complain(f"`{name}` is paused, and no approval helps", hint="set herdsman.dev/mode to Preview or Apply")
+        raise typer.Exit(EXIT_NOTHING_PENDING)
+    generation = service["metadata"].get("generation")
+    if (service.get("status") or {}).get("observedGeneration") != generation:
+        complain(
+            f"`{name}` was edited, and what that changes is not worked out yet",
+            hint="run the command again in a moment",
+        )
+        raise typer.Exit(EXIT_ANOTHER_CHANGE)
+    return pending
+
+
+def _show(service: Object, pending: Object) -> None:
+    metadata = service["metadata"]
+    typer.echo(f"{metadata['namespace']}/{metadata['name']}: change {pending['digest']}: {pending.get('summary', '')}")
+    for change in pending.get("changes") or ():
+        typer.echo(f"  {change}")
+
+
+def _agreed(pending: Object) -> bool:
+    if not sys.stdin.isatty():
+        complain(
+            "there is no terminal to ask on",
+            hint=f"approve with --yes, or better with --digest {pending['digest']}",
+        )
+        return False
+    return typer.confirm("Make this change?", default=False)
+
+
+def _write(client: KubeClient, service: Object, pending: Object) -> None:
+    """Write the digest on the version that was shown. Raises Conflict when it was edited since.
+
+    The loop's own word in the status makes a new version too; there the same change still waits.
+    """
+    metadata = service["metadata"]
+    for _ in range(TRIES):
+        body = {
+            "metadata": {
+                "resourceVersion": service["metadata"]["resourceVersion"],
+                "annotations": {ANNOTATION_APPROVED: pending["digest"]},
+            }
+        }
+        try:
+            client.patch(
+                kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"], body, field_manager=FIELD_MANAGER
+            )
+            return
+        except Conflict:
+            service = client.get(kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"])
+            now = (service.get("status") or {}).get("pendingChange") or {}
+            same = service["metadata"]["uid"] == metadata["uid"] and now.get("digest") == pending["digest"]
+            if not same or service["metadata"].get("generation") != metadata.get("generation"):
+                raise
+    raise Conflict(409, "Conflict", "the service is written to all the time")
+
+
+def _outcome(client: KubeClient, service: Object, pending: Object, *, timeout_s: float) -> str:
+    """Wait until the change was made, another is pending, or the time is over; then say what stands in the way."""
+    metadata, deadline = service["metadata"], time.monotonic() + timeout_s
+    while True:
+        found = client.get(kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"])
+        now = (found.get("status") or {}).get("pendingChange")
+        ready = _condition(found, "Ready")
+        if now is None and ready.get("reason") not in _BLOCKED:
+            return "applied"
+        if now is not None and now.get("digest") != pending["digest"]:
+            return "changed"
+        if time.monotonic() > deadline:
+            return f"{ready.get('reason', 'Unknown')}: {ready.get('message', '')}"
+        time.sleep(LOOK_S)
+
+
+def _condition(service: Object, kind: str) -> Object:
+    conditions = (service.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
