@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 SCHEMES = ("file", "s3", "gs", "azblob", "postgres")
 _SECRET_PARAMETERS = ("password", "sslpassword")
 _PG_ENVIRONMENT = {"password": "PGPASSWORD", "sslpassword": "PGSSLPASSWORD"}
-_HIDDEN = "****"
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,3 @@ class StateUrl:
     def has_secret(self) -> bool:
         """Whether a password stood in it."""
         return bool(self.environment)
-
-
-def redacted(url: str) -> str:
-    """Make any text that should be a URL fit to be shown, whatever is wrong with it."""
-    scheme, found, rest = url.partition("://")
-    if not found:
-        return url if "@" not in url else _HIDDEN
-    place, slash, path = rest.partition("/")
-    before, at, host = place.rpartition("@")
-    if not at and "@" in path:
-        return f"{scheme}://{_HIDDEN}"
-    user, colon, _ = before.partition(":")
-    return f"{scheme}://{user}{':' + _HIDDEN if colon else ''}{at}{host}{slash}{path.partition('?')[0]}"
