@@ -97,6 +97,23 @@ def test_changes_that_arrive_during_a_run_share_the_next_one(batcher: Make, outc
     assert len(outcomes.told) == 22
 
 
+def test_a_released_service_is_forgotten_and_its_objects_stay(batcher: Make, outcomes: Outcomes) -> None:
+    engine = FakeEngine()
+    made = batcher(engine)
+    made.submit(service("a"))
+    made.submit(service("b"))
+    assert made.drain(TIMEOUT_S)
+    before = dict(engine.objects)
+    made.release(key("a"))
+    made.remove(key("b"))
+    assert made.drain(TIMEOUT_S)
+    assert not made.holds(key("a")) and not made.holds(key("b"))
+    assert engine.objects == {at: obj for at, obj in before.items() if at[2] == "a"}
+    assert all(outcome.ok for _, outcome in outcomes.told)
+    made.submit(service("a", replicas=2))
+    assert made.drain(TIMEOUT_S) and made.holds(key("a")), "it can come back"
+
+
 def test_the_latest_of_several_submissions_counts(batcher: Make) -> None:
     gate = Gate()
     engine = FakeEngine(before_run=gate)

@@ -1,0 +1,96 @@
+"""In which order the loop lets go of a service that another controller looks after, and what it leaves alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from automation.adoption.letting_go import BUSY_RECHECK_S, RELEASE_RECHECK_S, LettingGo
+from automation.status_ownership import leave_status
+from kubeapi import kinds
+from program.desired.keys import ServiceKey
+
+Json = dict[str, Any]
+KEY = ServiceKey("llmkube", "ns", "svc")
+CR: Json = {"metadata": {"name": "svc", "namespace": "ns", "uid": "u1", "resourceVersion": "7"}, "spec": {}}
+
+
+class Parts:
+    """What lets go is done with: an engine that may be at work, and a status that may be ours."""
+
+    def __init__(self, *, busy: bool = False, held: bool = False, written: bool = False) -> None:
+        self.engine_is_busy, self.held, self.written = busy, held, written
+        self.done: list[str] = []
+        self.requeued: list[float] = []
+
+    def busy(self, _: ServiceKey) -> bool:
+        return self.engine_is_busy
+
+    def holds(self, _: ServiceKey) -> bool:
+        return self.held
+
+    def release(self, _: ServiceKey) -> None:
+        self.done.append("release")
+
+    def has_written(self, _namespace: str, _name: str) -> bool:
+        return self.written
+
+    def leave(self, _: Json) -> None:
+        self.done.append("leave the status")
+
+    def letting_go(self) -> LettingGo:
+        quotas = SimpleNamespace(release=lambda _: None, hold=lambda *_: self.done.append("count"))
+        world: Any = SimpleNamespace(deployments=SimpleNamespace(get=lambda *_: None), quotas=quotas)
+        parts: Any = self
+        return LettingGo(
+            world,
+            parts,
+            parts,
+            forget=lambda _: self.done.append("forget"),
+            requeue=lambda _, delay_s: self.requeued.append(delay_s),
+        )
+
+
+def test_a_service_that_never_was_ours_is_not_touched() -> None:
+    parts = Parts()
+    letting_go = parts.letting_go()
+    letting_go.let_go(KEY, CR)
+    letting_go.let_go(KEY, CR)
+    assert (parts.done, parts.requeued) == (["forget"], [])
+
+
+def test_what_the_engine_does_ends_first_then_the_status_is_left_then_the_state_forgets() -> None:
+    parts = Parts(busy=True, held=True)
+    letting_go = parts.letting_go()
+    letting_go.let_go(KEY, CR)
+    assert (parts.done, parts.requeued) == ([], [BUSY_RECHECK_S])
+    parts.engine_is_busy = False
+    letting_go.let_go(KEY, CR)
+    assert parts.done == ["leave the status", "forget", "release"]
+    assert parts.requeued[-1] == RELEASE_RECHECK_S, "a release that fails is tried again"
+    parts.held = False
+    letting_go.let_go(KEY, CR)
+    assert parts.done[3:] == ["forget"]
+    letting_go.let_go(KEY, CR)
+    assert len(parts.done) == 4, "done once"
+    parts.held = True
+    letting_go.take(KEY)
+    letting_go.let_go(KEY, CR)
+    assert parts.done[4:] == ["leave the status", "forget", "release"], "it was ours again meanwhile"
+
+
+def test_a_service_of_which_only_the_status_was_written_is_left_too() -> None:
+    parts = Parts(written=True)
+    parts.letting_go().let_go(KEY, CR)
+    assert parts.done == ["leave the status", "forget"]
+
+
+def test_a_status_that_is_left_keeps_what_llmkube_says_too() -> None:
+    sent: list[Json] = []
+    client: Any = SimpleNamespace(patch=lambda *args, **_: sent.append(args[3]))
+    conditions = [{"type": "Available"}, {"type": "Ready"}, {"type": "TemplateKept"}, {"type": "MemoryPressure"}]
+    leave_status(client, kinds.INFERENCE_SERVICES, {**CR, "status": {"phase": "Ready", "conditions": conditions}})
+    assert sent[0]["status"] == {"conditions": [{"type": "Available"}, {"type": "MemoryPressure"}]}
+    assert sent[0]["metadata"] == {"uid": "u1", "resourceVersion": "7"}
+    leave_status(client, kinds.INFERENCE_SERVICES, {**CR, "status": {"conditions": conditions[:1]}})
+    assert len(sent) == 1, "nothing of ours is in it"
