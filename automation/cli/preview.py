@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,27 +107,29 @@ def _preview(
             manifests.read_text("standard input", sys.stdin.read())
         else:
             manifests.read(name)
-    client = KubeClient.default(kubeconfig)
-    previewer = Previewer(client, options=options_of_loop(client), policies=_policies(policies), threads=THREADS)
-    try:
-        with _progress() as on_progress:
-            if files:
-                return preview_files(client, previewer, manifests, on_progress=on_progress)
-            return preview_live(client, previewer, namespace=among, names=names, on_progress=on_progress)
-    finally:
-        previewer.close()
-        client.close()
+    with ExitStack() as stack:
+        client = KubeClient.default(kubeconfig)
+        stack.callback(client.close)
+        rules = _policies(policies, stack)
+        previewer = Previewer(client, options=options_of_loop(client), policies=rules, threads=THREADS)
+        stack.callback(previewer.close)
+        on_progress = stack.enter_context(_progress())
+        if files:
+            return preview_files(client, previewer, manifests, on_progress=on_progress)
+        return preview_live(client, previewer, namespace=among, names=names, on_progress=on_progress)
 
 
-def _policies(folder: Path | None) -> Policies | None:
+def _policies(folder: Path | None, stack: ExitStack) -> Policies | None:
     if folder is None:
         return None
     from components.policies.reading import PolicyUnreadable, load_policies
 
     try:
-        return load_policies(folder)
+        found = load_policies(folder)
     except PolicyUnreadable as error:
         raise ValueError(str(error)) from None
+    stack.callback(found.close)
+    return found
 
 
 @contextmanager

@@ -73,18 +73,22 @@ def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bo
     The last object carries the hash of all that was applied, and the API server's own record of ownership says whether
     anybody changed it since (docs/adr/0005): what was applied and is still ours stands there as it was rendered.
     """
-    if not rendered.objects or rendered.shared:
+    if rendered.shared or not was_applied(rendered, live):
         return False
     found = [(each, live.get(ObjectName(each.kind, each.name))) for each in rendered.objects]
-    last = found[-1][1]
-    if last is None or _annotations(last).get(naming.ANNOTATION_APPLIED_HASH) != rendered.fingerprint:
-        return False
     return all(
         obj is not None
         and "deletionTimestamp" not in obj["metadata"]
         and not drift(each.manifest, obj, naming.FIELD_MANAGER)
         for each, obj in found
     )
+
+
+def was_applied(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bool:
+    """Tell whether just this was applied last, so that whatever is otherwise was changed by others since."""
+    last = rendered.objects[-1] if rendered.objects else None
+    obj = live.get(ObjectName(last.kind, last.name)) if last is not None else None
+    return obj is not None and _annotations(obj).get(naming.ANNOTATION_APPLIED_HASH) == rendered.fingerprint
 
 
 def pod_template_changes(live: Json, after: Json) -> bool:

@@ -166,7 +166,9 @@ class Previewer:
             return ServicePreview(subject.key, notes=plan.notes, problem=plan.problem)
         if not tried:
             tried = [Trial(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
-        known = live.objects(subject.key)
+        known, notes = live.objects(subject.key), list(plan.notes)
+        if not subject.edited and comparing.was_applied(plan.rendered, known):
+            tried = [_unless_reported(each, plan.rendered, notes) for each in tried]
         gone = _deletions(plan.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)
         return self._told(
             plan.desired,
@@ -174,7 +176,7 @@ class Previewer:
             [*tried, *gone],
             cr=subject.cr,
             labels=live.namespace_labels(subject.key.namespace),
-            notes=plan.notes,
+            notes=tuple(notes),
         )
 
     def _told(
@@ -212,6 +214,17 @@ def _untried(plan: Rendering, live: Mapping[ObjectName, Json]) -> list[tuple[Ren
     if plan.rendered is None or comparing.is_settled(plan.rendered, live):
         return []
     return _all(plan.rendered)
+
+
+def _unless_reported(tried: Trial, rendered: RenderedService, notes: list[str]) -> Trial:
+    """Take back what the loop would do about drift where the service says that drift is only reported."""
+    change = tried.change
+    each = next((each for each in rendered.objects if _name(each) == ObjectName(change.kind, change.name)), None)
+    if change.op == "same" or each is None or each.on_drift != "report":
+        return tried
+    what = "was deleted" if change.op == "create" else f"was changed: {', '.join(change.fields)}"
+    notes.append(f"drift, which is reported and not repaired: {change.kind} {change.name} {what}")
+    return Trial(ObjectChange("same", change.kind, change.name), tried.live, tried.live)
 
 
 def _deletions(rendered: RenderedService, owned: Iterable[LiveObject], known: Mapping[ObjectName, Json]) -> list[Trial]:
