@@ -30,8 +30,9 @@ from agent.steps.machine import MachineError
 from automation.cli.agent_installation import read_installation
 from automation.cli.agent_options import STORE, run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
-from automation.cli.doctor import Finding
 from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
+from automation.finding import Finding
+from automation.install import permissions
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
 from program.desired.errors import SpecInvalid
@@ -49,19 +50,11 @@ LAN_HINT = (
     "(`sudo herdsman agent install …`), or allow the terminal under Privacy & Security, Local Network"
 )
 
-# The rows of the agent's roles in docs/install/rbac.yaml.
 PERMISSIONS = (
-    ("herdsman.dev", "hostprocesses", "watch", None),
-    ("herdsman.dev", "hostprocesses/status", "patch", None),
-    ("herdsman.dev", "hosts", "watch", None),
-    ("herdsman.dev", "hosts", "create", None),
-    ("herdsman.dev", "hosts/status", "patch", None),
-    ("", "services", "patch", None),
-    ("", "services", "delete", None),
-    ("discovery.k8s.io", "endpointslices", "patch", None),
-    ("discovery.k8s.io", "endpointslices", "delete", None),
-    ("coordination.k8s.io", "leases", "update", "system"),
+    *((*request, None) for request in permissions.requests(permissions.AGENT)),
+    *((*request, "system") for request in permissions.requests(permissions.AGENT_LEASES)),
 )
+"""The rows of the agent's roles; the last word says where other than in its namespaces."""
 
 
 @dataclass(frozen=True)

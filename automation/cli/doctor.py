@@ -5,57 +5,27 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
 from automation.cli.output import OutputFormat, print_json, print_table
-from kubeapi import kinds
+from automation.finding import Finding
+from automation.install.inspection import inspect, utc_now
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError
+from kubeapi.errors import KubeError, NotFound
 from tools import toolchain
-
-# What the loop does in the cluster; the rows of the ClusterRole in docs/install/rbac.yaml.
-PERMISSIONS = (
-    ("inference.llmkube.dev", "inferenceservices", "watch"),
-    ("inference.llmkube.dev", "inferenceservices/status", "patch"),
-    ("inference.llmkube.dev", "models", "watch"),
-    ("inference.llmkube.dev", "models/status", "patch"),
-    ("herdsman.dev", "hostprocesses", "patch"),
-    ("herdsman.dev", "hosts", "watch"),
-    ("herdsman.dev", "hosts/status", "patch"),
-    ("apps", "deployments", "patch"),
-    ("apps", "deployments", "delete"),
-    ("", "services", "patch"),
-    ("", "persistentvolumeclaims", "patch"),
-    ("autoscaling", "horizontalpodautoscalers", "patch"),
-    ("", "pods", "watch"),
-    ("", "nodes", "list"),
-    ("", "events", "create"),
-    ("coordination.k8s.io", "leases", "update"),
-    ("discovery.k8s.io", "endpointslices", "watch"),
-    ("discovery.k8s.io", "endpointslices", "patch"),
-)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    check: str
-    state: str
-    """ok, warning or missing; only `missing` makes the command fail."""
-    detail: str
-    hint: str = ""
 
 
 def doctor(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    host: Annotated[str | None, typer.Option(help="Also look at this host; see `herdsman host doctor`.")] = None,
+    state: Annotated[str | None, typer.Option(help="Also look at the state at this URL.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Check tools, cluster, CRDs and permissions; exit code 1 when something that a run needs is missing."""
-    findings = [*_tools(), *_cluster(kubeconfig)]
+    """Check tools, cluster, CRDs, operator and permissions; exit code 1 when something that a run needs is missing."""
+    findings = [*_tools(), *_cluster(kubeconfig, host), *(_state(state) if state else ())]
     if output is OutputFormat.JSON:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -84,41 +54,35 @@ def _tools() -> list[Finding]:
     return findings
 
 
-def _cluster(kubeconfig: str | None) -> list[Finding]:
+def _cluster(kubeconfig: str | None, host: str | None) -> list[Finding]:
     try:
         client = KubeClient.default(kubeconfig)
         version = client.request("GET", "/version")
+        findings = [Finding("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
+        findings += inspect(client, now=utc_now())
     except KubeError as error:
         hint = 'start one: `herdsman cluster up`, then `eval "$(herdsman cluster env)"`'
         return [Finding("cluster", "missing", str(error), hint)]
-    findings = [Finding("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
-    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES, kinds.HOSTS):
-        name = f"{kind.plural}.{kind.group}"
-        try:
-            client.get(kinds.CRDS, None, name)
-        except KubeError as error:
-            findings.append(Finding(f"crd {name}", "missing", str(error), "`herdsman crds | kubectl apply -f -`"))
-        else:
-            findings.append(Finding(f"crd {name}", "ok", kind.api_version))
-    denied = [row for row in PERMISSIONS if not _allowed(client, *row)]
-    for group, resource, verb in denied:
-        detail = f"may not {verb} {resource}{'.' + group if group else ''}"
-        findings.append(Finding("permission", "missing", detail, "bind the role of docs/install/rbac.yaml"))
-    if not denied:
-        findings.append(Finding("permissions", "ok", f"{len(PERMISSIONS)} checked"))
+    if host:
+        findings += _host(client, host)
     return findings
 
 
-def _allowed(client: KubeClient, group: str, resource: str, verb: str) -> bool:
-    plural, _, subresource = resource.partition("/")
-    attributes = {"group": group, "resource": plural, "subresource": subresource, "verb": verb}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
+def _host(client: KubeClient, name: str) -> list[Finding]:
+    from automation.cli.host_doctor import examine
+
     try:
-        answer = client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
-    except KubeError:
-        return False
-    return bool((answer.get("status") or {}).get("allowed"))
+        found = examine(client, name, now=utc_now())
+    except NotFound:
+        return [Finding(f"host {name}", "missing", "there is none of that name", "`herdsman host list`, `host add`")]
+    except KubeError as error:
+        return [Finding(f"host {name}", "missing", str(error))]
+    return [replace(each, check=f"host {name}: {each.check}") for each in found]
+
+
+def _state(url: str) -> list[Finding]:
+    from automation.cli.state_access import opened, settings_of
+    from automation.state.checking import check_state
+
+    with opened(settings_of(url, None)) as backend:
+        return [Finding(each.check, each.state, each.detail, each.hint) for each in check_state(backend)]

@@ -10,7 +10,7 @@ from automation.cli.installing import connected, errors_told, show_changes
 from automation.cli.output import OutputFormat
 from automation.settings import SYSTEM_NAMESPACE
 
-WAIT_S = 120.0
+WAIT_S = 30.0
 
 
 def uninstall(
@@ -48,8 +48,7 @@ def uninstall(
                 confirm_objects = typer.prompt("Type how many objects go", type=int, err=True)
             if confirm_objects != total:
                 raise typer.BadParameter(f"{total} objects would go ({told}), not {confirm_objects}; nothing was done")
-            if not removal.remove_objects(to.client, timeout_s=WAIT_S):
-                typer.echo("Not everything that was made for services is gone yet; it follows in a while.", err=True)
+            removal.remove_objects(to.client, timeout_s=WAIT_S)
         changes = to.installer.uninstall(namespace)
         removed = removal.remove_crds(to.client) if crds else ()
     show_changes(changes, output)

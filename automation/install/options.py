@@ -21,6 +21,7 @@ DECIDED = frozenset(
         "once",
         "state",
         "work_dir",
+        "passphrase",
         "passphrase_file",
         "policies",
         "health_address",

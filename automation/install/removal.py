@@ -7,6 +7,7 @@ garbage collector cannot tell what is garbage.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,8 +23,17 @@ Json = dict[str, Any]
 
 PAGE = 500
 POLL_S = 0.5
-_MADE = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.HOST_PROCESSES)
-"""What services consist of, and whose end shows that they are gone."""
+_MADE = (
+    kinds.DEPLOYMENTS,
+    kinds.SERVICES,
+    kinds.AUTOSCALERS,
+    kinds.DISRUPTION_BUDGETS,
+    kinds.NETWORK_POLICIES,
+    kinds.INGRESSES,
+    kinds.HOST_PROCESSES,
+    *kinds.OPTIONAL,
+)
+"""What services consist of."""
 
 
 def _kinds() -> Iterator[kinds.Kind]:
@@ -45,20 +55,23 @@ def count_objects(client: KubeClient) -> Mapping[str, int]:
     return {kind: count for kind, count in counts.items() if count}
 
 
-def remove_objects(client: KubeClient, *, timeout_s: float) -> bool:
-    """Delete every object of our kinds, and wait until what was made for services is gone too. False: some is left."""
+def remove_objects(client: KubeClient, *, timeout_s: float) -> None:
+    """Delete every object of our kinds, and see what was made for services go too.
+
+    The operator and the garbage collector have `timeout_s` for that. What is left then has lost its owner, as when the
+    CRDs were deleted once before it, and is deleted here.
+    """
     for kind in _kinds():
         for obj in list(_objects(client, kind)):
-            try:
+            with contextlib.suppress(NotFound):
                 client.delete(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
-            except NotFound:
-                continue
     deadline = time.monotonic() + timeout_s
-    while any(_made_for_services(client)):
-        if time.monotonic() > deadline:
-            return False
+    while any(_made_for_services(client)) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    return True
+    for kind, obj in list(_made_for_services(client)):
+        metadata = obj["metadata"]
+        with contextlib.suppress(NotFound):
+            client.delete(kind, metadata.get("namespace"), metadata["name"], uid=metadata["uid"])
 
 
 def remove_crds(client: KubeClient) -> tuple[str, ...]:
@@ -86,9 +99,9 @@ def _objects(client: KubeClient, kind: kinds.Kind, selector: str | None = None) 
             return
 
 
-def _made_for_services(client: KubeClient) -> Iterator[Json]:
+def _made_for_services(client: KubeClient) -> Iterator[tuple[kinds.Kind, Json]]:
     for kind in _MADE:
         for obj in _objects(client, kind, naming.LABEL_SERVICE):
             owners = obj["metadata"].get("ownerReferences") or ()
             if any(owner["kind"] == kinds.INFERENCE_SERVICES.kind for owner in owners):
-                yield obj
+                yield kind, obj

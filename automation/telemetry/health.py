@@ -79,7 +79,7 @@ class HealthServer:
 
 
 def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None) -> HTTPStatus:
-    """Tell whether a client at this address may have the metrics: 200, 401 for a wrong token, 403 where none would do."""
+    """Tell whether a client at this address may have metrics: 200, 401 for a wrong token, 403 where none would do."""
     if ipaddress.ip_address(client.partition("%")[0]).is_loopback:
         return HTTPStatus.OK
     try:

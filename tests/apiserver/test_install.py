@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from automation.cli.main import invoke
+from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
@@ -157,13 +158,22 @@ def test_a_cluster_is_installed_into_changed_and_left(
     assert site.find(kinds.CLAIMS, "herdsman-state") and site.find(kinds.NAMESPACES, NAMESPACE)
     assert "nothing was changed" in site.run("uninstall", "--yes")[1]
 
-    # Put back, and then everything: only who says how many objects go has them gone.
+    # Put back, and then everything: only who says how many objects go has them gone. An orphan of a service that went
+    # with its kind, when somebody deleted the CRDs once before, goes too.
     site.rows("install")
+    owner = {"apiVersion": kinds.MODELS.api_version, "kind": "InferenceService", "name": "lost", "uid": "0"}
+    labels = {naming.LABEL_SERVICE: "lost"}
+    orphan = {
+        "metadata": {"name": "lost", "labels": labels, "ownerReferences": [owner]},
+        "spec": {"ports": [{"port": 1}]},
+    }
+    client.create(kinds.SERVICES, "default", {"apiVersion": "v1", "kind": "Service", **orphan})
     code, said = site.run("uninstall", "--yes", "--crds", "--confirm-objects=7")
     assert code == 64 and "2 objects would go (1 InferenceService, 1 Model)" in said
     assert site.find(kinds.DEPLOYMENTS) and site.find(kinds.INFERENCE_SERVICES, "svc", "default")
     code, said = site.run("uninstall", "--yes", "--crds", "--confirm-objects=2")
     assert code == 0, said
+    assert site.find(kinds.SERVICES, "lost", "default") is None
     for document in crd_documents():
         name = document["metadata"]["name"]
         eventually(lambda name=name: site.find(kinds.CRDS, name) is None, what=f"{name} to be gone")  # type: ignore[misc]
@@ -202,3 +212,26 @@ def test_an_operator_that_helm_installed_is_helms_to_take_out(site: Site) -> Non
     code, said = site.run("uninstall", "--yes")
     assert code == 1 and "`helm`" in said and "helm uninstall" in said
     assert site.find(kinds.DEPLOYMENTS) and site.find(ROLES, "herdsman-loop")
+
+
+def test_the_doctor_says_how_the_installation_is(site: Site) -> None:
+    def findings() -> dict[str, Json]:
+        code, out = site.run("doctor", "-o", "json")
+        assert code == 1, out
+        return {row["check"]: row for row in json.loads(out)}
+
+    found = findings()
+    assert found["crd models.inference.llmkube.dev"]["state"] == "missing"
+    assert found["operator"]["state"] == "warning" and "herdsman install" in found["operator"]["hint"]
+
+    assert site.run("install")[0] == 0
+    found = findings()
+    assert found["crd models.inference.llmkube.dev"]["state"] == "ok"
+    assert found["operator"]["state"] == "missing" and "0 of 1 ready" in found["operator"]["detail"]
+    assert found["permissions"]["state"] == "ok" and "herdsman-system/herdsman" in found["permissions"]["detail"]
+    assert "nobody has led yet" in found["leader"]["detail"]
+
+    rules = [{"op": "remove", "path": "/rules/0"}]
+    site.client.patch(ROLES, None, "herdsman-loop", rules, content_type="application/json-patch+json")
+    denied = findings()["permissions"]
+    assert denied["state"] == "missing" and "models.inference.llmkube.dev" in denied["detail"]

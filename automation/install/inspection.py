@@ -1,0 +1,213 @@
+"""Looks at an installation: is the operator there, does it lead, are the CRDs of this version, may it do its work.
+
+For `herdsman doctor`. Reads only. What is found is put into words here, so that the command merely prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from automation.finding import Finding
+from automation.install import permissions
+from automation.install.comparison import find
+from automation.install.objects import NAME, SELECTOR
+from automation.install.options import version
+from automation.settings import SYSTEM_NAMESPACE
+from automation.shards import shard_of_lease
+from components.providers.kubernetes_ownership import managers_words
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, KubeError
+from program.dialects.crds import crd_documents
+
+Json = dict[str, Any]
+
+PARALLEL = 8
+MOST_NAMED = 4
+_ASK_OTHERS = "look with an administrator's kubeconfig"
+_REVIEWS = "/apis/authorization.k8s.io/v1"
+
+
+def inspect(client: KubeClient, *, now: datetime) -> list[Finding]:
+    """Look at everything. Raises KubeError when the cluster cannot be asked at all."""
+    findings = list(_crds(client))
+    namespace = ""
+    try:
+        found = client.list(kinds.DEPLOYMENTS, label_selector=",".join(f"{k}={v}" for k, v in SELECTOR.items()))[
+            "items"
+        ]
+    except Forbidden as error:
+        findings.append(Finding("operator", "warning", str(error), _ASK_OTHERS))
+    else:
+        findings += judge_operator(found)
+        namespace = found[0]["metadata"]["namespace"] if found else ""
+    findings += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
+    findings.append(_permissions(client, namespace))
+    return findings
+
+
+# CRDs
+
+
+def _crds(client: KubeClient) -> Iterator[Finding]:
+    for document in crd_documents():
+        name = document["metadata"]["name"]
+        check = f"crd {name}"
+        try:
+            live = find(client, kinds.CRDS, None, name)
+        except ApiError as error:
+            yield Finding(check, "warning", str(error), _ASK_OTHERS)
+            continue
+        yield (
+            Finding(check, "missing", "is not there", "`herdsman install`")
+            if live is None
+            else judge_crd(live, document)
+        )
+
+
+def judge_crd(live: Json, document: Json) -> Finding:
+    """Compare a CRD with that of this version, field by field. Pure."""
+    check = f"crd {document['metadata']['name']}"
+    wanted, there = set(_fields(document)), set(_fields(live))
+    lacks, more = sorted(wanted - there), sorted(there - wanted)
+    by = managers_words(live)
+    if lacks:
+        detail = f"lacks {_some(lacks)}; it is of an older version or somebody else's ({by})"
+        return Finding(check, "warning", detail, "`herdsman install --preview`, then `herdsman install`")
+    if more:
+        detail = f"knows {_some(more)}, which this version does not ({by})"
+        return Finding(check, "ok", detail)
+    return Finding(check, "ok", f"of this version, {version()}")
+
+
+def _fields(crd: Json) -> Iterator[str]:
+    for each in crd["spec"]["versions"]:
+        yield from _properties((each.get("schema") or {}).get("openAPIV3Schema") or {}, "")
+
+
+def _properties(schema: Json, path: str) -> Iterator[str]:
+    for name, below in (schema.get("properties") or {}).items():
+        at = f"{path}.{name}" if path else name
+        yield at
+        yield from _properties(below, at)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from _properties(schema[key], f"{path}[]")
+
+
+def _some(names: list[str]) -> str:
+    told = ", ".join(names[:MOST_NAMED])
+    return told if len(names) <= MOST_NAMED else f"{told} and {len(names) - MOST_NAMED} more fields"
+
+
+# The operator
+
+
+def judge_operator(deployments: list[Json]) -> list[Finding]:
+    """Say whether the operator is there and runs. Pure."""
+    if not deployments:
+        return [Finding("operator", "warning", "is not in this cluster", "`herdsman install`, or `herdsman run` here")]
+    findings = []
+    for deployment in deployments:
+        where = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
+        containers = deployment["spec"]["template"]["spec"]["containers"]
+        image = next((c["image"] for c in containers if c["name"] == "loop"), containers[0]["image"])
+        wanted = deployment["spec"].get("replicas", 1)
+        ready = (deployment.get("status") or {}).get("readyReplicas", 0)
+        detail = f"{where}: {image}, {ready} of {wanted} ready"
+        namespace = deployment["metadata"]["namespace"]
+        if ready < wanted:
+            hint = f"`kubectl -n {namespace} describe pods -l app.kubernetes.io/name={NAME}`, and its log"
+            findings.append(Finding("operator", "warning" if ready else "missing", detail, hint))
+        elif not image.partition("@")[0].endswith(f":{version()}"):
+            hint = f"this command is {version()}; another version is brought in by `herdsman install --image …`"
+            findings.append(Finding("operator", "ok", detail, hint))
+        else:
+            findings.append(Finding("operator", "ok", detail))
+    if len(deployments) > 1:
+        hint = "one operator for a cluster: `herdsman uninstall --namespace …` takes the other out"
+        findings.append(Finding("operator", "warning", f"there are {len(deployments)}", hint))
+    return findings
+
+
+def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Finding]:
+    try:
+        leases = client.list(kinds.LEASES, namespace)["items"]
+    except ApiError as error:
+        yield Finding("leader", "warning", f"cannot be told: {error}")
+        return
+    ours = [each for each in leases if shard_of_lease(each["metadata"]["name"], NAME) is not None]
+    if not ours:
+        yield Finding("leader", "warning", f"nobody has led yet in {namespace}")
+    for lease in ours:
+        yield judge_lease(lease, now=now)
+
+
+def judge_lease(lease: Json, *, now: datetime) -> Finding:
+    """Say who leads. Pure; by this machine's clock, so a few seconds mean nothing."""
+    spec = lease.get("spec") or {}
+    name = f"leader {lease['metadata']['namespace']}/{lease['metadata']['name']}"
+    holder = spec.get("holderIdentity") or ""
+    if not holder:
+        return Finding(name, "warning", "nobody leads", "is an operator running?")
+    try:
+        age_s = (now - datetime.fromisoformat(str(spec.get("renewTime", "")).replace("Z", "+00:00"))).total_seconds()
+    except (ValueError, TypeError):
+        return Finding(name, "warning", f"{holder}, who never renewed")
+    if age_s > 2 * spec.get("leaseDurationSeconds", 15):
+        return Finding(name, "warning", f"{holder} was last seen {age_s:.0f} s ago", "is an operator running?")
+    return Finding(name, "ok", f"{holder}, seen {max(0.0, age_s):.0f} s ago")
+
+
+# Permissions
+
+
+def _permissions(client: KubeClient, namespace: str) -> Finding:
+    """Ask for each row of the table: of the operator's account where there is one, else of whoever asks."""
+    where = namespace or SYSTEM_NAMESPACE
+    account = f"system:serviceaccount:{namespace}:{NAME}" if namespace else ""
+    who = f"the operator's account ({namespace}/{NAME})" if namespace else "you"
+    rows = [(*request, "") for request in permissions.requests(permissions.LOOP)]
+    rows += [(*request, where) for request in permissions.requests(permissions.LOOP_LEASES)]
+    try:
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            allowed = list(pool.map(lambda row: _allowed(client, account, *row), rows))
+    except KubeError as error:
+        return Finding(
+            "permissions", "warning", f"cannot be asked for: {error}", "look with an administrator's kubeconfig"
+        )
+    denied = [row for row, is_allowed in zip(rows, allowed, strict=True) if not is_allowed]
+    needed = [row for row in denied if row[0] not in permissions.OPTIONAL_GROUPS]
+    if not denied:
+        return Finding("permissions", "ok", f"{who}: {len(rows)} checked")
+    hint = "`herdsman install` grants them" if namespace else "run the loop as who is bound to docs/install/rbac.yaml"
+    return Finding("permissions", "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
+
+
+def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:
+    by_resource: dict[str, list[str]] = {}
+    for group, resource, verb, _ in rows:
+        by_resource.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
+    told = [f"{'/'.join(verbs)} {resource}" for resource, verbs in by_resource.items()]
+    return ", ".join(told[:MOST_NAMED]) + (f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else "")
+
+
+def _allowed(client: KubeClient, account: str, group: str, resource: str, verb: str, namespace: str) -> bool:
+    plural, _, subresource = resource.partition("/")
+    asked: Json = {"group": group, "resource": plural, "subresource": subresource, "verb": verb, "namespace": namespace}
+    kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
+    spec: Json = {"resourceAttributes": asked, **({"user": account} if account else {})}
+    if account:
+        _, _, of, _ = account.split(":")
+        spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{of}", "system:authenticated"]
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    answer = client.request("POST", f"{_REVIEWS}/{kind.lower()}s", body=body)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def utc_now() -> datetime:
+    """The time by this machine's clock."""
+    return datetime.now(UTC)

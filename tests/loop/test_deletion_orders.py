@@ -1,0 +1,235 @@
+"""A custom resource, its namespace, the CRDs and the loop are deleted, in the orders that differ from each other.
+
+What must hold in each: nothing hangs (we set no finalizers), what was made for a service goes with it, weights stay
+unless their namespace goes, services that nobody deleted keep their pods' Deployment as it is, and the engine's state
+holds nothing of what is gone. The garbage collector is the real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
+from tests.support.loop import (
+    LoopProcess,
+    deployed,
+    eventually,
+    find,
+    grant_loop_rights,
+    install_crds,
+    loop_process,
+    model,
+    service,
+    settled,
+)
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+MADE = (
+    kinds.DEPLOYMENTS,
+    kinds.SERVICES,
+    kinds.AUTOSCALERS,
+    kinds.DISRUPTION_BUDGETS,
+    kinds.NETWORK_POLICIES,
+)
+EVERYTHING: Json = {"autoscaling": {"maxReplicas": 3}}
+ANNOTATIONS = {"herdsman.dev/network-policy": "namespace", "herdsman.dev/max-unavailable": "1"}
+GONE_IN_S = 60.0
+
+
+class Scene:
+    """A cluster of its own with the CRDs, a garbage collector and a loop that may be started and stopped."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        install_crds(self.client)
+        self.kubeconfig = grant_loop_rights(self.client, cluster, directory / "kubeconfig")
+        self.directory = directory / "loop"
+
+    def make(self, namespace: str, *names: str) -> None:
+        """A namespace with a Model whose weights are downloaded, and services with all that one can have."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        self.client.create(kinds.NAMESPACES, None, body)
+        self.add(namespace, *names)
+
+    def add(self, namespace: str, *names: str) -> None:
+        """The Model and services, in a namespace that is there."""
+        model(self.client, namespace, source="https://models.example/m.gguf")
+        for name in names:
+            service(self.client, namespace, name, annotations=ANNOTATIONS, **EVERYTHING)
+        for name in names:
+            deployed(self.client, namespace, name)
+            settled(self.client, namespace, name)
+
+    def made(self, namespace: str) -> dict[str, tuple[str, int]]:
+        """All objects made for services, by kind and name: uid and generation."""
+        found = {}
+        for kind in MADE:
+            for obj in self.client.list(kind, namespace, label_selector=naming.LABEL_SERVICE)["items"]:
+                name = f"{kind.kind}/{obj['metadata']['name']}"
+                found[name] = (obj["metadata"]["uid"], obj["metadata"].get("generation", 0))
+        return found
+
+    def of(self, namespace: str, service_name: str) -> dict[str, tuple[str, int]]:
+        found = self.made(namespace)
+        return {name: what for name, what in found.items() if name.partition("/")[2].startswith(service_name)}
+
+    def claim(self, namespace: str) -> str | None:
+        """The uid of the claim with the weights; None where it is gone or going."""
+        found = find(self.client, kinds.CLAIMS, namespace, naming.CACHE_CLAIM)
+        return None if found is None or "deletionTimestamp" in found["metadata"] else found["metadata"]["uid"]
+
+    def delete(self, namespace: str, *names: str) -> None:
+        for name in names:
+            self.client.delete(kinds.INFERENCE_SERVICES, namespace, name)
+
+    def delete_namespace(self, namespace: str) -> None:
+        self.client.delete(kinds.NAMESPACES, None, namespace)
+
+    def await_namespace_gone(self, namespace: str) -> None:
+        eventually(
+            lambda: find(self.client, kinds.NAMESPACES, None, namespace) is None,  # type: ignore[arg-type]
+            what=f"namespace {namespace} to be gone",
+            timeout_s=GONE_IN_S,
+        )
+
+    def delete_crds(self) -> None:
+        for document in crd_documents():
+            self.client.delete(kinds.CRDS, None, document["metadata"]["name"])
+        for document in crd_documents():
+            name = document["metadata"]["name"]
+            eventually(
+                lambda name=name: find(self.client, kinds.CRDS, None, name) is None,  # type: ignore[arg-type,misc]
+                what=f"CRD {name} to be gone",
+                timeout_s=GONE_IN_S,
+            )
+
+    def await_none_made(self, namespace: str, service_name: str = "") -> None:
+        eventually(
+            lambda: not self.of(namespace, service_name),
+            what=f"everything of `{service_name}` in {namespace} to be gone",
+            timeout_s=GONE_IN_S,
+        )
+
+    def in_state(self) -> set[str]:
+        """The names of services of which the engine's state still holds an object."""
+        names = set()
+        for path in (self.directory / "state" / ".pulumi" / "stacks").rglob("*.json"):
+            try:
+                latest = json.loads(path.read_text())["checkpoint"].get("latest") or {}
+            except (ValueError, OSError):
+                continue  # being written
+            for resource in latest.get("resources") or ():
+                logical = resource["urn"].split("::", 3)[3]
+                if logical.startswith("llmkube/"):
+                    names.add(f"{path.stem}/{logical.split('/')[1]}")
+        return names
+
+    def await_state(self, *names: str) -> None:
+        eventually(
+            lambda: self.in_state() == set(names),
+            what=f"a state of {names} only; {self.in_state()}",
+            timeout_s=GONE_IN_S,
+        )
+
+
+@pytest.fixture
+def scene(fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path) -> Scene:
+    return Scene(fresh_control_plane(), tmp_path)
+
+
+@pytest.fixture
+def loop(scene: Scene) -> Iterator[LoopProcess]:
+    with loop_process(scene.kubeconfig, scene.directory) as running:
+        yield running
+
+
+def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, loop: LoopProcess) -> None:
+    scene.make("stays", "keep", "going")
+    scene.make("leaves", "one", "two")
+    kept, weights = scene.of("stays", "keep"), scene.claim("stays")
+    assert weights and scene.claim("leaves")
+    assert {name.partition("/")[0] for name in kept} == {kind.kind for kind in MADE}
+
+    # The service while the loop works, then a namespace with services in it.
+    scene.delete("stays", "going")
+    scene.await_none_made("stays", "going")
+    scene.await_state("stays/keep", "leaves/one", "leaves/two")
+    scene.delete_namespace("leaves")
+    scene.await_namespace_gone("leaves")
+    scene.await_state("stays/keep")
+
+    # The namespace comes again under the same name, with the same services; then the loop goes first.
+    scene.make("leaves", "one", "two")
+    assert scene.claim("leaves")
+    loop.stop()
+    scene.delete("leaves", "one")
+    eventually(
+        lambda: find(scene.client, kinds.INFERENCE_SERVICES, "leaves", "one") is None, what="the service to be gone"
+    )
+    scene.await_none_made("leaves", "one")
+    scene.delete_namespace("leaves")
+    scene.await_namespace_gone("leaves")
+
+    # The loop comes back to less than it left.
+    loop.start()
+    scene.await_state("stays/keep")
+    assert scene.of("stays", "keep") == kept and scene.claim("stays") == weights
+    assert not [line for line in loop.lines() if line.get("event") == "A pass failed by a defect of Herdsman"]
+
+
+def test_crds_go_while_the_loop_works_and_come_back(scene: Scene, loop: LoopProcess) -> None:
+    scene.make("stays", "chat")
+    scene.make("leaves", "chat")
+    weights = scene.claim("stays")
+
+    # With the CRDs every service goes: what was made of it too, and the weights stay.
+    scene.delete_crds()
+    scene.await_none_made("stays")
+    scene.await_none_made("leaves")
+    assert scene.claim("stays") == weights and scene.claim("leaves")
+    scene.await_state()
+
+    # A namespace goes while there are no CRDs.
+    scene.delete_namespace("leaves")
+    scene.await_namespace_gone("leaves")
+    assert loop.poll() is None, loop.log.read_text()[-2000:]
+
+    # The kinds are back: the same loop sees them, and makes the service again over the weights that are there.
+    install_crds(scene.client)
+    scene.add("stays", "chat")
+    assert scene.claim("stays") == weights
+    scene.await_state("stays/chat")
+    first = scene.made("stays")
+    assert first
+    assert not [line for line in loop.lines() if line.get("event") == "A pass failed by a defect of Herdsman"]
+
+
+def test_crds_go_while_no_loop_works(scene: Scene, loop: LoopProcess) -> None:
+    scene.make("stays", "chat", "talk")
+    weights = scene.claim("stays")
+    loop.stop()
+
+    # The garbage collector leaves what it comes too late for: of an owner whose kind is gone it cannot tell anything.
+    scene.delete_crds()
+    assert scene.claim("stays") == weights
+
+    # A loop without CRDs says so; with them it takes out what was left, and a service of an old name is a new one.
+    loop.start(ready=False)
+    assert loop.wait() == 1
+    assert "herdsman crds" in loop.log.read_text()
+    install_crds(scene.client)
+    loop.start()
+    scene.await_none_made("stays")
+    scene.await_state()
+    scene.add("stays", "chat")
+    scene.await_state("stays/chat")
+    assert scene.claim("stays") == weights
