@@ -75,6 +75,8 @@ class _Known:
     held: PendingChange | None = None
     looked: bool = False
     """Whether a pass has found out if there is a change to hold back."""
+    spent: str = ""
+    """The digest that was approved and acted on last."""
     allowed: frozenset[_Part] = field(default_factory=frozenset)
     """The parts of the change that was approved last: a run that failed half-way may make the rest."""
 
@@ -101,8 +103,12 @@ class Modes:
         """Whether a change would be held back as things stand, so that nobody need ask if it may go out now."""
         if mode == "Apply":
             return False
-        held = self.pending(key)
-        return mode == "Paused" or held is None or held.digest != approved(cr)
+        with self._lock:
+            known = self._known.get(key, _Known())
+        wanted = approved(cr)
+        if mode == "Paused" or not wanted or wanted == known.spent:
+            return True
+        return known.held is not None and known.held.digest != wanted
 
     def pending(self, key: ServiceKey) -> PendingChange | None:
         """What the last pass held back."""
@@ -133,6 +139,7 @@ class Modes:
             known.preview = self._compare(desired, rendered, cr, live)
             if self._may(known, cr) and self._is_current(cr):
                 known.allowed |= _parts(known.preview)
+                known.spent = approved(cr)
                 # Worked out again after the run, of which nothing may be left.
                 known.of, known.preview, known.held, known.looked = None, None, None, True
                 return False
@@ -145,7 +152,8 @@ class Modes:
             self.forget(key)
             return
         with self._lock:
-            self._known[key] = _Known(looked=True)
+            before = self._known.get(key, _Known())
+            self._known[key] = _Known(looked=True, spent=before.spent)
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone, or in mode Apply."""

@@ -114,6 +114,9 @@ def test_just_the_approved_change_is_made() -> None:
     assert not world.modes.waits(KEY, given, "Preview")
     assert not world.holds(given)
     assert world.modes.pending(KEY) is None
+    world.modes.settled(KEY, "Preview")
+    assert world.modes.waits(KEY, given, "Preview"), "what comes next needs another approval"
+    assert not World(change()).modes.waits(KEY, given, "Preview"), "a loop that starts may have one to act on"
 
 
 def test_an_approval_is_compared_with_what_is_there_at_that_moment() -> None:
