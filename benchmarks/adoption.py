@@ -92,7 +92,7 @@ def _measure(
     here = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={NAMESPACE}", "--all")
     parallel = f"--parallel={options.parallel}"
     try:
-        loop.wait_ready()
+        loop.wait_ready(180.0)
         before = _running(client)
         result["engine processes before"] = loop.metric("herdsman_engine_cli_processes_total")
         result["preview (s)"], _ = _adopt(*here, "--preview")

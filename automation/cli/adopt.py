@@ -56,6 +56,10 @@ def adopt(
         raise typer.BadParameter("name services, or give --all")
     if release and refresh:
         raise typer.BadParameter("--release and --refresh exclude each other")
+    if preview and (release or refresh):
+        raise typer.BadParameter("--preview shows what taking over would change, and goes with nothing else")
+    if output is OutputFormat.JSON and not (yes or preview):
+        raise typer.BadParameter("nobody can be asked between JSON: add --yes or --preview")
     from automation.adoption.adopter import Adopter
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
@@ -74,7 +78,7 @@ def adopt(
     except (KubeError, ValueError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    if preview and not (refresh or release):
+    if preview:
         return
     _tell(results, output)
     raise typer.Exit(1 if any(result.failed for result in results) else 0)

@@ -82,6 +82,7 @@ def test_services_of_llmkube_are_adopted_one_by_one_and_given_back(
             check_the_way_there(cluster, kubeconfig, capsys)
             check_changes_of_the_adopted(cluster)
             check_the_way_back(cluster, kubeconfig, capsys)
+            check_the_word_of_the_namespace(cluster)
             assert not [line for line in loop.lines() if line.get("level") == "error"]
 
 
@@ -158,3 +159,23 @@ def check_the_way_back(cluster: Cluster, kubeconfig: Path, capsys: pytest.Captur
     code, answer = adopt(kubeconfig, capsys, "b", here, "--yes", "--timeout=60")
     assert (code, states(answer)) == (0, {"b": "adopted"}), answer
     assert cluster.running()["b"] == again
+
+
+def check_the_word_of_the_namespace(cluster: Cluster) -> None:
+    client, namespace = cluster.client, cluster.namespace
+
+    def say(controller: str | None) -> None:
+        body = {"metadata": {"annotations": {"herdsman.dev/controller": controller}}}
+        client.patch(kinds.NAMESPACES, None, namespace, body)
+
+    say("herdsman")
+    eventually(lambda: condition(client, namespace, LEFT, "Ready"), what="a service that its namespace gives away")
+    eventually(lambda: "herdsman.dev/applied-hash" in notes(cluster, LEFT), what="its objects to be applied")
+    say(None)
+    eventually(lambda: not condition(client, namespace, LEFT, "Ready"), what="the loop to let go")
+    assert "herdsman.dev/applied-hash" in notes(cluster, LEFT), "what was made stays as it is"
+    assert condition(client, namespace, "a", "Ready"), "a service's own word wins"
+
+
+def notes(cluster: Cluster, name: str) -> Json:
+    return dict(cluster.deployment(name)["metadata"].get("annotations") or {})
