@@ -27,7 +27,11 @@ class Targets:
     released: frozenset[str]
     """Shared URNs that the state lets go of, because no service is left in it. Their objects stay."""
     needs_refresh: bool
-    """Whether something is asked for again just as it was applied: then the state cannot be trusted."""
+    """Whether something is asked for again just as it was applied: then the state cannot be trusted.
+
+    A refresh wants every target in the state already. Where one is new there is none, and the provider alone finds what
+    drifted, by its look at each object.
+    """
 
     @property
     def urns(self) -> frozenset[str]:
@@ -59,5 +63,8 @@ class Targets:
             unwanted,
             frozenset(shared),
             frozenset(index.others) if is_last else frozenset(),
-            any(service.fingerprint and index.applied(service.key) == service.fingerprint for service in batch.apply),
+            all(needed <= index.of(key) | index.others for key, needed in wanted.items())
+            and any(
+                service.fingerprint and index.applied(service.key) == service.fingerprint for service in batch.apply
+            ),
         )

@@ -257,6 +257,15 @@ def test_asking_again_makes_what_somebody_deleted(world: World) -> None:
     assert ("Service", "a") in names(world)
 
 
+def test_what_somebody_deleted_is_made_beside_a_new_service(world: World) -> None:
+    rendered, new = (service(name, namespace=world.namespace) for name in ("a", "new"))
+    world.engine.up(Batch(Stack(world.namespace), (rendered,)))
+    world.delete("Service", "a")
+    outcome = world.engine.up(Batch(Stack(world.namespace), (rendered, new)))
+    assert all(each.ok for each in outcome.services.values()), outcome
+    assert {("Service", "a"), ("Deployment", "a"), ("Service", "new"), ("Deployment", "new")} <= names(world)
+
+
 def test_drift_names_what_is_gone_and_changes_nothing(world: World) -> None:
     stack = Stack(world.namespace)
     world.engine.up(Batch(stack, (service("a", namespace=world.namespace),)))
