@@ -26,6 +26,7 @@ GROUPS = {
     "host": "The machines that services are placed on.",
     "agent": "The agent that runs processes on a host.",
     "fleet": "Static fleets: move services between the loop and a stack of `pulumi up`.",
+    "policy": "The policies that services must keep.",
     "provider": "Herdsman's own Pulumi providers, for plain `pulumi`.",
     "state": "Pulumi's state: list, check, move, back up, restore, unlock.",
     "tools": "The tools that Herdsman runs: install and list them.",

@@ -1,0 +1,99 @@
+"""`herdsman policy`: try policies on manifests, without a cluster; for whoever writes either."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json
+from components.policies.policy import Policies, Violation
+from components.policies.reading import PolicyUnreadable, load_policies
+from components.render import RenderOptions, render
+from program.desired.errors import DesiredError
+from program.manifests import Document, Manifests
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def policy() -> None:
+    """The policies that services must keep."""
+
+
+@app.command()
+def check(
+    files: Annotated[
+        list[str], typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
+    ],
+    policies: Annotated[Path, typer.Option("--policies", metavar="DIR", help="The folder of policies.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
+    label: Annotated[
+        list[str] | None, typer.Option("--namespace-label", metavar="KEY=VALUE", help="A label that namespaces have.")
+    ] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Say what Models and InferenceServices of files break. Exit code 1 when a mandatory policy is among it."""
+    labels = dict(_pair(each) for each in label or ())
+    manifests = Manifests(namespace)
+    for name in files:
+        if name == "-":
+            manifests.read_text("standard input", sys.stdin.read())
+        else:
+            manifests.read(name)
+    try:
+        rules = load_policies(policies)
+    except PolicyUnreadable as error:
+        complain(str(error), hint="docs/policies.md says what a policy may say")
+        raise typer.Exit(1) from None
+    try:
+        found = _violations(manifests, rules, labels)
+    finally:
+        rules.close()
+    for problem in manifests.errors:
+        complain(problem)
+    if output is OutputFormat.JSON:
+        print_json([_as_json(document, violation) for document, violation in found])
+    else:
+        for document, violation in found:
+            typer.echo(f"{document}: {'' if violation.mandatory else 'advice: '}{violation}")
+        if not found and not manifests.errors:
+            typer.echo("Every policy is kept.")
+    if manifests.errors or any(violation.mandatory for _, violation in found):
+        raise typer.Exit(1)
+
+
+def _violations(manifests: Manifests, rules: Policies, labels: dict[str, str]) -> list[tuple[Document, Violation]]:
+    found = []
+    for document, desired in manifests.services():
+        try:
+            rendered = render(desired, RenderOptions())
+        except DesiredError as error:
+            manifests.errors.append(f"{document}: {error}")
+            continue
+        violations = rules.check(desired, rendered, cr=document.cr, namespace_labels=labels)
+        found += [(document, violation) for violation in violations]
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise typer.BadParameter(f"`{text}` is not KEY=VALUE", param_hint="--namespace-label")
+    return key, value
+
+
+def _as_json(document: Document, violation: Violation) -> dict[str, object]:
+    return {
+        "file": document.where,
+        "namespace": document.namespace,
+        "name": document.name,
+        "policy": violation.policy,
+        "rule": violation.rule,
+        "field": violation.field,
+        "value": violation.value,
+        "fix": violation.fix,
+        "mandatory": violation.mandatory,
+    }
