@@ -58,7 +58,7 @@ class Live:
         self._lock = threading.Lock()
         self._objects: dict[ServiceKey, dict[ObjectName, Json]] = {}
         self._claims: set[tuple[str, str]] = set()
-        self._labels: dict[str, dict[str, str]] = {}
+        self._namespaces: dict[str, Json] = {}
         self._registry: HostRegistry | None = None
         self.installed: frozenset[str] = frozenset()
         """Extensions that are served, as `RenderOptions.installed` names them."""
@@ -77,7 +77,7 @@ class Live:
         asks += [self._namespace(name) for name in namespaces]
         asks += [self._claim(*each) for each in sorted(wanted)] if len(wanted) <= MOST_BY_NAME else []
         if len(wanted) > MOST_BY_NAME:
-            asks += [self._claims_of(name) for name in namespaces]
+            asks += [self._claims_of(name, [claim for at, claim in wanted if at == name]) for name in namespaces]
         self._run(asks)
         optional = [kind for kind in kinds.OPTIONAL if kind.full_name in self.installed]
         self._run([self._listing(kind, *scope) for scope in scopes for kind in optional])
@@ -147,17 +147,27 @@ class Live:
         def load() -> None:
             try:
                 self._has_claim(self._client.get(kinds.CLAIMS, namespace, name))
-            except (NotFound, Forbidden):
+            except NotFound:
                 return
+            except Forbidden as error:
+                self._assume_claims(error)
+                self._claims.add((namespace, name))
 
         return load
 
-    def _claims_of(self, namespace: str) -> Callable[[], None]:
+    def _claims_of(self, namespace: str, names: Iterable[str]) -> Callable[[], None]:
         def load() -> None:
-            for claim in self._list(kinds.CLAIMS, namespace):
-                self._has_claim(claim)
+            try:
+                for claim in self._list(kinds.CLAIMS, namespace):
+                    self._has_claim(claim)
+            except Forbidden as error:
+                self._assume_claims(error)
+                self._claims.update((namespace, name) for name in names)
 
         return load
+
+    def _assume_claims(self, error: Forbidden) -> None:
+        self.notes[f"may not read volume claims, so they are taken to be there: {error.message}"] = None
 
     def _has_claim(self, claim: Json) -> None:
         if "deletionTimestamp" not in claim["metadata"]:
@@ -166,7 +176,7 @@ class Live:
     def _namespace(self, name: str) -> Callable[[], None]:
         def load() -> None:
             try:
-                self._labels[name] = self._client.get(kinds.NAMESPACES, None, name)["metadata"].get("labels") or {}
+                self._namespaces[name] = self._client.get(kinds.NAMESPACES, None, name)["metadata"]
             except (NotFound, Forbidden):
                 return
 
@@ -202,7 +212,10 @@ class Live:
         return (key.namespace, naming.cache_claim(key.name, mode)) in self._claims
 
     def namespace_labels(self, namespace: str) -> dict[str, str]:
-        return self._labels.get(namespace, {})
+        return self._namespaces.get(namespace, {}).get("labels") or {}
+
+    def namespace_annotations(self, namespace: str) -> dict[str, str]:
+        return self._namespaces.get(namespace, {}).get("annotations") or {}
 
     def replica_sets(self, key: ServiceKey) -> list[Json]:
         """Read the ReplicaSets of a service's Deployment."""

@@ -5,9 +5,11 @@ Called by `previewer`. The way is `automation.want`'s, with live lookups in the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from automation.ownership import HERDSMAN, controller_of
 from automation.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
@@ -17,7 +19,7 @@ from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
-from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
+from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE
 from program.desired.service import DesiredService
 from program.dialects.llmkube.conditions import Reason
 from program.dialects.llmkube.model_status import known_status
@@ -48,7 +50,7 @@ def rendering(subject: Subject, live: Live, *, options: RenderOptions) -> Render
     if model_cr is None:
         why = f"there is no Model `{name}` in namespace `{subject.key.namespace}`"
         return Rendering(problem=Problem(reason=Reason.MODEL_NOT_READY, message=why, field="spec.modelRef"))
-    notes = []
+    notes = list(_held(cr, live))
     for each in filter(None, (model_cr, subject.draft_cr if draft_reference(cr) else None)):
         if known_status(each).get("phase") != "Ready":
             told = each["metadata"]["name"]
@@ -63,6 +65,23 @@ def rendering(subject: Subject, live: Live, *, options: RenderOptions) -> Render
         terminal = isinstance(error, SpecInvalid)
         problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
         return Rendering(notes=tuple(notes), problem=problem)
+
+
+def _held(cr: Json, live: Live) -> Iterator[str]:
+    """Say what keeps the loop from making the change, though it would be just this one."""
+    annotations, of_namespace = cr["metadata"].get("annotations") or {}, live.namespace_annotations(_namespace(cr))
+    mode = annotations.get(ANNOTATION_MODE) or of_namespace.get(ANNOTATION_MODE) or "Apply"
+    if mode == "Preview":
+        yield "mode Preview: the change waits until `herdsman approve` is given its digest"
+    elif mode == "Paused":
+        yield "mode Paused: nothing is changed until the mode is another"
+    controller = controller_of(cr, of_namespace)
+    if controller and controller != HERDSMAN:
+        yield f"only a loop of class `{controller}` looks after it (annotation {ANNOTATION_CONTROLLER})"
+
+
+def _namespace(cr: Json) -> str:
+    return str(cr["metadata"].get("namespace") or "default")
 
 
 def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptions, notes: list[str]) -> Rendering:
