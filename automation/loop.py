@@ -172,7 +172,8 @@ class Loop:
         fence.start()
         stack.callback(fence.close)
         client.may_write = fence.holds
-        self._queue.admits = self._model_queue.admits = lambda key: shard.has(key.namespace)
+        self._queue.admits = lambda key: shard.has(key.namespace)
+        self._model_queue.admits = lambda key: shard.has(key.namespace)
         parts = assemble(
             client,
             stack,

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ class Arena:
             body: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             self.client.apply(kinds.NAMESPACES, None, body, field_manager="failover")
         for namespace in NAMESPACES:
-            _until(lambda namespace=namespace: self._make(namespace), "the CRDs to be served")
+            _until(partial(self._make, namespace), "the CRDs to be served")
         self._editor.start()
 
     def _make(self, namespace: str) -> bool:
