@@ -63,7 +63,6 @@ _TURNS = (
     ("VLLMSpecValid", "False", ""),
     ("SGLangSpecValid", "False", ""),
     ("RolledBack", "True", "RolledBack"),
-    ("PolicyCompliant", "False", ""),
 )
 """Condition, the status that is worth a Warning when it turns, and the Event's reason (empty: the condition's own)."""
 
@@ -118,11 +117,15 @@ def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Ent
 
 
 def _consent(was: _View, now: _View) -> list[Entry]:
-    """Each change that waits is told once, by its digest."""
+    """Each change that waits is told once, by its digest; what a policy says when it begins to say so."""
+    told = []
     before, after = (view.status.get("pendingChange") or {} for view in (was, now))
     if after and after.get("digest") != before.get("digest"):
-        return [Entry("Normal", "ChangePending", f"Held a change back: {now.message('ChangePending')}")]
-    return []
+        told.append(Entry("Normal", "ChangePending", f"Held a change back: {now.message('ChangePending')}"))
+    said = now.reason("PolicyCompliant")
+    if said and said != was.reason("PolicyCompliant"):
+        told.append(Entry("Warning", said, now.message("PolicyCompliant")))
+    return told
 
 
 def _suspension(was: _View, now: _View) -> list[Entry]:

@@ -186,3 +186,29 @@ def test_an_invalid_spec_is_told_with_its_field() -> None:
 )
 def test_a_spec_that_keeps_weights_in_ram_should_ask_for_some(spec: Json, expected: list[str]) -> None:
     assert [entry.reason for entry in advice(service(**spec))] == expected
+
+
+def with_policy(reason: str, message: str) -> dict[str, Any]:
+    condition = {"type": "PolicyCompliant", "status": "False", "reason": reason, "message": message}
+    ready = {"type": "Ready", "status": "False", "reason": "PolicyViolated", "message": message}
+    return {"conditions": [condition, *([ready] if reason == "PolicyViolated" else [])]}
+
+
+def test_what_policies_say_is_told_when_they_begin_to_say_it() -> None:
+    facts = ServiceFacts(desired_replicas=1)
+    violated, advised = with_policy("PolicyViolated", "no"), with_policy("PolicyAdvice", "better not")
+    assert story(None, violated, facts) == [("Warning", "PolicyViolated", "no")]
+    assert story(violated, violated, facts) == []
+    assert story(violated, advised, facts) == [("Warning", "PolicyAdvice", "better not")]
+    assert story(advised, with_policy("PolicyAdvice", "better not, still"), facts) == []
+
+
+def test_each_change_that_waits_is_told_once() -> None:
+    facts = ServiceFacts(desired_replicas=1)
+    condition = {"type": "ChangePending", "status": "True", "reason": "AwaitingApproval", "message": "approve d1"}
+    first = {"pendingChange": {"digest": "d1"}, "conditions": [condition]}
+    assert story({}, first, facts) == [("Normal", "ChangePending", "Held a change back: approve d1")]
+    assert story(first, first, facts) == []
+    assert [entry.reason for entry in story(first, {**first, "pendingChange": {"digest": "d2"}}, facts)] == [
+        "ChangePending"
+    ]
