@@ -1,0 +1,308 @@
+"""A loop that is killed at every step of its batches leaves, once it is left alone, the world of an undisturbed run.
+
+Steps are each write of the provider, before it reaches the API server and before its answer reaches the loop, and each
+phase of the CLI: started, state locked, checkpoint written, lock released, ended. One world takes many deaths in turn,
+so that the suite is not held up; HERDSMAN_EVERY_STEP=1 gives each step a world of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.loop import (
+    LoopProcess,
+    arguments,
+    edit,
+    eventually,
+    find,
+    grant_loop_rights,
+    install_crds,
+    model,
+    service,
+    settled,
+    status,
+)
+from tests.support.write_gate import Moment, WriteGate
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+Step = tuple[str, int]
+"""`before`, `after` and the number of a write, or a phase of the CLI and 0."""
+
+PHASES = ("started", "locked", "written", "unlocked", "ended")
+SERVICES = ("svc-0", "svc-1", "svc-2")
+STAYS = "svc-2"
+VLLM = {"runtime": "vllm", "skipModelInit": True}
+
+# Stands where the CLI would. It watches the state beside the CLI and kills the loop, its parent, in a phase asked for.
+CLI = """#!{python} -IS
+import glob, os, signal, subprocess, sys, time
+loop = os.getppid()
+def phase(name):
+    with open("{directory}/phases", "a") as book:
+        book.write(name + "\\n")
+    try:
+        wanted = open("{directory}/wanted").read().strip()
+    except OSError:
+        return
+    if wanted == name:
+        os.unlink("{directory}/wanted")
+        os.kill(loop, signal.SIGKILL)
+        time.sleep(30)
+words = sys.argv[1:]
+if "up" not in words:
+    os.execv("{pulumi}", ["pulumi", *words])
+stack = words[words.index("--stack") + 1].rpartition("/")[2]
+def locks():
+    return [p for p in glob.glob("{state}/.pulumi/locks/organization/*/" + stack + "/*.json")]
+def written():
+    found = glob.glob("{state}/.pulumi/stacks/*/" + stack + ".json")
+    return os.stat(found[0]).st_mtime_ns if found else 0
+phase("started")
+stale, before = set(locks()), written()
+child = subprocess.Popen(["{pulumi}", *words])
+seen = set()
+while child.poll() is None:
+    mine = set(locks()) - stale
+    if mine and "locked" not in seen:
+        seen.add("locked"); phase("locked")
+    if "locked" in seen and "written" not in seen and written() != before:
+        seen.add("written"); phase("written")
+    if "written" in seen and not mine and "unlocked" not in seen:
+        seen.add("unlocked"); phase("unlocked")
+    time.sleep(0.001)
+phase("ended")
+sys.exit(child.returncode if child.returncode >= 0 else 1)
+"""
+
+
+class Stage:
+    """A cluster with a gate before its API server, a loop that goes through it, and somebody who kills the loop."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path, pulumi: Path) -> None:
+        self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        install_crds(self.client)
+        self.gate = WriteGate(grant_loop_rights(self.client, cluster, directory / "rights"))
+        # Not debug: the first address in the log must be the loop's own, not the gate's.
+        options = ("--log-level=info",)
+        self.loop = LoopProcess(self.gate.kubeconfig(directory / "kubeconfig"), directory / "loop", options)
+        self.book = directory / "book"
+        self.book.mkdir()
+        wrapper = self.book / "pulumi"
+        wrapper.write_text(CLI.format(python=sys.executable, directory=self.book, pulumi=pulumi, state=self.loop.state))
+        wrapper.chmod(0o755)
+        self.loop.environment = {"HERDSMAN_PULUMI": str(wrapper)}
+        self.deaths = 0
+        self.writes = 0
+        self._step: Step | None = None
+        self.gate.on_write = self._on_write
+
+    def close(self) -> None:
+        if self.loop._process is not None and self.loop.poll() is None:
+            self.loop.stop()
+        self.gate.close()
+        self.client.close()
+
+    def _on_write(self, moment: Moment, _method: str, _path: str) -> None:
+        if moment == "before":
+            self.writes += 1
+        if self._step == (moment, self.writes):
+            self._step = None
+            os.kill(self.loop.pid, signal.SIGKILL)
+
+    def kill_at(self, step: Step) -> None:
+        """Have the next loop killed there."""
+        self.writes = 0
+        name, number = step
+        if name in PHASES:
+            (self.book / "wanted").write_text(name)
+        else:
+            self._step = (name, number)
+
+    def spare(self) -> None:
+        """Nothing is killed any more."""
+        self._step = None
+        (self.book / "wanted").unlink(missing_ok=True)
+
+    # --- the world ------------------------------------------------------------------------------------------------
+
+    def play(self, namespace: str, deaths: dict[str, list[Step]]) -> dict[str, Json]:
+        """Make, change and delete; in each act the loop dies at the given steps. Returns the world after each act."""
+        client = self.client
+        client.create(
+            kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        )
+        model(client, namespace)
+        worlds = {}
+        acts: dict[str, tuple[Callable[[], object], Callable[[], bool]]] = {
+            "make": (
+                lambda: [service(client, namespace, name, **VLLM) for name in SERVICES],
+                lambda: all(self._is_made(namespace, name, "") for name in SERVICES),
+            ),
+            "change": (
+                lambda: [edit(client, namespace, name, vllmConfig={"maxModelLen": 4096}) for name in SERVICES],
+                lambda: all(self._is_made(namespace, name, "4096") for name in SERVICES),
+            ),
+            "delete": (
+                lambda: [client.delete(kinds.INFERENCE_SERVICES, namespace, n) for n in SERVICES if n != STAYS],
+                lambda: self._names(namespace) == {STAYS},
+            ),
+        }
+        for act, (do, is_done) in acts.items():
+            steps = list(deaths.get(act, ()))
+            # The loop is not there while somebody asks, so that all comes in one batch, each time.
+            if self.loop._process is not None and self.loop.poll() is None:
+                self.loop.stop()
+            do()
+            for step in steps:
+                self.kill_at(step)
+                self.loop.start(ready=False)
+                self._await_death(is_done, step)
+                if self.loop.poll() is None:
+                    # An earlier death left nothing to do that comes to this step.
+                    time.sleep(0.5)
+                if self.loop.poll() is None:
+                    self.spare()
+                    self.loop.stop()
+                else:
+                    assert self.loop.poll() == -signal.SIGKILL, self.loop.log.read_text()[-3000:]
+                    self.deaths += 1
+            self.spare()
+            self.writes = 0
+            self.loop.start()
+            eventually(is_done, what=f"the end of `{act}` in {namespace}", timeout_s=60)
+            for name in SERVICES if act != "delete" else (STAYS,):
+                settled(client, namespace, name)
+                eventually(
+                    lambda name=name: self._is_told(namespace, name),  # type: ignore[misc]
+                    what=f"the last word on {name}",
+                )
+            worlds[act] = self.world(namespace)
+        return worlds
+
+    def _await_death(self, is_done: Callable[[], bool], step: Step) -> None:
+        eventually(lambda: self.loop.poll() is not None or is_done(), what=f"a death at {step}", timeout_s=90)
+
+    def _is_made(self, namespace: str, name: str, word: str) -> bool:
+        deployment = find(self.client, kinds.DEPLOYMENTS, namespace, name)
+        return bool(
+            deployment is not None
+            and word in arguments(deployment)
+            and find(self.client, kinds.SERVICES, namespace, name) is not None
+        )
+
+    def _is_told(self, namespace: str, name: str) -> bool:
+        cr = self.client.get(kinds.INFERENCE_SERVICES, namespace, name)
+        return bool(status(self.client, namespace, name).get("observedGeneration") == cr["metadata"]["generation"])
+
+    def _names(self, namespace: str) -> set[str]:
+        found = set()
+        for kind in (kinds.DEPLOYMENTS, kinds.SERVICES):
+            found |= {obj["metadata"]["name"] for obj in self.client.list(kind, namespace)["items"]}
+        return found
+
+    def world(self, namespace: str) -> Json:
+        """Every object of the namespace without what differs between any two runs. Generations are kept: a pod
+        template that changed once more, and back, would show in them."""
+        found: Json = {}
+        for kind in (
+            kinds.DEPLOYMENTS,
+            kinds.SERVICES,
+            kinds.AUTOSCALERS,
+            kinds.HOST_PROCESSES,
+            kinds.CLAIMS,
+            kinds.DISRUPTION_BUDGETS,
+            kinds.NETWORK_POLICIES,
+            kinds.MODELS,
+            kinds.INFERENCE_SERVICES,
+        ):
+            for obj in self.client.list(kind, namespace)["items"]:
+                found[f"{kind.kind}/{obj['metadata']['name']}"] = _lasting(obj, namespace)
+        return found
+
+
+_VOLATILE = {
+    *("uid", "resourceVersion", "creationTimestamp", "managedFields", "lastTransitionTime", "lastUpdated"),
+    *("clusterIP", "clusterIPs", "herdsman.dev/applied-hash", "modelObserved"),
+}
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def _lasting(value: Any, namespace: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(each, namespace) for key, each in value.items() if key not in _VOLATILE}
+    if isinstance(value, list):
+        return [_lasting(each, namespace) for each in value]
+    if isinstance(value, str):
+        return _TIME.sub("TIME", value.replace(namespace, "NAMESPACE"))
+    return value
+
+
+@pytest.fixture
+def stage(fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path) -> Iterator[Stage]:
+    stage = Stage(fresh_control_plane(components=("etcd", "kube-apiserver")), tmp_path, pulumi_cli)
+    try:
+        yield stage
+    finally:
+        stage.close()
+
+
+FEW: dict[str, list[Step]] = {
+    "make": [("after", 2), ("locked", 0), ("written", 0)],
+    "change": [("before", 1), ("after", 2), ("unlocked", 0)],
+    "delete": [("started", 0), ("after", 1)],
+}
+
+
+def test_a_loop_killed_at_many_steps_ends_in_the_world_of_an_undisturbed_run(stage: Stage) -> None:
+    undisturbed = stage.play("calm", {})
+    disturbed = stage.play("storm", FEW)
+    assert stage.deaths >= 6, "most steps were come to, though earlier deaths had left work done"
+    _assert_same(undisturbed, disturbed)
+    assert set(undisturbed["make"]) >= {f"Deployment/{name}" for name in SERVICES}
+    # Nothing is left to do, and the next start knows it.
+    stage.loop.stop()
+    stage.loop.start()
+    eventually(lambda: stage.loop.metric("herdsman_reconciles_total") >= 2, what="a pass over each service")
+    time.sleep(1.0)
+    assert stage.loop.metric("herdsman_engine_cli_processes_total") == 0
+
+
+@pytest.mark.skipif(not os.environ.get("HERDSMAN_EVERY_STEP"), reason="takes ten minutes: set HERDSMAN_EVERY_STEP=1")
+def test_a_loop_killed_at_every_single_step_ends_in_the_world_of_an_undisturbed_run(stage: Stage) -> None:
+    counted: dict[str, int] = {}
+    undisturbed = stage.play("calm", {})
+    for act in undisturbed:
+        # How many writes the act takes, by asking for a death that never comes.
+        stage.play(f"count-{act}", {act: [("before", 10_000)]})
+        counted[act] = 0
+    for act in undisturbed:
+        number = 0
+        while True:
+            number += 1
+            before = stage.deaths
+            for moment in ("before", "after"):
+                _assert_same(undisturbed, stage.play(f"{act}-{moment}-{number}", {act: [(moment, number)]}))
+            if stage.deaths == before:
+                break
+        counted[act] = number - 1
+        for phase in PHASES:
+            _assert_same(undisturbed, stage.play(f"{act}-{phase}", {act: [(phase, 0)]}))
+    assert all(count >= 2 for count in counted.values()), counted
+
+
+def _assert_same(undisturbed: dict[str, Json], disturbed: dict[str, Json]) -> None:
+    for act, world in undisturbed.items():
+        assert json.dumps(disturbed[act], indent=1, sort_keys=True) == json.dumps(world, indent=1, sort_keys=True), act
