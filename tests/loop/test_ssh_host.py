@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent.client.ssh.layout import unit_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.loop import LoopProcess, await_condition, eventually, loop_process, model, service, status
@@ -39,6 +40,11 @@ def ready_of(client: KubeClient, name: str) -> dict[str, Any]:
 def endpoint_ready(client: KubeClient, namespace: str) -> bool:
     slices = client.list(kinds.ENDPOINT_SLICES, namespace)["items"]
     return any(each["conditions"]["ready"] for s in slices for each in s["endpoints"])
+
+
+def told_of_drift(client: KubeClient, namespace: str, words: str) -> bool:
+    events = client.list(kinds.EVENTS, namespace)["items"]
+    return any(each["reason"] == "DriftRepaired" and words in each["message"] for each in events)
 
 
 def test_a_service_runs_on_a_machine_without_an_agent(
@@ -84,6 +90,17 @@ def test_a_service_runs_on_a_machine_without_an_agent(
                     assert json.load(answer)["choices"]
                 assert status(client, namespace)["readyReplicas"] == 1
                 assert (server.store / "models").exists(), "the file was fetched by the host"
+
+                # Somebody changes its unit, and then its plan: both are put back, and it is told on the service.
+                unit = server.directory / "systemd" / "system" / f"{unit_name(f'{namespace}/svc')}.service"
+                good = unit.read_text()
+                unit.write_text(good.replace("Restart=always", "Restart=no"))
+                eventually(lambda: unit.read_text() == good or None, what="the unit as it was", timeout_s=15)
+                patch = {"spec": {"service": "other"}}
+                client.patch(kinds.HOST_PROCESSES, namespace, "svc", patch, field_manager="kubectl-edit")
+                for words in (f"the unit of process svc on host {name} was changed", "HostProcess svc: service"):
+                    eventually(lambda: told_of_drift(client, namespace, words) or None, what=words, timeout_s=30)  # noqa: B023
+                assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["spec"]["service"] == "svc"
 
                 there.cut()
                 eventually(
