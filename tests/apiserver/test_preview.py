@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from automation.preview.previewer import Previewer
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, MERGE_PATCH, KubeClient
-from kubeapi.errors import NotFound
+from kubeapi.errors import Invalid, NotFound
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
 from tests.support import controlplane, previews
@@ -328,3 +330,117 @@ def test_nothing_is_asked_of_a_service_whose_model_is_not_ready(show: Show, clie
 def test_wrong_words_are_wrong_usage(plane: LocalCluster) -> None:
     assert invoke(["preview", "--kubeconfig", str(plane.kubeconfig)]) == 64
     assert invoke(["preview", "--all", "--live", "x", "--kubeconfig", str(plane.kubeconfig)]) == 64
+
+
+def test_many_services_are_read_by_namespace_and_told_apart(
+    show: Show, plane: LocalCluster, client: KubeClient
+) -> None:
+    api = controlplane.Api(plane)
+    with contextlib.ExitStack() as stack:
+        spaces = [stack.enter_context(api.namespace("many")) for _ in range(9)]
+        for number, space in enumerate(spaces):
+            model = apply_model(client, space, model_cr())
+            for name in [f"chat-{n}" for n in range(22)] if number == 0 else ["chat"]:
+                make(client, space, service_cr(name), model, claim_exists=name not in ("chat", "chat-0"))
+
+        def changed() -> set[tuple[str, str]]:
+            # Other tests have left services of their own.
+            ours = [each for each in show(words=("--all", "-A"))[1]["services"] if each["namespace"] in spaces]
+            assert len(ours) == 30
+            assert not any(each["refused"] for each in ours)
+            return {(each["namespace"], each["name"]) for each in ours if each["changed"]}
+
+        assert changed() == set()
+        client.patch(kinds.SERVICES, spaces[0], "chat-7", {"spec": {"selector": {"app": "nobody"}}})
+        client.delete(kinds.DEPLOYMENTS, spaces[8], "chat")
+        assert changed() == {(spaces[0], "chat-7"), (spaces[8], "chat")}
+
+
+def test_modes_and_other_controllers_are_noted(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    make(client, namespace, service_cr(annotations={"herdsman.dev/mode": "Preview"}), model)
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", {"spec": {"paused": True}})
+    assert only(show(words=("--live", "chat"))[1])["notes"][0].startswith("mode Preview")
+    client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"annotations": {"herdsman.dev/mode": "Paused"}}})
+    other = service_cr("other", annotations={"herdsman.dev/controller": "llmkube"})
+    told = only(show(other)[1])["notes"]
+    assert told[0].startswith("mode Paused")
+    assert "`llmkube`" in told[1]
+
+
+def test_drift_that_is_only_reported_is_no_change(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    reporting = {"herdsman.dev/drift": "Deployment=report"}
+    make(client, namespace, service_cr(annotations=reporting, contextSize=512), model)
+    image = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "mine:1"}]
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", image, content_type=JSON_PATCH)
+    code, found = show(words=("--live", "chat"))
+    assert code == 0
+    assert "image mine:1 -> " in only(found)["notes"][0]
+    ignoring = {"herdsman.dev/drift-ignore": "Deployment/spec.template.spec.containers[llama-server].image"}
+    make(client, namespace, service_cr("free", annotations=ignoring), model, claim_exists=True)
+    client.patch(kinds.DEPLOYMENTS, namespace, "free", image, content_type=JSON_PATCH)
+    assert show(words=("--live", "free"))[0] == 0
+    edited = only(show(service_cr("free", annotations=ignoring, contextSize=1024))[1])
+    assert changes(edited) == {"Deployment": ["containers[llama-server].args added --ctx-size 1024"]}
+
+
+def test_an_account_that_may_only_try_can_preview(
+    plane: LocalCluster, client: KubeClient, namespace: str, tmp_path: Path
+) -> None:
+    """The policy of docs/preview.md, word for word but for the account's namespace."""
+    text = Path("docs/preview.md").read_text()
+    block = textwrap.dedent(text[text.index("    apiVersion: admissionregistration") :].partition("\n\n##")[0])
+    policy, binding = yaml.safe_load_all(block.replace("serviceaccount:ci:", f"serviceaccount:{namespace}:"))
+    api = controlplane.Api(plane)
+    try:
+        for document in (policy, binding):
+            plural = f"validatingadmissionpolic{'ies' if document is policy else 'ybindings'}"
+            api.apply(f"/apis/admissionregistration.k8s.io/v1/{plural}/{document['metadata']['name']}", document)
+        user = previewing_account(plane, client, namespace, tmp_path)
+        (tmp_path / "new.yaml").write_text(yaml.safe_dump_all([model_cr(), service_cr()]))
+        words = ["preview", "-f", str(tmp_path / "new.yaml"), "-n", namespace, "--kubeconfig", str(user)]
+
+        def is_enforced() -> bool:
+            try:
+                KubeClient.from_kubeconfig(str(user)).create(kinds.MODELS, namespace, model_cr("real"))
+            except Invalid as refused:
+                return "only previews" in str(refused)
+            client.delete(kinds.MODELS, namespace, "real")
+            return False
+
+        controlplane.eventually(is_enforced, what="the policy to be enforced")
+        assert invoke(words) == EXIT_CHANGED
+    finally:
+        api.delete("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/previews-only-try")
+        api.delete("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/previews-only-try")
+
+
+def previewing_account(plane: LocalCluster, client: KubeClient, namespace: str, folder: Path) -> Path:
+    """Write a kubeconfig of a service account with the rights that docs/preview.md names."""
+    api = controlplane.Api(plane)
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    api.create(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "preview"}})
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    resources = ["models", "inferenceservices", "deployments", "services", "persistentvolumeclaims"]
+    listed = ["horizontalpodautoscalers", "poddisruptionbudgets", "networkpolicies", "ingresses", "hostprocesses"]
+    groups = ["", "apps", "autoscaling", "policy", "networking.k8s.io", "inference.llmkube.dev", "herdsman.dev"]
+    rules = [
+        {"apiGroups": groups, "resources": resources, "verbs": ["get", "list", "create", "patch"]},
+        {"apiGroups": groups, "resources": listed, "verbs": ["get", "list"]},
+    ]
+    role = {"kind": "Role", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "preview"}}
+    api.create(f"{rbac}/roles", {**role, "rules": rules})
+    binding = {
+        **role,
+        "kind": "RoleBinding",
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "preview"},
+        "subjects": [{"kind": "ServiceAccount", "name": "preview", "namespace": namespace}],
+    }
+    api.create(f"{rbac}/rolebindings", binding)
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = client.request("POST", f"{accounts}/preview/token", body=body)["status"]["token"]
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+    (folder / "preview.kubeconfig").write_text(yaml.safe_dump(config))
+    return folder / "preview.kubeconfig"
