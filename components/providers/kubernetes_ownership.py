@@ -192,7 +192,7 @@ def _holds(fields: Any, wanted: Any, path: Path) -> bool:
     for number, step in enumerate(path):
         if fields == {}:
             return number > 0
-        value = wanted[step] if isinstance(wanted, (dict, list)) and not _beyond(wanted, step) else MISSING
+        value = value_at(wanted, (step,))
         if isinstance(step, str):
             fields = fields.get(f"f:{step}")
         else:
@@ -205,10 +205,6 @@ def _holds(fields: Any, wanted: Any, path: Path) -> bool:
             return False
         wanted = value
     return True
-
-
-def _beyond(value: Any, step: str | int) -> bool:
-    return step not in value if isinstance(value, dict) else not isinstance(step, int) or step >= len(value)
 
 
 def unowned(wanted: Json, fields: Json) -> list[Path]:
