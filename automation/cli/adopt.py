@@ -100,7 +100,8 @@ def _refuse_beside_llmkube(client: KubeClient) -> None:
     if signs:
         complain(
             "LLMKube's controller runs, and would work against the loop: " + "; ".join(signs),
-            hint=f"stop it (`{STOP}`): what serves goes on serving; --force where these signs mislead",
+            hint=f"stop it (`{STOP}`; its Lease runs out in some 20 s): what serves goes on serving. "
+            "--force where these signs mislead",
         )
         raise typer.Exit(1)
 

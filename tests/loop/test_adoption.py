@@ -91,6 +91,10 @@ def check_the_way_there(cluster: Cluster, kubeconfig: Path, capsys: pytest.Captu
     before = cluster.running()
     untouched = eventually(lambda: settled_versions(cluster, LEFT), what="a service that nobody writes to")
 
+    with llmkube.leading(cluster.client, cluster.namespace):
+        code, _ = adopt(kubeconfig, capsys, *ADOPTED, here, "--yes")
+    assert code == 1, "LLMKube's controller seems to run"
+
     code, preview = adopt(kubeconfig, capsys, *ADOPTED, here, "--preview")
     assert code == 0
     assert [each["name"] for each in preview["services"]] == list(ADOPTED)

@@ -6,10 +6,12 @@ Everything is written in updates by a manager `llmkube`, as a Go controller does
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
+from automation.adoption.peer import LEASE
 from components.priority_classes import priority_classes
 from components.rendered import fingerprint_of
 from kubeapi import kinds
@@ -77,3 +79,14 @@ def _object(thing: Json, uids: dict[str, str]) -> Json:
         notes = made["metadata"]["annotations"]
         notes["llmkube.ai/desired-template-hash"] = fingerprint_of(["theirs", made["spec"]["template"]])
     return made
+
+
+@contextmanager
+def leading(client: KubeClient, namespace: str) -> Iterator[None]:
+    """Hold the Lease by which LLMKube's controller leads, as if it ran there."""
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "llmkube-0", "leaseDurationSeconds": 60, "renewTime": renewed}
+    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}, "spec": spec}
+    client.create(kinds.LEASES, namespace, body)
+    yield
+    client.delete(kinds.LEASES, namespace, LEASE)
