@@ -11,8 +11,9 @@ from typing import Any
 
 Json = dict[str, Any]
 
-FOLLOW = ("get", "list", "watch")
-MAKE = (*FOLLOW, "create", "patch", "delete")
+FOLLOW = ("list", "watch")
+READ = ("get", *FOLLOW)
+MAKE = (*READ, "create", "patch", "delete")
 LLMKUBE = "inference.llmkube.dev"
 OURS = "herdsman.dev"
 
@@ -38,13 +39,12 @@ class Permission:
 
 
 LOOP = (
-    Permission(LLMKUBE, ("models", "inferenceservices"), FOLLOW),
+    Permission(LLMKUBE, ("models",), FOLLOW),
+    Permission(LLMKUBE, ("inferenceservices",), READ),
     Permission(LLMKUBE, ("models/status", "inferenceservices/status", "gpuquotas/status"), ("patch",)),
     Permission(LLMKUBE, ("gpuquotas",), FOLLOW),
     Permission(OURS, ("hostprocesses",), MAKE),
-    Permission(
-        OURS, ("hosts",), FOLLOW, "Hosts: placed on, and said to be lost; those without an agent are spoken for."
-    ),
+    Permission(OURS, ("hosts",), READ, "Hosts: placed on, and said to be lost; those without an agent are spoken for."),
     Permission(OURS, ("hosts/status", "hostprocesses/status"), ("patch",)),
     Permission("apps", ("deployments",), MAKE),
     Permission("", ("services",), MAKE),
@@ -63,13 +63,13 @@ LOOP = (
     Permission(
         "",
         ("persistentvolumeclaims",),
-        (*FOLLOW, "create", "patch"),
+        (*READ, "create", "patch"),
         "Claims are made and never deleted: they hold weights that took hours to fetch.",
     ),
     Permission(
         "",
         ("pods",),
-        (*FOLLOW, "patch", "delete"),
+        (*READ, "patch", "delete"),
         "Patched to take do-not-disrupt off pods that serve; deleted, one at a time, when they take requests and do "
         "not answer.",
     ),
@@ -95,7 +95,7 @@ LOOP = (
     Permission(
         "batch",
         ("jobs",),
-        MAKE,
+        (*FOLLOW, "create", "patch", "delete"),
         "A Model with spec.prefetch is fetched by a Job before any service asks for it; a Job for another source is "
         "ended.",
     ),
@@ -135,18 +135,18 @@ LOOP_LEASES = (
     Permission(
         "coordination.k8s.io",
         ("leases",),
-        (*FOLLOW, "create", "update", "patch"),
+        (*READ, "create", "update", "patch"),
     ),
 )
 """Of the loop, in its own namespace: the leader's lease, and those by which hosts say that they live."""
 
 AGENT = (
-    Permission(OURS, ("hostprocesses",), FOLLOW),
+    Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hostprocesses/status", "hosts/status"), ("patch",)),
     Permission(
         OURS,
         ("hosts",),
-        (*FOLLOW, "create"),
+        (*READ, "create"),
         "An agent makes its own Host where nobody did, and reads what people say of it there.",
     ),
     Permission("", ("services",), ("get", "list", "create", "patch", "delete")),

@@ -41,11 +41,19 @@ def tool_or_skip(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def running(components: Sequence[str] = CONTROL_PLANE) -> Iterator[LocalCluster]:
-    """Run a control plane of its own while the block lasts; nothing of it stays."""
+def running(components: Sequence[str] = CONTROL_PLANE, *, audited: str = "") -> Iterator[LocalCluster]:
+    """Run a control plane of its own while the block lasts; nothing of it stays.
+
+    `audited` names a user whose requests are written down: see `audited_requests`.
+    """
     for name in components:
         tool_or_skip(name)
     cluster = LocalCluster(new_directory(), components=components)
+    if audited:
+        rules = [{"level": "Metadata", "users": [audited], "omitStages": ["RequestReceived"]}, {"level": "None"}]
+        cluster.layout.audit_policy.parent.mkdir(parents=True, exist_ok=True)
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
+        cluster.layout.audit_policy.write_text(json.dumps(policy))
     try:
         cluster.up()
         yield cluster
@@ -53,6 +61,18 @@ def running(components: Sequence[str] = CONTROL_PLANE) -> Iterator[LocalCluster]
         cluster.down(purge=True)
         with contextlib.suppress(OSError):  # not empty: another cluster of this run
             cluster.layout.directory.parent.rmdir()
+
+
+def audited_requests(cluster: LocalCluster) -> Iterator[tuple[str, str, str, int]]:
+    """Each request of the audited user so far: group, resource (with its subresource), verb, status."""
+    for line in cluster.layout.log("audit").read_text().splitlines():
+        with contextlib.suppress(ValueError):  # a line that is being written
+            entry = json.loads(line)
+            about = entry.get("objectRef") or {}
+            if "resource" in about:
+                resource = "/".join(about[key] for key in ("resource", "subresource") if about.get(key))
+                status = int((entry.get("responseStatus") or {}).get("code", 0))
+                yield about.get("apiGroup", ""), resource, entry["verb"], status
 
 
 def new_directory() -> Path:

@@ -151,7 +151,15 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         # This etcd cannot tell how far a watch is, which streamed lists need; newer clients (kwok) would try for ever.
         "feature-gates": "WatchList=false",
         "profiling": "false",
+        **_audit(layout),
     }
+
+
+def _audit(layout: Layout) -> dict[str, str]:
+    """Have the API server write down who asks what, where a policy says so: see Layout.audit_policy."""
+    if not layout.audit_policy.is_file():
+        return {}
+    return {"audit-policy-file": str(layout.audit_policy), "audit-log-path": str(layout.log("audit"))}
 
 
 def _kube_controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:

@@ -50,6 +50,11 @@ class Layout:
         return self.directory / "pki"
 
     @property
+    def audit_policy(self) -> Path:
+        """An audit policy for the API server. Not made by us: who wants a log of requests puts one here before `up`."""
+        return self.directory / "audit-policy.json"
+
+    @property
     def data(self) -> Path:
         """The store of etcd."""
         return self.directory / "data"
