@@ -110,22 +110,26 @@ class Previewer:
         live = live or Live(self._client, self.map)
         live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
         plans = [(subject, rendering(subject, live, options=self._options)) for subject in subjects]
-        work = [
-            (number, each, shared)
-            for number, (subject, plan) in enumerate(plans)
-            for each, shared in _untried(plan, live.objects(subject.key))
-        ]
+        work: dict[tuple[object, ...], tuple[int, RenderedObject, bool]] = {}
+        wanted: dict[int, list[tuple[object, ...]]] = {}
+        for number, (subject, plan) in enumerate(plans):
+            for each, shared in _untried(plan, live.objects(subject.key)):
+                # What services share is tried out once for all of them.
+                name: tuple[object, ...] = (subject.key.namespace if shared else number, *_name(each))
+                work.setdefault(name, (number, each, shared))
+                wanted.setdefault(number, []).append(name)
 
         def tried(item: tuple[int, RenderedObject, bool]) -> Trial:
             number, each, shared = item
             found = live.objects(plans[number][0].key).get(_name(each))
             return trial(self._client, each, found, shared=shared)
 
-        results: dict[int, list[Trial]] = {}
-        for done, result in enumerate(self.map(tried, work)):
-            results.setdefault(work[done][0], []).append(result)
+        answers: dict[tuple[object, ...], Trial] = {}
+        for name, answer in zip(work, self.map(tried, work.values()), strict=True):
+            answers[name] = answer
             if on_progress is not None:
-                on_progress(done + 1, len(work))
+                on_progress(len(answers), len(work))
+        results = {number: [answers[name] for name in names] for number, names in wanted.items()}
         return tuple(
             self._of_plan(subject, plan, results.get(number, []), live) for number, (subject, plan) in enumerate(plans)
         )
