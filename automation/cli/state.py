@@ -24,6 +24,7 @@ from automation.cli.state_access import (
     settings_of,
     tell,
 )
+from components import naming
 
 if TYPE_CHECKING:
     from automation.state.transfer import Transfer
@@ -39,15 +40,21 @@ Force = Annotated[bool, typer.Option("--force", help="Although a loop leads, or 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig, to see whether a loop leads.")]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
+Project = Annotated[str, typer.Option(help="Pulumi project of the stacks; a static fleet's is in its Pulumi.yaml.")]
 StackName = Annotated[str, typer.Argument(metavar="STACK", help="As `herdsman state list` shows it.")]
 
 
 @app.command("list")
-def list_(state: State = None, passphrase_file: PassphraseFile = None, output: Output = OutputFormat.TABLE) -> None:
+def list_(
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    output: Output = OutputFormat.TABLE,
+    project: Project = naming.PROJECT,
+) -> None:
     """List the stacks: a namespace each, or a part of a large one."""
     from automation.state.checking import rows
 
-    with opened(settings_of(state, passphrase_file)) as backend:
+    with opened(settings_of(state, passphrase_file), project=project) as backend:
         found = rows(backend, names_of(backend))
     if output is OutputFormat.JSON:
         print_json([asdict(row) for row in found])
@@ -63,11 +70,16 @@ def list_(state: State = None, passphrase_file: PassphraseFile = None, output: O
 
 
 @app.command()
-def doctor(state: State = None, passphrase_file: PassphraseFile = None, output: Output = OutputFormat.TABLE) -> None:
+def doctor(
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    output: Output = OutputFormat.TABLE,
+    project: Project = naming.PROJECT,
+) -> None:
     """Check that the state is reached, takes writes and opens; say what to do. Exit code 1 when a loop cannot work."""
     from automation.state.checking import check_state
 
-    with opened(settings_of(state, passphrase_file)) as backend:
+    with opened(settings_of(state, passphrase_file), project=project) as backend:
         findings = check_state(backend)
     if output is OutputFormat.JSON:
         print_json([asdict(finding) for finding in findings])
@@ -89,6 +101,7 @@ def move(
     ] = None,
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
+    project: Project = naming.PROJECT,
 ) -> None:
     """Copy all stacks to another backend and read them back. FROM stays as it is; to repeat it does no harm."""
     from automation.state.transfer import check_free, count, for_each, put, read
@@ -97,7 +110,10 @@ def move(
     if there.state.rstrip("/") == wanted.state.rstrip("/"):
         raise typer.BadParameter("FROM and TO are the same")
     check_quiet(wanted, kubeconfig, force=force)
-    with opened(there) as old, opened(wanted, make=True, old_passphrase=passphrase_of(there)) as new:
+    with (
+        opened(there, project=project) as old,
+        opened(wanted, make=True, old_passphrase=passphrase_of(there), project=project) as new,
+    ):
         names = names_of(old)
 
         def copy(name: str) -> Transfer:
@@ -125,6 +141,7 @@ def backup(
     state: State = None,
     passphrase_file: PassphraseFile = None,
     output: Output = OutputFormat.TABLE,
+    project: Project = naming.PROJECT,
 ) -> None:
     """Write all stacks into one file, with checksums and without the passphrase. The loop may go on."""
     from automation.state import archive
@@ -136,7 +153,7 @@ def backup(
         exports[name] = read(backend, name)
         return Transfer(name, "copied", count(exports[name]))
 
-    with opened(settings_of(state, passphrase_file)) as backend:
+    with opened(settings_of(state, passphrase_file), project=project) as backend:
         names = names_of(backend)
         with progress_of(f"Reading {backend.url.shown}", len(names)) as done:
             results = for_each(names, take, done)
@@ -158,6 +175,7 @@ def restore(
     passphrase_file: PassphraseFile = None,
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
+    project: Project = naming.PROJECT,
 ) -> None:
     """Put the stacks of a backup back and read them back. Nothing is done before all of the file was checked."""
     from automation.state import archive
@@ -169,7 +187,7 @@ def restore(
         fail(str(error), hint="nothing was restored")
     settings = settings_of(state, passphrase_file)
     check_quiet(settings, kubeconfig, force=force)
-    with opened(settings, make=True) as backend:
+    with opened(settings, make=True, project=project) as backend:
         there = names_of(backend)
 
         def replace(name: str) -> Transfer:
@@ -183,12 +201,18 @@ def restore(
 
 
 @app.command()
-def unlock(stack: StackName, state: State = None, passphrase_file: PassphraseFile = None, yes: Yes = False) -> None:
+def unlock(
+    stack: StackName,
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    yes: Yes = False,
+    project: Project = naming.PROJECT,
+) -> None:
     """Release a lock that somebody left on a stack: shows whose it is, and asks."""
     from automation.engine.port import EngineFailed, Stack
     from automation.engine.stack_cli import Run
 
-    with opened(settings_of(state, passphrase_file)) as backend:
+    with opened(settings_of(state, passphrase_file), project=project) as backend:
         try:
             holder = backend.states.holder(Stack(stack), Run(60.0))
             if holder is None:

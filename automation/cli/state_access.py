@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from components import naming
 
 if TYPE_CHECKING:
     from automation.engine.state_backend import StateBackend
@@ -57,7 +58,9 @@ def passphrase_of(settings: Settings) -> str:
 
 
 @contextmanager
-def opened(settings: Settings, *, make: bool = False, old_passphrase: str | None = None) -> Iterator[StateBackend]:
+def opened(
+    settings: Settings, *, make: bool = False, old_passphrase: str | None = None, project: str = naming.PROJECT
+) -> Iterator[StateBackend]:
     """The backend, with work directories of its own: a loop's must never be shared. Ends the command on an error."""
     # Imported here: no other command should wait for it.
     from automation.engine.key_keeper import PassphraseMissing
@@ -81,6 +84,7 @@ def opened(settings: Settings, *, make: bool = False, old_passphrase: str | None
                 # Stacks of a static fleet may have Pulumi's own passphrase.
                 environment={"PULUMI_CONFIG_PASSPHRASE": own} if own else None,
                 make=make,
+                project=project,
             )
             try:
                 yield backend

@@ -15,6 +15,7 @@ from automation.engine.stack_states import StackStates
 from automation.engine.state_files import StateFiles
 from automation.engine.state_url import StateUrl
 from automation.engine.workspace import Workspace
+from components import naming
 
 
 class StateBackend:
@@ -33,17 +34,19 @@ class StateBackend:
         grace_s: float = 15.0,
         fence: EngineFence | None = None,
         make: bool = True,
+        project: str = naming.PROJECT,
     ) -> None:
         """Prepare directories and the local key server; no CLI process is started, and no backend asked.
 
-        `make` makes the directory of a file:// backend, as a loop at its first start needs it. Raises ValueError for a
-        URL that makes no sense, PassphraseMissing for a file without a passphrase.
+        `make` makes the directory of a file:// backend, as a loop at its first start needs it. `project` is Pulumi's; a
+        static fleet may have another. Raises ValueError for a URL that makes no sense, PassphraseMissing for a file
+        without a passphrase.
         """
         self.url = StateUrl.of(url)
-        self.files = StateFiles(self.url.path) if self.url.path is not None else None
+        self.files = StateFiles(self.url.path, project) if self.url.path is not None else None
         if self.files and make:
             self.files.create()
-        self.workspace = Workspace(work_root)
+        self.workspace = Workspace(work_root, project)
         self.workspace.prepare()
         if passphrase_file is not None:
             passphrase = given_passphrase(passphrase_file)

@@ -25,8 +25,9 @@ class CheckpointBroken(Exception):
 class StateFiles:
     """The files of one file:// backend. Files of different stacks never meet, so there is no locking."""
 
-    def __init__(self, root: pathlib.Path) -> None:
+    def __init__(self, root: pathlib.Path, project: str = naming.PROJECT) -> None:
         self.root = root
+        self._project = project
         self._book = root / ".pulumi"
 
     @staticmethod
@@ -109,7 +110,7 @@ class StateFiles:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
-        checkpoint = {"stack": f"organization/{naming.PROJECT}/{stack.name}", "latest": None}
+        checkpoint = {"stack": f"organization/{self._project}/{stack.name}", "latest": None}
         partial.write_text(json.dumps({"version": 3, "checkpoint": checkpoint}))
         partial.replace(path)
         return True
@@ -154,22 +155,22 @@ class StateFiles:
 
     def prune(self, stack: Stack, *, keep: int) -> None:
         """Delete all but the newest `keep` runs from the stack's history, and all its backups: nobody reads them."""
-        history = self._book / "history" / naming.PROJECT / stack.name
+        history = self._book / "history" / self._project / stack.name
         for suffix in _HISTORY_SUFFIXES:
             # The names end in a timestamp, so their order is that of time.
             for path in sorted(history.glob(f"*{suffix}"))[:-keep]:
                 path.unlink(missing_ok=True)
                 path.with_name(path.name + ".attrs").unlink(missing_ok=True)
-        backups = self._book / "backups" / naming.PROJECT / stack.name
+        backups = self._book / "backups" / self._project / stack.name
         if backups.is_dir():
             for path in backups.iterdir():
                 path.unlink(missing_ok=True)
 
     def _locks(self, stack: Stack) -> pathlib.Path:
-        return self._book / "locks" / "organization" / naming.PROJECT / stack.name
+        return self._book / "locks" / "organization" / self._project / stack.name
 
     def _stacks(self) -> pathlib.Path:
-        return self._book / "stacks" / naming.PROJECT
+        return self._book / "stacks" / self._project
 
     def _checkpoint(self, stack: Stack) -> pathlib.Path:
         return self._stacks() / f"{stack.name}.json"

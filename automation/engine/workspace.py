@@ -16,7 +16,6 @@ from automation.engine.port import Stack
 from components import naming
 
 _OWN_PREFIXES = ("PULUMI_", "VAULT_", "HERDSMAN_")
-_PROJECT_FILE = f"name: {naming.PROJECT}\nruntime: python\n"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ class StackDirectory:
 class Workspace:
     """The directories under one root, and the environment that all runs share."""
 
-    def __init__(self, root: pathlib.Path) -> None:
+    def __init__(self, root: pathlib.Path, project: str = naming.PROJECT) -> None:
+        self._project = project
         self.root = root.expanduser().absolute()
         self._home = self.root / "home"
 
@@ -63,7 +63,7 @@ class Workspace:
         """Make the stack's directory and its settings where they are missing, or have a key that is not opened."""
         path = self.root / "stacks" / stack.name
         path.mkdir(parents=True, exist_ok=True)
-        _write_missing(path / "Pulumi.yaml", _PROJECT_FILE)
+        _write_missing(path / "Pulumi.yaml", f"name: {self._project}\nruntime: python\n")
         settings = path / f"Pulumi.{stack.name}.yaml"
         if not _opened(settings, keeper):
             head = f"secretsprovider: {key_keeper.PROVIDER_URL}\nencryptedkey: "
@@ -100,6 +100,8 @@ class Workspace:
             # For each stack that it lists from a database the CLI takes two connections, out of two for each core: ten
             # stacks at a time, as it would be, wait for each other for ever.
             "PULUMI_DIY_BACKEND_PARALLEL": "1",
+            # One listing less, of stacks in a layout that we never wrote.
+            "PULUMI_DIY_BACKEND_NO_LEGACY_WARNING": "true",
             # A server that takes no connection would hold a run for minutes.
             "PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", "10"),
             # A settings file may be lost or older than the state; the state knows its own key.
