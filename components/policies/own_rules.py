@@ -6,6 +6,7 @@ expression, however long it computes or deeply it recurses, stops the loop. Impo
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -97,7 +98,7 @@ def main() -> None:
                 rules = _load(question["load"]["folder"], question["load"]["python"])
                 answer: object = {"rules": [[r.name, r.enforcement, r.namespaces, r.names] for r in rules]}
             else:
-                answer = {"findings": [_ask(number, question["input"], programs, rules) for number in question["ask"]]}
+                answer = {"findings": _findings(question["ask"], question["input"], programs, rules)}
         except _Unusable as error:
             answer = {"unusable": [error.where, error.why]}
         answers.write(json.dumps(answer) + "\n")
@@ -149,16 +150,34 @@ def _load(folder: str, files: Mapping[str, str]) -> list[PythonRule]:
     return list(_registered)
 
 
-def _ask(number: int, given: Json, programs: Sequence[Any], rules: Sequence[PythonRule]) -> list[list[str]] | str:
-    """Ask one rule, first the CEL ones by their number, then the Python ones. A string says why there is no answer."""
+def _findings(
+    numbers: Sequence[int], given: Json, programs: Sequence[Any], rules: Sequence[PythonRule]
+) -> list[list[list[str]] | str]:
+    """Ask rules by their number, first the CEL ones, then the Python ones. A string says why there is no answer."""
+    context: Any = given
+    if any(number < len(programs) for number in numbers):
+        import cel
+
+        try:
+            context = cel.Context(given)  # turned into CEL's values once, for all expressions
+        except Exception as error:
+            told = _told(error)
+            return [told if n < len(programs) else _ask(n, given, given, programs, rules) for n in numbers]
+    return [_ask(number, given, context, programs, rules) for number in numbers]
+
+
+def _ask(
+    number: int, given: Json, context: Any, programs: Sequence[Any], rules: Sequence[PythonRule]
+) -> list[list[str]] | str:
     try:
         if number < len(programs):
-            kept = programs[number].execute(given)
+            kept = programs[number].execute(context)
             if not isinstance(kept, bool):
                 return f"gives {type(kept).__name__} and not true or false"
             return [] if kept else [[]]
-        given = {**given, "namespace_labels": given["namespaceLabels"]}
-        del given["namespaceLabels"]
+        # A copy: what one rule does to it concerns no other.
+        given = copy.deepcopy(given)
+        given["namespace_labels"] = given.pop("namespaceLabels")
         found = rules[number - len(programs)].check(**given)
         return [list(answer) for answer in _answers(found)]
     except BaseException as error:

@@ -52,16 +52,21 @@ class Scene:
         return Replicas(self.proxy.client, self.recorder, check=check, stalls=self.stalls, requeue=requeue)
 
     def pass_(
-        self, *pods: Json, after_s: float = 0.0, replicas: Replicas | None = None, **fields: Any
+        self,
+        *pods: Json,
+        after_s: float = 0.0,
+        replicas: Replicas | None = None,
+        may_replace: bool = True,
+        **fields: Any,
     ) -> tuple[Proofs | None, Problem | None]:
         """A pass, and another when what it had asked for is answered."""
         cr = {"apiVersion": "v1", "kind": "X", "metadata": {"name": "svc", "namespace": "ns", "uid": "u"}}
         cr["metadata"]["generation"] = self.generation  # type: ignore[index]
         now = NOW + timedelta(seconds=after_s)
         used = replicas or self.replicas
-        used.prove(KEY, cr, service(**fields), pods, now=now)
+        used.prove(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
         eventually(self.check.idle, what="the answers", timeout_s=5)
-        return used.prove(KEY, cr, service(**fields), pods, now=now)
+        return used.prove(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
 
     def writes(self, method: str) -> list[tuple[str, Json]]:
         return [(path, body) for verb, path, body in self.proxy.others if verb == method]
@@ -118,6 +123,19 @@ def fail(scene: Scene, name: str, after_s: float) -> Problem | None:
         _, problem = scene.pass_(remembered(name), after_s=after_s)
         scene.clock.now += 60
     return problem
+
+
+def test_a_service_that_may_not_be_touched_keeps_its_replicas(scene: Scene) -> None:
+    """As one that is paused, or whose change waits for approval."""
+    scene.proxy.engines["a"] = lambda *_: Say(500, {"error": "out of memory"})
+    for _ in range(4):
+        proofs, problem = scene.pass_(remembered("a"), may_replace=False)
+        scene.clock.now += 60
+    assert proofs is not None and proofs["a"] is not None and proofs["a"].state == "failed"
+    assert problem is None
+    assert not scene.writes("DELETE")
+    scene.pass_(remembered("a"))
+    assert scene.writes("DELETE")
 
 
 def test_after_five_replacements_in_a_row_a_person_must_look(scene: Scene) -> None:

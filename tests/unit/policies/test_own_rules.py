@@ -122,6 +122,16 @@ def test_python_rules(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_rule_does_to_its_input_concerns_no_other(tmp_path: Path) -> None:
+    text = PYTHON + (
+        "@rule('first')\ndef first(service, objects, **_):\n    service['spec'].clear()\n    objects.clear()\n"
+        "@rule('second')\ndef second(service, objects, **_):\n"
+        "    return f\"{len(objects)} {service['spec']['modelRef']}\"\n"
+    )
+    (violation,) = check(policies(tmp_path, rules_py=text))
+    assert violation.rule == "2 base"
+
+
 def test_files_of_a_folder_may_share_code(tmp_path: Path) -> None:
     shared = "LIMIT = 3\n"
     text = PYTHON + "from limits import LIMIT\n@rule('r')\ndef r(**_):\n    return f'at most {LIMIT}'\n"
