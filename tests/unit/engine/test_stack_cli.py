@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from automation.engine import recovery
+from automation.engine.cli_process import read_records
 from automation.engine.port import Stack, StateUnreachable
 from automation.engine.stack_cli import OUTAGE_CAP_S, Run
 from automation.engine.state_backend import StateBackend
@@ -96,3 +97,18 @@ def test_many_that_retry_start_few_processes(backend: StateBackend, tmp_path: Pa
     before = backend.cli.processes
     backend.cli.call(Stack("ns"), ["stack", "export"], Run(10.0))
     assert backend.cli.processes == before + 1
+
+
+def test_a_run_that_could_not_give_its_lock_back_is_remembered_as_its_holder(
+    backend: StateBackend, tmp_path: Path
+) -> None:
+    record = backend.cli.directory(Stack("ns")).record
+    (tmp_path / "says").write_text("error: a resource failed")
+    backend.cli.call(Stack("ns"), ["up"], Run(10.0))
+    assert read_records(record) == ()
+    (tmp_path / "says").write_text(
+        "error: there was a problem deleting the lock at s3://bucket/1.json, manual clean up"
+    )
+    backend.cli.call(Stack("ns"), ["up"], Run(10.0))
+    (left,) = read_records(record)
+    assert left.is_over, "the proof by which the next run breaks the lock"
