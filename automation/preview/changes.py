@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from automation.engine.port import Op
-from components.policies.policy import Violation
-from program.desired.facts import Problem
-from program.desired.keys import ServiceKey
+if TYPE_CHECKING:
+    from automation.engine.port import Op
+    from components.policies.policy import Violation
+    from program.desired.facts import Problem
+    from program.desired.keys import ServiceKey
 
 
 @dataclass(frozen=True)

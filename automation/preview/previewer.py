@@ -17,7 +17,6 @@ from automation.preview.consequences import downloads, restarts, stops
 from automation.preview.live import Live
 from automation.preview.rendering import Rendering, rendering
 from automation.preview.trials import Trial, trial
-from components.policies.policy import NoPolicies, Policies
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient
@@ -26,6 +25,8 @@ from program.desired.service import DesiredService
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+    from components.policies.policy import Policies
 
 Json = dict[str, Any]
 Item = TypeVar("Item")
@@ -72,7 +73,7 @@ class Previewer:
     ) -> None:
         self._client = client
         self._options = options
-        self._policies = policies or NoPolicies()
+        self._policies = policies
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
@@ -193,13 +194,15 @@ class Previewer:
         labels: Mapping[str, str],
         notes: tuple[str, ...],
     ) -> ServicePreview:
+        rules = self._policies
+        violations = rules.check(desired, rendered, cr=cr, namespace_labels=labels) if rules is not None else ()
         return ServicePreview(
             rendered.key,
             tuple(each.change for each in trials),
             restarts=restarts(trials),
             stops=stops(trials),
             downloads=downloads(desired, trials, self._options),
-            violations=self._policies.check(desired, rendered, cr=cr, namespace_labels=labels),
+            violations=violations,
             notes=notes,
         )
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from automation.engine.port import Op
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
 from program.dialects.llmkube.model_status import human_size
+
+if TYPE_CHECKING:
+    from automation.engine.port import Op
 
 Json = dict[str, Any]
 
