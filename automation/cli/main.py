@@ -34,6 +34,7 @@ GROUPS = {
 COMMANDS = (
     "run",
     "get",
+    "leaders",
     "describe",
     "history",
     "rollback",

@@ -7,6 +7,7 @@ so that the suite is not held up; HERDSMAN_EVERY_STEP=1 gives each step a world 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kubeapi import kinds
@@ -104,7 +106,7 @@ class Stage:
         wrapper.write_text(CLI.format(python=sys.executable, directory=self.book, pulumi=pulumi, state=self.loop.state))
         wrapper.chmod(0o755)
         self.loop.environment = {"HERDSMAN_PULUMI": str(wrapper)}
-        self.deaths = 0
+        self.died: list[tuple[str, Step]] = []
         self.writes = 0
         self._step: Step | None = None
         self.gate.on_write = self._on_write
@@ -169,16 +171,12 @@ class Stage:
             for step in steps:
                 self.kill_at(step)
                 self.loop.start(ready=False)
-                self._await_death(is_done, step)
-                if self.loop.poll() is None:
-                    # An earlier death left nothing to do that comes to this step.
-                    time.sleep(0.5)
-                if self.loop.poll() is None:
+                if self._dies(is_done, step):
+                    assert self.loop.poll() == -signal.SIGKILL, self.loop.log.read_text()[-3000:]
+                    self.died.append((act, step))
+                else:
                     self.spare()
                     self.loop.stop()
-                else:
-                    assert self.loop.poll() == -signal.SIGKILL, self.loop.log.read_text()[-3000:]
-                    self.deaths += 1
             self.spare()
             self.writes = 0
             self.loop.start()
@@ -192,8 +190,22 @@ class Stage:
             worlds[act] = self.world(namespace)
         return worlds
 
-    def _await_death(self, is_done: Callable[[], bool], step: Step) -> None:
-        eventually(lambda: self.loop.poll() is not None or is_done(), what=f"a death at {step}", timeout_s=90)
+    def _dies(self, is_done: Callable[[], bool], step: Step) -> bool:
+        """Wait for the death; False where an earlier one left nothing to do that would come to this step."""
+        quiet_since = time.monotonic()
+
+        def look() -> bool:
+            nonlocal quiet_since
+            if self.loop.poll() is not None:
+                return True
+            with contextlib.suppress(psutil.Error):
+                works = any("pulumi" in " ".join(p.cmdline()) for p in psutil.Process(self.loop.pid).children())
+                if works or not is_done():
+                    quiet_since = time.monotonic()
+            return time.monotonic() - quiet_since > 2.0
+
+        eventually(look, what=f"a death at {step}", timeout_s=90)
+        return self.loop.poll() is not None
 
     def _is_made(self, namespace: str, name: str, word: str) -> bool:
         deployment = find(self.client, kinds.DEPLOYMENTS, namespace, name)
@@ -269,7 +281,7 @@ FEW: dict[str, list[Step]] = {
 def test_a_loop_killed_at_many_steps_ends_in_the_world_of_an_undisturbed_run(stage: Stage) -> None:
     undisturbed = stage.play("calm", {})
     disturbed = stage.play("storm", FEW)
-    assert stage.deaths >= 6, "most steps were come to, though earlier deaths had left work done"
+    assert len(stage.died) >= 6, f"most steps were come to, though earlier deaths had left work done: {stage.died}"
     _assert_same(undisturbed, disturbed)
     assert set(undisturbed["make"]) >= {f"Deployment/{name}" for name in SERVICES}
     # Nothing is left to do, and the next start knows it.
@@ -292,10 +304,10 @@ def test_a_loop_killed_at_every_single_step_ends_in_the_world_of_an_undisturbed_
         number = 0
         while True:
             number += 1
-            before = stage.deaths
+            before = len(stage.died)
             for moment in ("before", "after"):
                 _assert_same(undisturbed, stage.play(f"{act}-{moment}-{number}", {act: [(moment, number)]}))
-            if stage.deaths == before:
+            if len(stage.died) == before:
                 break
         counted[act] = number - 1
         for phase in PHASES:

@@ -1,0 +1,85 @@
+"""`herdsman leaders`: which loop leads which part of the namespaces, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.get import duration_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.leader import LABEL_LOOP, LEASE_NAME
+from automation.settings import SYSTEM_NAMESPACE
+from automation.shards import shard_of_lease
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+
+COLUMNS = ("PART", "LEASE", "LEADER", "SINCE", "HEARD", "TURNS")
+
+
+@dataclass(frozen=True)
+class Leader:
+    """One part and who leads it."""
+
+    part: str
+    """Its number and the count, `0/1` where nothing is split."""
+    lease: str
+    holder: str
+    """Host and pid; empty when nobody leads."""
+    since: str
+    heard: str
+    """When the lease was renewed last, by the holder's clock."""
+    turns: int
+    """How often the lease has changed hands."""
+
+
+def leaders(
+    lease_name: Annotated[str, typer.Option(help="The base name of the leases.")] = LEASE_NAME,
+    lease_namespace: Annotated[str, typer.Option(help="Where they are.")] = SYSTEM_NAMESPACE,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Show which loop leads which part of the namespaces. Exit code 1 when a part, or all of it, has no leader."""
+    try:
+        selector = f"{LABEL_LOOP}={lease_name}"
+        found = KubeClient.default(kubeconfig).list(kinds.LEASES, lease_namespace, label_selector=selector)["items"]
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    rows = leaders_of(found, lease_name)
+    if output is OutputFormat.JSON:
+        print_json([asdict(row) for row in rows])
+    elif rows:
+        now = datetime.now(UTC)
+        print_table(COLUMNS, [_cells(row, now) for row in rows])
+    else:
+        complain(f"no loop has led in namespace `{lease_namespace}` yet", hint="`herdsman run` starts one")
+    if not rows or not all(row.holder for row in rows):
+        raise typer.Exit(1)
+
+
+def leaders_of(leases: list[dict[str, Any]], base: str) -> tuple[Leader, ...]:
+    """Read the leases; one that was released counts only while no split has a leader, since it is an earlier split's."""
+    rows = []
+    for lease in leases:
+        name, spec = lease["metadata"]["name"], lease.get("spec") or {}
+        shard = shard_of_lease(name, base)
+        if shard is None:
+            continue
+        holder = str(spec.get("holderIdentity") or "").rpartition("_")[0] or str(spec.get("holderIdentity") or "")
+        since, heard = (str(spec.get(field) or "") for field in ("acquireTime", "renewTime"))
+        turns = int(spec.get("leaseTransitions") or 0)
+        rows.append((shard, Leader(str(shard), name, holder, since, heard, turns)))
+    splits = {shard.of for shard, row in rows if row.holder}
+    rows = [(shard, row) for shard, row in rows if not splits or shard.of in splits]
+    return tuple(row for _, row in sorted(rows, key=lambda pair: (pair[0].of, pair[0].number)))
+
+
+def _cells(row: Leader, now: datetime) -> tuple[str, ...]:
+    ages = (
+        duration_text((now - datetime.fromisoformat(at)).total_seconds()) if at else "" for at in (row.since, row.heard)
+    )
+    return (row.part, row.lease, row.holder or "none", *ages, str(row.turns))
