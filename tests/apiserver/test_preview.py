@@ -368,6 +368,28 @@ def test_modes_and_other_controllers_are_noted(show: Show, client: KubeClient, n
     assert "`llmkube`" in told[1]
 
 
+def test_policies_of_a_folder_are_asked(show: Show, client: KubeClient, namespace: str, tmp_path: Path) -> None:
+    apply_model(client, namespace, model_cr())
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    policy = {
+        "apiVersion": "herdsman.dev/v1alpha1",
+        "kind": "Policy",
+        "metadata": {"name": "small"},
+        "spec": {"match": {"namespaceLabels": {"tier": "prod"}}, "resources": {"replicas": {"max": 2}}},
+    }
+    (folder / "small.yaml").write_text(yaml.safe_dump(policy))
+    words = ("--policies", str(folder))
+    assert show(service_cr(replicas=3), words=words)[0] == EXIT_CHANGED
+    client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"labels": {"tier": "prod"}}})
+    assert show(service_cr(replicas=2), words=words)[0] == EXIT_CHANGED
+    code, found = show(service_cr(replicas=3), words=words)
+    assert code == EXIT_FAILED
+    (violation,) = only(found)["violations"]
+    assert (violation["policy"], violation["field"], violation["value"]) == ("small", "spec.replicas", "3")
+    assert not any(each["refused"] for each in only(found)["objects"])
+
+
 def test_drift_that_is_only_reported_is_no_change(show: Show, client: KubeClient, namespace: str) -> None:
     model = apply_model(client, namespace, model_cr())
     reporting = {"herdsman.dev/drift": "Deployment=report"}

@@ -1,0 +1,28 @@
+"""What a preview must not wait for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = (
+    "pulumi",
+    "grpc",
+    "google.protobuf",
+    "structlog",
+    "pydantic_settings",
+    "asyncio",
+    "rich.console",
+    "agent.contract",
+)
+"""Slow to import, and needed for no service in pods."""
+
+
+def test_a_preview_imports_neither_the_engine_nor_the_loop() -> None:
+    modules = "cli.main, automation.cli.preview, automation.preview.asking, automation.preview.telling"
+    program = (
+        f"import automation.{modules}, automation.preview.loop_options, sys; "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
