@@ -17,6 +17,8 @@ import pytest
 from automation.cli.main import invoke
 from automation.engine.port import Batch, Stack
 from automation.engine.pulumi_engine import PulumiEngine
+from automation.engine.stack_cli import Run
+from automation.engine.state_backend import StateBackend
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.engine.test_pulumi_engine_backends import STRANGER
@@ -138,6 +140,24 @@ def test_a_backup_comes_back_whole_or_not_at_all(
     assert [row["result"] for row in told(capsys, "restore", str(archive), "--state", state)] == ["copied"]
     assert [row["result"] for row in told(capsys, "restore", str(archive), "--state", state)] == ["same"]
     assert make_engine(passphrase_file=surroundings).services(Stack(namespace)) == {key("a", namespace)}
+
+
+def test_a_stack_of_a_static_fleet_is_moved_by_its_project(
+    servers: tuple[Postgres, S3Server], pulumi_cli: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, s3 = servers
+    files = f"file://{tmp_path}/fleet"
+    made = StateBackend(files, work_root=tmp_path / "w", pulumi=pulumi_cli, passphrase="correct horse", project="fleet")
+    made.states.create(Stack("prod.eu"), Run(60.0))
+    urn = "urn:pulumi:prod.eu::fleet::pulumi:pulumi:Stack::fleet-prod.eu"
+    resource = {"urn": urn, "type": "pulumi:pulumi:Stack", "custom": False}
+    made.states.replace(Stack("prod.eu"), {"version": 3, "deployment": {"resources": [resource]}}, Run(60.0))
+    made.close()
+    assert told(capsys, "move", files, s3.url) == []
+    (moved,) = told(capsys, "move", files, s3.url, "--project", "fleet")
+    assert (moved["stack"], moved["result"], moved["resources"]) == ("prod.eu", "copied", 1)
+    (row,) = told(capsys, "list", "--state", s3.url, "--project", "fleet")
+    assert (row["name"], row["key"]) == ("prod.eu", "none")
 
 
 def test_the_lock_of_a_stranger_is_shown_and_released_only_when_that_is_confirmed(
