@@ -134,6 +134,10 @@ class Modes:
         of = (rendered.fingerprint, tuple(each.ignore for each in rendered.objects), len(rendered.shared), live)
         if known.preview is None or known.of != of:
             known.preview, known.of = self._compare(desired, rendered, cr, live), of
+        if not known.preview.changed:
+            # A cache is behind, or only the engine's own books differ: there is nothing that anybody could approve.
+            known.held, known.looked = None, True
+            return mode == "Paused"
         if mode == "Preview" and self._may(known, cr):
             # An approval is of what is there now, and not of what a cache remembers.
             known.preview = self._compare(desired, rendered, cr, live)

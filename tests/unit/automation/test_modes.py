@@ -156,6 +156,13 @@ def test_no_approval_helps_who_is_paused() -> None:
     assert world.modes.waits(KEY, cr(approved=world.digest), "Paused")
 
 
+def test_what_changes_nothing_needs_nobody() -> None:
+    world = World(ObjectChange("same", "Deployment", "svc"))
+    assert not world.holds(cr())
+    assert world.holds(cr(), "Paused"), "nobody touches what is paused"
+    assert world.modes.pending(KEY) is None
+
+
 def test_when_pods_may_be_touched() -> None:
     world = World(change())
     modes = world.modes
