@@ -62,7 +62,7 @@ def leaders(
 
 
 def leaders_of(leases: list[dict[str, Any]], base: str) -> tuple[Leader, ...]:
-    """Read the leases; one that was released counts only while no split has a leader, since it is an earlier split's."""
+    """Read the leases, in order. What is left of an earlier split is left out once another has leaders."""
     rows = []
     for lease in leases:
         name, spec = lease["metadata"]["name"], lease.get("spec") or {}
