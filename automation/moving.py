@@ -33,10 +33,11 @@ Object = dict[str, Any]
 MANAGER = "herdsman-move"
 SETTLE_S = 2.0
 """Between letting go of the objects and deleting the custom resource: a loop's caches must know the former first."""
+ROUNDS = 5
 TIMEOUT_S = 60.0
 OWNED = (
     *(kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS, kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES),
-    *(kinds.INGRESSES, kinds.HOST_PROCESSES, *kinds.OPTIONAL),
+    *(kinds.INGRESSES, kinds.HOST_PROCESSES, kinds.ENDPOINT_SLICES, *kinds.OPTIONAL),
 )
 """Kinds of what is made for a service."""
 _NOT_CARRIED = (
@@ -114,27 +115,26 @@ def plan_take(client: KubeClient, cr: Object, *, options: RenderOptions) -> Move
 def take(client: KubeClient, cr: Object, move: Move, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Have the loop let go of a service: afterwards its objects belong to nobody, and wait for the fleet.
 
-    Marks them, takes the references to the custom resource off, and deletes that without its dependents. Raises
-    MoveFailed, ApiError; may be called again.
+    Marks them, takes the references to the custom resource off, and deletes that. Raises MoveFailed, ApiError; may be
+    called again.
     """
     uid = cr["metadata"]["uid"]
-    for obj in move.objects:
-        _patch_owners(client, obj, uid, mark=naming.FLEET_TO_COME)
-    sleep(SETTLE_S)
+    for _ in range(ROUNDS):
+        for obj in move.objects:
+            _patch_owners(client, obj, uid, mark=naming.FLEET_TO_COME)
+        sleep(SETTLE_S)
+        # A run of the loop that was under way may have put its reference back.
+        if not owned_objects(client, move.key.namespace, lambda obj: _is_owned(obj, uid)):
+            break
+    else:
+        raise MoveFailed(f"the loop takes the objects of {move.name} back each time; is it older than this command?")
     with suppress(NotFound):
-        client.delete(kinds.INFERENCE_SERVICES, move.key.namespace, move.key.name, uid=uid, propagation="Orphan")
+        client.delete(kinds.INFERENCE_SERVICES, move.key.namespace, move.key.name, uid=uid)
     _await(lambda: _is_gone(client, move.key, uid), f"InferenceService {move.name} to go", sleep)
     for obj in move.objects:
-        # Where a run of the loop was under way, it may have put its reference back.
         live = _again(client, obj)
         if live is None or live["metadata"]["uid"] != obj["metadata"]["uid"]:
             raise MoveFailed(f"{obj['kind']} {move.name} was made anew meanwhile; `pulumi up` makes what is missing")
-        if _is_owned(live, uid):
-            _patch_owners(client, live, uid, mark=naming.FLEET_TO_COME)
-    for revision in client.list(kinds.CONTROLLER_REVISIONS, move.key.namespace)["items"]:
-        if _is_owned(revision, uid):
-            with suppress(NotFound):
-                client.delete(kinds.CONTROLLER_REVISIONS, move.key.namespace, revision["metadata"]["name"])
 
 
 # --- from a fleet to the loop -----------------------------------------------------------------------------------------
@@ -257,7 +257,15 @@ def _compare(move: Move) -> None:
 
 def _leftovers(move: Move) -> None:
     rendered = {(obj.kind, obj.name) for obj in move.rendered.objects} if move.rendered else set()
-    left = [obj for obj in move.objects if (obj["kind"], obj["metadata"]["name"]) not in rendered]
+    # An agent publishes these for its processes.
+    published = (
+        ("EndpointSlice", "Service") if any(kind == "HostProcess" for kind, _ in rendered) else ("EndpointSlice",)
+    )
+    left = [
+        obj
+        for obj in move.objects
+        if (obj["kind"], obj["metadata"]["name"]) not in rendered and obj["kind"] not in published
+    ]
     move.problems += [
         f"{obj['kind']} {obj['metadata']['name']} would be left behind: the file does not mean it" for obj in left
     ]
