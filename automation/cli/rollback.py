@@ -72,7 +72,7 @@ def rollback(
     except Conflict:
         complain(f"`{name}` was edited meanwhile; nothing more was written", hint="run the command again")
         raise typer.Exit(1) from None
-    except KubeError as error:
+    except (KubeError, ValueError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if not told:
@@ -119,13 +119,12 @@ def _users(client: KubeClient, service: Object, names: set[str]) -> list[str]:
 def _preview(client: KubeClient, plan: _Plan, models: list[Object]) -> Any:
     # Imported here: the renderers are only needed once there is something to render.
     from automation.preview.changes import Preview
+    from automation.preview.loop_options import options_of_loop
     from automation.preview.previewer import Previewer
-    from automation.settings import Settings
-    from automation.settings_for import render_options
     from program.dialects.llmkube.parse import draft_reference
 
     by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
-    previewer = Previewer(client, options=render_options(Settings()))
+    previewer = Previewer(client, options=options_of_loop(client))
     model = by_name.get(str(plan.service["spec"].get("modelRef", "")))
     draft = by_name.get(draft_reference(plan.service))
     return Preview((previewer.service(plan.service, model, draft),))
