@@ -1,4 +1,4 @@
-"""The components of Herdsman's own installation in a cluster. Used by `program.fleet`, rendered by `automation.install`."""
+"""The components of Herdsman's own installation. Used by `program.fleet`, rendered by `automation.install`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from components.rendered import RenderedObject
 
 
 class Foundation(ServiceObjects):
-    """What outlives the operator: CRDs, namespaces, classes, agents' roles, the state's claim. Never deleted from here."""
+    """What outlives the operator: CRDs, namespaces, classes, agents' roles, the claim. Never deleted from here."""
 
     def __init__(self, args: ServiceObjectsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(naming.TYPE_FOUNDATION, args, opts)
