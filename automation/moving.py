@@ -135,6 +135,10 @@ def take(client: KubeClient, cr: Object, move: Move, *, sleep: Callable[[float],
         live = _again(client, obj)
         if live is None or live["metadata"]["uid"] != obj["metadata"]["uid"]:
             raise MoveFailed(f"{obj['kind']} {move.name} was made anew meanwhile; `pulumi up` makes what is missing")
+    for revision in client.list(kinds.CONTROLLER_REVISIONS, move.key.namespace)["items"]:
+        if _is_owned(revision, uid):
+            with suppress(NotFound):
+                client.delete(kinds.CONTROLLER_REVISIONS, move.key.namespace, revision["metadata"]["name"])
 
 
 # --- from a fleet to the loop -----------------------------------------------------------------------------------------

@@ -1,0 +1,186 @@
+"""Services move from the loop into a static fleet and back: the same Deployments, the same pods, nothing restarted.
+
+Covered: what a preview says and leaves alone; take, adopted by `pulumi up` without a change of any pod template; a loop
+that is told of the service again while the fleet has it; give, with the stack told and not told; what either side may
+delete afterwards: nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulumi.automation as auto
+import pytest
+import yaml
+
+from components import naming
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import EmbeddedPlugins
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.engine.stacks import Stack
+from tests.engine.test_static_fleet_places import Project
+from tests.support.loop import LoopProcess, deployed, eventually, find, http_folder, model, service, settled, status
+from tools.tiny_model import write_tiny_model
+
+Json = dict[str, Any]
+NAMES = ("chat", "code")
+
+
+@pytest.fixture
+def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Project]:
+    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
+    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
+        yield Project(tmp_path / "project", Stack(tmp_path / "stack", command, plugins.environment()))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Iterator[str]:
+    """A model whose header gives its file another name than the Model's."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    write_tiny_model(folder / "tiny.gguf")
+    with http_folder(folder) as url:
+        yield f"{url}/tiny.gguf"
+
+
+@pytest.fixture
+def priority(client: KubeClient, namespace: str) -> Iterator[str]:
+    """A priority class, without which the API server takes no pod that names one."""
+    client.create(kinds.PRIORITY_CLASSES, None, {"metadata": {"name": namespace}, "value": 1})
+    yield namespace
+    client.delete(kinds.PRIORITY_CLASSES, None, namespace)
+
+
+def run(kubeconfig: Path, project: Project, *arguments: str) -> tuple[int, str]:
+    environment = {**os.environ, **project.stack._environment, "PULUMI_HOME": str(project.stack._directory / "home")}
+    command = [sys.executable, "-m", "automation.cli", "fleet", *arguments]
+    if arguments[0] != "forget":
+        command.append(f"--kubeconfig={kubeconfig}")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def pods(client: KubeClient, namespace: str) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in client.list(kinds.PODS, namespace)["items"]}
+
+
+def looks(client: KubeClient, namespace: str) -> Json:
+    """What may not change: which Deployments and pods there are, and their pod templates."""
+    found = {}
+    for name in NAMES:
+        deployment = client.get(kinds.DEPLOYMENTS, namespace, name)
+        assert "deletionTimestamp" not in deployment["metadata"]
+        metadata = deployment["metadata"]
+        # The generation counts annotations too; the revision counts pod templates.
+        revision = metadata["annotations"]["deployment.kubernetes.io/revision"]
+        found[name] = (metadata["uid"], revision, deployment["spec"]["template"])
+    return {**found, "pods": pods(client, namespace)}
+
+
+def owners(client: KubeClient, namespace: str, name: str) -> list[str]:
+    references = client.get(kinds.DEPLOYMENTS, namespace, name)["metadata"].get("ownerReferences") or []
+    return [reference["uid"] for reference in references]
+
+
+def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
+    client: KubeClient,
+    namespace: str,
+    loop: LoopProcess,
+    loop_kubeconfig: Path,
+    kubeconfig: Path,
+    project: Project,
+    weights: str,
+    priority: str,
+) -> None:
+    model(client, namespace, source=weights)
+    service(client, namespace, "chat", replicas=2, priorityClassName=priority)
+    service(client, namespace, "code", autoscaling={"minReplicas": 1, "maxReplicas": 3}, priorityClassName=priority)
+    for name in NAMES:
+        deployed(client, namespace, name)
+        settled(client, namespace, name)
+    eventually(lambda: len(pods(client, namespace)) >= 3, what="the pods", timeout_s=120)
+    before = looks(client, namespace)
+    files = project.root / "taken.yaml"
+
+    # A preview changes nothing.
+    code, said = run(kubeconfig, project, "take", *NAMES, "-n", namespace, "--into", str(files), "--preview")
+    assert code == 0, said
+    assert "HorizontalPodAutoscaler code" in said and not files.exists()
+    assert owners(client, namespace, "chat") and looks(client, namespace) == before
+
+    # From the loop into the fleet.
+    code, said = run(kubeconfig, project, "take", *NAMES, "-n", namespace, "--into", str(files))
+    assert code == 0, said
+    config = yaml.safe_load(said[said.index("config:") :].split(f"{namespace}/")[0])["config"]
+    assert config["herdsman:namespace"] == namespace
+    assert find(client, kinds.INFERENCE_SERVICES, namespace, "chat") is None
+    eventually(lambda: _loop_is_quiet(loop), what="the loop to have let go", timeout_s=90)
+    assert looks(client, namespace) == before
+    assert owners(client, namespace, "chat") == []
+    revisions = client.list(kinds.CONTROLLER_REVISIONS, namespace)["items"]
+    assert not [each for each in revisions if each["metadata"]["name"].startswith(NAMES)]
+    written = {doc["kind"]: doc for doc in yaml.safe_load_all(files.read_text())}
+    assert written["Model"]["status"]["path"].endswith(".gguf")
+
+    project.configure(manifests="taken.yaml", namespace=namespace)
+    project.stack.up(project.program)
+    assert looks(client, namespace) == before, "`pulumi up` adopts what stands there"
+    for kind, name in ((kinds.DEPLOYMENTS, "chat"), (kinds.AUTOSCALERS, "code"), (kinds.SERVICES, "code")):
+        annotations = client.get(kind, namespace, name)["metadata"]["annotations"]
+        assert annotations[naming.ANNOTATION_FLEET] == "herdsman/dev"
+    assert set(project.stack.preview(project.program).steps().values()) == {"same"}
+
+    # The loop knows that they are not its own: when it starts anew, and when somebody names one again.
+    loop.stop()
+    loop.start()
+    service(client, namespace, "chat", replicas=1)
+    told = eventually(lambda: _of_fleets(client, namespace), what="the loop to say who has the service", timeout_s=90)
+    assert "static fleet `herdsman/dev`" in told
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "chat")
+    eventually(lambda: _loop_is_quiet(loop), what="the loop to remove what is its own", timeout_s=90)
+    assert looks(client, namespace) == before
+
+    # From the fleet to the loop; the stack is told of one, and not of the other.
+    where = ("-n", namespace, "-f", str(files))
+    stack = ("--stack", "dev", "--cwd", str(project.stack._directory / "work"))
+    code, said = run(kubeconfig, project, "give", "code", *where, *stack, "--preview")
+    assert code == 0 and "would forget" in said, said
+    assert find(client, kinds.INFERENCE_SERVICES, namespace, "code") is None
+    code, said = run(kubeconfig, project, "give", "code", *where, *stack)
+    assert code == 0, said
+    code, said = run(kubeconfig, project, "give", "chat", *where)
+    assert code == 0 and "herdsman fleet forget" in said, said
+    for name in NAMES:
+        settled(client, namespace, name)
+        cr = client.get(kinds.INFERENCE_SERVICES, namespace, name)
+        assert owners(client, namespace, name) == [cr["metadata"]["uid"]]
+    assert looks(client, namespace) == before
+    held = project.stack.state()
+    assert "llmkube/chat/deployment" in held and "llmkube/code/deployment" not in held
+
+    # A stack that means them still changes nothing, and deletes nothing.
+    assert "it is held by controller InferenceService" in project.stack.fails(project.program)
+    assert looks(client, namespace) == before
+    project.stack.destroy()
+    assert looks(client, namespace) == before
+    assert run(kubeconfig, project, "forget", "chat", "-n", namespace, *stack)[0] == 0
+
+
+def _loop_is_quiet(loop: LoopProcess) -> bool:
+    """Whether two looks at the count of engine runs, three seconds apart, see the same."""
+    first = loop.metric("herdsman_engine_cli_processes_total")
+
+    time.sleep(3)
+    return loop.metric("herdsman_engine_cli_processes_total") == first
+
+
+def _of_fleets(client: KubeClient, namespace: str) -> str:
+    said = [str(each["message"]) for each in status(client, namespace, "chat").get("conditions", ())]
+    return next((message for message in said if "fleet" in message), "")
