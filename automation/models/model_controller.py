@@ -58,8 +58,8 @@ class ModelController:
 
     `requeue(namespace, name, delay_s)` asks for another pass. `on_model_changed(namespace, name)` is called after a
     status was written, for callers whose informers do not enqueue the model's services by themselves; `on_written`
-    gets the object as it was and the new status, for metrics; `on_gone` is told of a Model that is no more. `ours` tells
-    the Models whose status is ours to write; of others nothing is written and nothing is fetched.
+    gets the object as it was and the new status, for metrics; `on_gone` is told of a Model that is no more. `ours`
+    tells the Models whose status is ours to write; of others nothing is written and nothing is fetched.
     """
 
     def __init__(

@@ -73,8 +73,8 @@ ANNOTATION_DRIFT_IGNORE = "herdsman.dev/drift-ignore"
 ANNOTATION_CONTROLLER = "herdsman.dev/controller"
 """On a service or a namespace: who looks after it, where another controller of the same objects runs too."""
 ANNOTATION_KEPT_TEMPLATE = "herdsman.dev/kept-template"
-"""On an adopted service: the digest of the pod template that its pods run, which stays until the service changes, so that
-nothing restarts. On its Deployment: the same, with the hash of what was asked for then."""
+"""On an adopted service: the digest of the pod template that its pods run, which stays until the service changes, so
+that nothing restarts. On its Deployment: the same, with the hash of what was asked for then."""
 
 
 class ServiceKey(NamedTuple):
