@@ -282,6 +282,8 @@ def _pod() -> Json:
         "serviceAccountName": NAME,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
+        # The loop must not be process 1: nobody could end it there, which its guard must, and nobody would reap for it.
+        "shareProcessNamespace": True,
         "imagePullSecrets": When("pull_secret", [{"name": Value("pull_secret")}]),
         # A batch under way is let to its end, and the lease is released last.
         "terminationGracePeriodSeconds": 90,
