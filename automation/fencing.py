@@ -60,10 +60,6 @@ class Fence:
         """Whether the lease is surely ours at this moment."""
         return not self._lost.is_set() and self._clock() < self._until
 
-    def may_send(self) -> bool:
-        """Whether a write may be sent now; fits `KubeClient.may_write`."""
-        return self.holds()
-
     def renewed(self, asked_at: float) -> None:
         """The lease was taken or renewed by a request that was begun then, on the `sleepless` clock."""
         with self._lock:

@@ -97,21 +97,6 @@ class WorkQueue(Generic[K]):
                     return None
                 self._condition.wait(max(0.0, min(waits)) if waits else None)
 
-    def get_many(self, limit: int, timeout_s: float | None = None) -> list[K]:
-        """Take up to `limit` keys: waits for the first, then takes what is there. Each needs its `done`."""
-        first = self.get(timeout_s)
-        if first is None:
-            return []
-        keys = [first]
-        with self._condition:
-            self._promote()
-            while self._ready and len(keys) < limit:
-                key = self._ready.popleft()
-                self._dirty.discard(key)
-                self._processing.add(key)
-                keys.append(key)
-        return keys
-
     def done(self, key: K) -> None:
         """Hand `key` back. If it was added meanwhile, it waits for a worker again."""
         with self._condition:

@@ -122,14 +122,6 @@ class GpuQueue:
         with self._lock:
             return dict(self._members)
 
-    def depths(self) -> dict[str, int]:
-        """How many wait in each namespace, for metrics."""
-        counted: dict[str, int] = {}
-        with self._lock:
-            for key in self._members:
-                counted[key.namespace] = counted.get(key.namespace, 0) + 1
-        return counted
-
     def tell(self) -> None:
         """Report all who moved since the last time."""
         with self._lock:

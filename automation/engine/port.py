@@ -6,7 +6,6 @@ the same contract tests.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,13 +41,6 @@ class Stack:
         """Read a stack from its name; the inverse of `name`."""
         namespace, _, shard = name.partition(".")
         return Stack(namespace, int(shard) if shard.isdecimal() else 0)
-
-
-def shard_of(key: ServiceKey, shards: int) -> int:
-    """Spread keys evenly and for ever the same way over `shards` parts, whatever Python's hash seed."""
-    if shards <= 1:
-        return 0
-    return int.from_bytes(hashlib.sha256(str(key).encode()).digest()[:8], "big") % shards
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from components import naming
@@ -189,14 +189,6 @@ def _seconds(text: str) -> float:
         return float(text.removesuffix("s"))
     except ValueError:
         return 0.0
-
-
-def parse_time(text: str) -> datetime | None:
-    """Read a time of the API; None for none."""
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
-    except ValueError:
-        return None
 
 
 def size_bytes(data: Json) -> int:

@@ -168,7 +168,7 @@ def test_no_engine_is_started_and_no_write_is_sent_once_the_lease_may_be_another
     now = [1000.0]
     fence = Fence(trust_s=10.0, kill_s=11.0, clock=lambda: now[0])
     writer = KubeClient.from_kubeconfig(str(kubeconfig))
-    writer.may_write = fence.may_send
+    writer.may_write = fence.holds
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "fence-"}, "data": {}}
     with pytest.raises(NotLeading):
         writer.create(kinds.NAMESPACES, None, body)  # before the first renewal

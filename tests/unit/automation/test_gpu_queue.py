@@ -81,7 +81,6 @@ def test_the_order_is_by_priority_then_age_then_name() -> None:
     assert other is not None
     assert (other.position, other.length, other.ahead) == (1, 1, "")
     assert queue.place(key("nobody")) is None
-    assert queue.depths() == {"prod": 5}
 
 
 def test_only_those_behind_are_told_and_all_at_once() -> None:

@@ -111,14 +111,6 @@ def test_failures_back_off_until_forgotten(queue: WorkQueue[str], clock: Clock) 
     assert queue.add_failed("a") == 1.0
 
 
-def test_a_worker_takes_many_keys_at_once_up_to_its_limit(queue: WorkQueue[str]) -> None:
-    for key in "abcde":
-        queue.add(key)
-    assert queue.get_many(3, timeout_s=0) == ["a", "b", "c"]
-    assert queue.get_many(3, timeout_s=0) == ["d", "e"]
-    assert queue.get_many(3, timeout_s=0) == []
-
-
 def test_after_shutdown_ready_keys_are_given_out_and_no_new_ones_taken(queue: WorkQueue[str]) -> None:
     queue.add("a")
     queue.add_after("later", 0.5)

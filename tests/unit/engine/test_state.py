@@ -12,14 +12,13 @@ import pytest
 from automation.engine import recovery
 from automation.engine.cli_process import CliResult
 from automation.engine.event_log import RunLog
-from automation.engine.port import Batch, Change, Stack, StackLocked, shard_of
+from automation.engine.port import Batch, Change, Stack, StackLocked
 from automation.engine.state_files import CheckpointBroken, StateFiles
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
 from automation.process_mark import mark as own_mark
 from components import naming, urns
 from components.rendered import RenderedService
-from program.desired.keys import ServiceKey
 from tests.fakes.rendered import cache, key, service
 
 STACK = Stack("default")
@@ -117,17 +116,6 @@ def test_stack_names_can_be_read_back() -> None:
     for stack in (Stack("default"), Stack("team-a", 7)):
         assert Stack.parse(stack.name) == stack
     assert Stack("default").name == "default"
-
-
-def test_shards_are_stable_and_even() -> None:
-    keys = [ServiceKey("llmkube", "default", f"s-{n}") for n in range(2000)]
-    counts = [0] * 8
-    for one in keys:
-        counts[shard_of(one, 8)] += 1
-    assert max(counts) < 1.25 * min(counts)
-    assert [shard_of(one, 8) for one in keys[:6]] == [shard_of(one, 8) for one in keys[:6]]
-    assert shard_of(ServiceKey("llmkube", "default", "llama-8b"), 8) == 6, "a new release must find it where it was"
-    assert {shard_of(one, 1) for one in keys} == {0}
 
 
 # --- files --------------------------------------------------------------------------------------------------------
