@@ -210,7 +210,7 @@ def test_a_host_that_was_cut_off_goes_on_and_one_that_is_removed_is_left_clean(
         host_process(api, namespace, name, llama_plan(tiny_model))
         speaker.start()
         eventually(lambda: is_ready(slice_of(api, namespace)) or None, what="an endpoint", timeout_s=90)
-        pid = status(api, namespace)["pid"]
+        pid = eventually(lambda: status(api, namespace).get("pid"), what="the process to be told")
         there.cut()
         eventually(
             lambda: condition(api, name).get("reason") == "Unreachable" or None, what="the cut to be told", timeout_s=60

@@ -132,7 +132,11 @@ class AgentProcess:
         """Find what this store's agents left running."""
         identity = (self.store / "agent-id").read_text().strip()
         found = [handle.pid for each in marked_processes(identity).values() for _, handle in each]
-        return [psutil.Process(pid) for pid in found]
+        alive = []
+        for pid in found:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was seen
+                alive.append(psutil.Process(pid))
+        return alive
 
 
 @contextlib.contextmanager
