@@ -17,6 +17,7 @@ from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
 from program.fleet import Place, static_fleet
+from program.registration import say_less
 from program.static.config import PROJECT, Cluster, FleetConfig, read_config
 from program.static.reading import Fleet, PlacedService, read_fleet
 
@@ -86,5 +87,6 @@ def _provider(cluster: Cluster) -> pulumi.ProviderResource:
 
 
 if __name__ == "__main__":
+    say_less()
     _fleet = fleet_of(Path(pulumi.get_root_directory()))
     pulumi.run(lambda: _fleet)

@@ -14,16 +14,15 @@ from typing import Any
 
 import grpc
 from pulumi.automation._server import LanguageServer
-from pulumi.runtime import settings
 from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
 from pulumi.runtime.proto import (
     LanguageRuntimeServicer,
-    engine_pb2,
     language_pb2,
     language_pb2_grpc,
     plugin_pb2,
-    resource_pb2,
 )
+
+from program.registration import say_less
 
 # The SDK opens a connection to each run's CLI, which listens on a port of its own. gRPC shares connections to the same
 # address in a process, also one that waits to dial a CLI that has long ended; a new CLI on a port that was used before
@@ -71,11 +70,7 @@ class ProgramRun:
         self.error: str | None = None
 
     def __call__(self) -> Awaitable[None]:
-        current = settings.SETTINGS
-        if current.engine is not None:
-            current.engine = _WithoutDebug(current.engine)
-        if current.monitor is not None:
-            current.monitor = _WithoutTraces(current.monitor)
+        say_less()
         return self._watched()
 
     async def _watched(self) -> None:
@@ -84,37 +79,6 @@ class ProgramRun:
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
             raise
-
-
-class _WithoutDebug:
-    """The engine's client, less its debug log: five blocking calls for each resource, a third of the program's time."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-
-    def Log(self, request: engine_pb2.LogRequest) -> Any:  # noqa: N802 - the name of the call
-        if request.severity != engine_pb2.DEBUG:
-            return self._engine.Log(request)
-        return None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
-class _WithoutTraces:
-    """The monitor's client, less the Python stack of each registration: it took half of the state, and every run reads
-    and writes the state."""
-
-    def __init__(self, monitor: Any) -> None:
-        self._monitor = monitor
-
-    def RegisterResource(self, request: resource_pb2.RegisterResourceRequest) -> Any:  # noqa: N802 - the call's name
-        request.ClearField("stackTrace")
-        request.ClearField("sourcePosition")
-        return self._monitor.RegisterResource(request)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._monitor, name)
 
 
 class _Programs(LanguageRuntimeServicer):
