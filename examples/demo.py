@@ -190,6 +190,7 @@ class Demo:
             f'  eval "$(.venv/bin/herdsman cluster env --dir {self.cluster.layout.directory})"\n'
             "  .venv/bin/herdsman get\n"
             "  .venv/bin/herdsman top\n"
+            "  .venv/bin/herdsman history first\n"
             "  .venv/bin/herdsman host list\n"
             "  kubectl get isvc,mdl,hostprocesses,services,endpointslices\n"
             "  kubectl describe isvc first\n"
