@@ -47,7 +47,7 @@ from kubeapi.errors import NotFound
 from program.desired.facts import Problem, RolloutFacts, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.service_status import service_status
 
 Object = dict[str, Any]

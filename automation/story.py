@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from automation.events import EventType
 from program.desired.facts import ServiceFacts
-from program.dialects.llmkube.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.dialects.llmkube.scheduling import PREEMPTED
 
 Status = Mapping[str, Any]

@@ -25,7 +25,7 @@ from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.model_status import known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of

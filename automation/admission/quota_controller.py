@@ -22,7 +22,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
-from program.dialects.llmkube.conditions import Type, set_condition
+from program.dialects.conditions import Type, set_condition
 from program.dialects.quantities import bytes_of
 
 Object = dict[str, Any]

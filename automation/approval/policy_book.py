@@ -23,7 +23,7 @@ from components.rendered import RenderedService
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from program.desired.keys import ANNOTATION_APPROVED
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 
 Object = dict[str, Any]
 

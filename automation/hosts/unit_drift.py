@@ -13,7 +13,7 @@ from kubeapi.errors import NotFound
 from kubeapi.kinds import HOST_PROCESSES, INFERENCE_SERVICES
 from program.desired.errors import SpecInvalid
 from program.desired.service import DriftPolicy
-from program.dialects.llmkube.parse_annotations import read_annotations
+from program.dialects.annotations import read_annotations
 
 Object = dict[str, Any]
 

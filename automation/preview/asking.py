@@ -19,7 +19,7 @@ from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.parse import draft_reference
 from program.manifests import Document, Manifests
 

@@ -21,7 +21,7 @@ from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.model_status import known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of

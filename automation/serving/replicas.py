@@ -35,7 +35,7 @@ from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import timestamp
+from program.dialects.conditions import timestamp
 from program.runtimes import runtime_for
 
 Object = dict[str, Any]

@@ -21,7 +21,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.keys import ServiceKey
-from program.dialects.llmkube.conditions import Type
+from program.dialects.conditions import Type
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from components import naming
 from components.rendered import RenderedService
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.service import RolloutPolicy
-from program.dialects.llmkube.conditions import Type
+from program.dialects.conditions import Type
 
 Object = dict[str, Any]
 

@@ -16,7 +16,7 @@ from components.deployment import is_stopped
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
 

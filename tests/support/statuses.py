@@ -8,7 +8,7 @@ from typing import Any
 from program.desired.facts import ServiceFacts
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.service_status import service_status
 from program.dialects.llmkube.source import parse_source

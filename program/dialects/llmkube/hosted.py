@@ -5,7 +5,7 @@ from __future__ import annotations
 from program.desired.base import Desired
 from program.desired.facts import HostedFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.service_schema import Phase
 
 STALE_HEARTBEAT_S = 180.0

@@ -13,11 +13,11 @@ from program.desired.base import Desired, JsonObject
 from program.desired.facts import HostedFacts, MemoryFacts, PendingChange, Problem, ServiceFacts
 from program.desired.keys import ANNOTATION_MODE
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 from program.dialects.llmkube.hosted import wait_for_host
-from program.dialects.llmkube.pod_causes import Cause, gib, worst_cause
 from program.dialects.llmkube.scheduling import unscheduled
 from program.dialects.llmkube.service_schema import Phase
+from program.dialects.pod_causes import Cause, gib, worst_cause
 
 PENDING_REASONS = frozenset(
     {Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST, Reason.QUOTA_EXCEEDED}

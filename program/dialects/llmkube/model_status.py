@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from program.desired.base import JsonObject
 from program.desired.facts import ModelFacts, ProbeFacts, TransferFacts
 from program.desired.model import GgufFacts, SourceKind
-from program.dialects.llmkube.conditions import (
+from program.dialects.conditions import (
     Condition,
     Status,
     drop_conditions,

@@ -21,9 +21,9 @@ from program.desired.keys import (
 )
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
 from program.desired.service import DesiredService, Endpoint, HostPlacement
+from program.dialects.annotations import Annotated, read_annotations
 from program.dialects.llmkube import parse_policies
 from program.dialects.llmkube.engine_settings import engine_settings
-from program.dialects.llmkube.parse_annotations import Annotated, exposure, read_annotations
 from program.dialects.llmkube.parse_gpu import gpu_memory_of, gpu_of
 from program.dialects.llmkube.parse_pod import pod_settings
 from program.dialects.llmkube.service_schema import ServiceSpec
@@ -125,7 +125,7 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
     return kept.model_copy(
         update={
             "autoscaling": scaling and parse_policies.autoscaling(scaling, query=annotated.scale_query),
-            "expose": exposure(annotated, spec.endpoint, model_ref=spec.model_ref),
+            "expose": parse_policies.exposure(annotated, spec.endpoint, model_ref=spec.model_ref),
             "network": annotated.network,
             "disruption": parse_policies.disruption(spec.disruption, annotated),
             "rollout": parse_policies.rollout(spec.rollout_policy, annotated),

@@ -6,19 +6,22 @@ come from files that no API server has seen.
 
 from __future__ import annotations
 
+from program.desired import keys
 from program.desired.errors import SpecInvalid
 from program.desired.service import (
     Autoscaling,
     Disruption,
+    Exposure,
     ModelStorage,
     RolloutPolicy,
     ScalingMetric,
     ServiceLevelObjective,
 )
-from program.dialects.llmkube.parse_annotations import Annotated
+from program.dialects.annotations import Annotated, is_name
 from program.dialects.llmkube.service_schema import (
     AutoscalingSpec,
     DisruptionSpec,
+    EndpointSpec,
     ModelCacheSpec,
     RolloutPolicySpec,
     ServiceSpec,
@@ -30,6 +33,27 @@ IDLE_TIMEOUT_S = 300
 """How long a change waits for idle replicas when nobody says."""
 NO_END_S = 100 * 365 * 24 * 3600
 """Stands for a wait without an end."""
+
+
+def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: str) -> Exposure | None:
+    """Choose the way in: the annotations' or `spec.endpoint.gateway`, which is LLMKube's. Both would be two answers."""
+    gateway = endpoint.gateway if endpoint else None
+    if gateway is None or not gateway.enabled:
+        return annotated.expose
+    if annotated.expose is not None:
+        raise SpecInvalid(
+            field="spec.endpoint.gateway",
+            why=f"is said in annotation {keys.ANNOTATION_EXPOSE} too; keep one of the two",
+        )
+    for part, value in (("name", gateway.gateway_ref.name), ("namespace", gateway.gateway_ref.namespace)):
+        if value is not None and not is_name(value):
+            raise SpecInvalid(field=f"spec.endpoint.gateway.gatewayRef.{part}", why=f"`{value[:64]}` is not a name")
+    return Exposure(
+        by="gateway",
+        gateway=gateway.gateway_ref.name,
+        gateway_namespace=gateway.gateway_ref.namespace or "",
+        model_name=gateway.model_name or model_ref,
+    )
 
 
 def autoscaling(spec: AutoscalingSpec, *, query: str) -> Autoscaling:

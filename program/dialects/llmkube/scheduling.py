@@ -11,7 +11,7 @@ import re
 from program.desired.base import Desired
 from program.desired.facts import PodFacts, QueuePlace, ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Reason
+from program.dialects.conditions import Reason
 
 DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
 """What a service waits for that asks for its GPUs by resource claims."""

@@ -12,7 +12,7 @@ from typing import Any
 from program.desired.base import JsonObject
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import (
+from program.dialects.conditions import (
     MODEL_TRANSFER_REASONS,
     Condition,
     Reason,

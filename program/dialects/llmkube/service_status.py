@@ -15,7 +15,7 @@ from program.desired.facts import MemoryFacts, ServiceFacts
 from program.desired.keys import service_dns_name
 from program.desired.priorities import PRIORITIES as PRIORITIES
 from program.desired.service import DesiredService
-from program.dialects.llmkube.conditions import Condition, timestamp
+from program.dialects.conditions import Condition, timestamp
 from program.dialects.llmkube.judging import Judgement, judge
 from program.dialects.llmkube.service_conditions import OURS, service_conditions
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse_annotations import EXPOSE_DETAILS
+from program.dialects.annotations import EXPOSE_DETAILS
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for

@@ -34,7 +34,7 @@ from automation.telemetry.monitoring.documents import documents
 from automation.telemetry.monitoring.engine_metrics import BY_PREFIX
 from automation.telemetry.monitoring.grafana import COLUMNS
 from automation.telemetry.service_metrics import ServiceCollector
-from program.dialects.llmkube.conditions import Reason, Type
+from program.dialects.conditions import Reason, Type
 
 Json = dict[str, Any]
 DOCS = Path(__file__).resolve().parents[3] / "docs"

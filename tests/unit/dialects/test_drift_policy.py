@@ -6,7 +6,7 @@ import pytest
 
 from program.desired.errors import SpecInvalid
 from program.desired.service import DriftPolicy
-from program.dialects.llmkube.parse_annotations import read_annotations
+from program.dialects.annotations import read_annotations
 
 DRIFT, IGNORE = "herdsman.dev/drift", "herdsman.dev/drift-ignore"
 

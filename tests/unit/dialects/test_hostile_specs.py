@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from program.desired import keys
 from program.desired.errors import DesiredError
 from program.desired.model import GpuVendor, ModelGpu
+from program.dialects.annotations import ANNOTATION_IDLE_ENDPOINT
 from program.dialects.crd_schema import CrdModel
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
-from program.dialects.llmkube.parse_annotations import ANNOTATION_IDLE_ENDPOINT
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.runtimes import runtime_for
 from tests.unit.dialects.services import Json, model, service

@@ -8,7 +8,7 @@ import pytest
 
 from automation import trim
 from program.desired.facts import PodFacts
-from program.dialects.llmkube.pod_causes import worst_cause
+from program.dialects.pod_causes import worst_cause
 from tests.support.statuses import Json, facts, message, protocol, status_of
 
 SILENT = "NodeStatusUnknown: Kubelet stopped posting node status."

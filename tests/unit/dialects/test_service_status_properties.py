@@ -22,7 +22,7 @@ from program.desired.facts import (
     ServiceFacts,
 )
 from program.desired.model import ModelGpu
-from program.dialects.llmkube.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.dialects.llmkube.service_status import service_status
 from tests.support.statuses import LATER, NOW, Json, conditions, facts, parsed, service
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from automation.settings import Settings
 from program.desired import keys
-from program.dialects.llmkube.parse_annotations import ANNOTATION_IDLE_ENDPOINT
+from program.dialects.annotations import ANNOTATION_IDLE_ENDPOINT
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "services.md").read_text(encoding="utf-8")
 

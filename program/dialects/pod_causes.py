@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from program.desired.base import Desired
 from program.desired.facts import MemoryFacts, PodFacts
-from program.dialects.llmkube.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 
 _IMAGE_REASONS = frozenset(
     {

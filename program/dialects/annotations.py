@@ -1,6 +1,6 @@
-"""Herdsman's own wishes on an InferenceService, which LLMKube's schema has no field for: annotations. Pure.
+"""Herdsman's own wishes on a service of any dialect, which the peer's schema has no field for: annotations. Pure.
 
-`parse` calls it. Every value that makes no sense raises SpecInvalid at `metadata.annotations[<name>]`.
+The dialects' parsers call it. Every value that makes no sense raises SpecInvalid at `metadata.annotations[<name>]`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from program.desired.base import Desired
 from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
 from program.desired.service import DriftAction, DriftPolicy, Exposure, HostPlacement, NetworkAccess, Sleep
-from program.dialects.llmkube.service_schema import EndpointSpec
 
 ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
 """LLMKube's: on a generic service, the HTTP path whose 2xx means that it works on no request."""
@@ -103,32 +102,12 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
     )
 
 
-def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: str) -> Exposure | None:
-    """Choose the way in: the annotations' or `spec.endpoint.gateway`, which is LLMKube's. Both would be two answers."""
-    gateway = endpoint.gateway if endpoint else None
-    if gateway is None or not gateway.enabled:
-        return annotated.expose
-    if annotated.expose is not None:
-        raise SpecInvalid(
-            field="spec.endpoint.gateway",
-            why=f"is said in annotation {keys.ANNOTATION_EXPOSE} too; keep one of the two",
-        )
-    for part, value in (("name", gateway.gateway_ref.name), ("namespace", gateway.gateway_ref.namespace)):
-        if value is not None and not _is_name(value):
-            raise SpecInvalid(field=f"spec.endpoint.gateway.gatewayRef.{part}", why=f"`{value[:64]}` is not a name")
-    return Exposure(
-        by="gateway",
-        gateway=gateway.gateway_ref.name,
-        gateway_namespace=gateway.gateway_ref.namespace or "",
-        model_name=gateway.model_name or model_ref,
-    )
-
-
 def _invalid(annotation: str, why: str) -> SpecInvalid:
     return SpecInvalid(field=f"metadata.annotations[{annotation}]", why=why)
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Tell whether `text` is an RFC 1123 subdomain, as object names are."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
 
 
@@ -146,21 +125,21 @@ def _exposure(annotations: Mapping[str, str]) -> Exposure | None:
     if by not in ("gateway", "ingress"):
         raise _invalid(keys.ANNOTATION_EXPOSE, f"`{by[:64]}` is neither `gateway` nor `ingress`")
     host = annotations.get(keys.ANNOTATION_EXPOSE_HOST, "")
-    if host and not _is_name(host.removeprefix("*.")):
+    if host and not is_name(host.removeprefix("*.")):
         raise _invalid(keys.ANNOTATION_EXPOSE_HOST, f"`{host[:64]}` is not a DNS name in lower case")
     if by == "ingress":
         ingress_class = annotations.get(keys.ANNOTATION_EXPOSE_CLASS, "")
         tls_secret = annotations.get(keys.ANNOTATION_EXPOSE_TLS_SECRET, "")
-        if ingress_class and not _is_name(ingress_class):
+        if ingress_class and not is_name(ingress_class):
             raise _invalid(keys.ANNOTATION_EXPOSE_CLASS, f"`{ingress_class[:64]}` is not the name of an IngressClass")
-        if tls_secret and not _is_name(tls_secret):
+        if tls_secret and not is_name(tls_secret):
             raise _invalid(keys.ANNOTATION_EXPOSE_TLS_SECRET, f"`{tls_secret[:64]}` is not the name of a Secret")
         return Exposure(by="ingress", host=host, ingress_class=ingress_class, tls_secret=tls_secret)
     written = annotations.get(keys.ANNOTATION_EXPOSE_GATEWAY, "")
     if not written:
         raise _invalid(keys.ANNOTATION_EXPOSE_GATEWAY, "is missing; name the Gateway, as `name` or `namespace/name`")
     namespace, slash, name = written.rpartition("/")
-    if not _is_name(name) or (slash and not keys.is_dns_label(namespace)):
+    if not is_name(name) or (slash and not keys.is_dns_label(namespace)):
         raise _invalid(keys.ANNOTATION_EXPOSE_GATEWAY, f"`{written[:64]}` is neither `name` nor `namespace/name`")
     return Exposure(by="gateway", host=host, gateway=name, gateway_namespace=namespace)
 
@@ -171,7 +150,7 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
         return None
     name, slash, key = written.partition("/")
     key = key if slash else API_KEY
-    if not _is_name(name) or not _SECRET_KEY.fullmatch(key):
+    if not is_name(name) or not _SECRET_KEY.fullmatch(key):
         # Not shown: somebody may have written the key itself here.
         raise _invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
     return SecretKey(name=name, key=key)
@@ -215,7 +194,7 @@ def _idle_path(annotations: Mapping[str, str]) -> str:
 
 def _hosting(annotations: Mapping[str, str]) -> HostPlacement:
     group = annotations.get(keys.ANNOTATION_MODEL_GROUP, "")
-    if group and not _is_name(group):
+    if group and not is_name(group):
         raise _invalid(keys.ANNOTATION_MODEL_GROUP, f"`{group[:64]}` is not a name in lower case")
     residency = _one_of(annotations, keys.ANNOTATION_RESIDENCY, ("pinned", "preferred", "onDemand"))
     dwell = _duration_s(annotations, keys.ANNOTATION_MIN_DWELL)
