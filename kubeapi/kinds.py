@@ -79,13 +79,38 @@ PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasse
 DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
 NETWORK_POLICIES = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True)
 INGRESSES = Kind("networking.k8s.io/v1", "Ingress", "ingresses", True)
+SERVICE_ACCOUNTS = Kind("v1", "ServiceAccount", "serviceaccounts", True)
+ROLES = Kind("rbac.authorization.k8s.io/v1", "Role", "roles", True)
+ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", True)
+CLUSTER_ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False)
 
 # Extensions that a cluster may have or not, now or later.
 HTTP_ROUTES = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", True)
 SCALED_OBJECTS = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", True)
 POD_MONITORS = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", True)
 SERVICE_LEVEL_OBJECTIVES = Kind("pyrra.dev/v1alpha1", "ServiceLevelObjective", "servicelevelobjectives", True)
-OPTIONAL = (HTTP_ROUTES, SCALED_OBJECTS, POD_MONITORS, SERVICE_LEVEL_OBJECTIVES)
+LEADER_WORKER_SETS = Kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets", True)
+INFERENCE_POOLS = Kind("inference.networking.k8s.io/v1", "InferencePool", "inferencepools", True)
+CLAIM_TEMPLATES = Kind("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates", True)
+OPTIONAL = (
+    HTTP_ROUTES,
+    SCALED_OBJECTS,
+    POD_MONITORS,
+    SERVICE_LEVEL_OBJECTIVES,
+    LEADER_WORKER_SETS,
+    INFERENCE_POOLS,
+    CLAIM_TEMPLATES,
+)
+"""Kinds that are made for services where they are served."""
+GATEWAYS = Kind("gateway.networking.k8s.io/v1", "Gateway", "gateways", True)
+
+# Custom resources of the dialects beside LLMKube's, served where their CRDs are installed.
+LLM_SERVICES = Kind("serving.kserve.io/v1alpha2", "LLMInferenceService", "llminferenceservices", True)
+LLM_CONFIGS = Kind("serving.kserve.io/v1alpha2", "LLMInferenceServiceConfig", "llminferenceserviceconfigs", True)
+OPEN_MODELS = Kind("llmaz.io/v1alpha1", "OpenModel", "openmodels", False)
+BACKEND_RUNTIMES = Kind("inference.llmaz.io/v1alpha1", "BackendRuntime", "backendruntimes", False)
+PLAYGROUNDS = Kind("inference.llmaz.io/v1alpha1", "Playground", "playgrounds", True)
+LLMAZ_SERVICES = Kind("inference.llmaz.io/v1alpha1", "Service", "services", True)
 
 WELL_KNOWN = (
     DEPLOYMENTS,
@@ -113,5 +138,9 @@ WELL_KNOWN = (
     DISRUPTION_BUDGETS,
     NETWORK_POLICIES,
     INGRESSES,
+    SERVICE_ACCOUNTS,
+    ROLES,
+    ROLE_BINDINGS,
+    CLUSTER_ROLE_BINDINGS,
 )
 """All of the above, for a mapping without a request."""

@@ -26,6 +26,8 @@ class PodFacts(Desired):
 
     name: str
     uid: str = ""
+    component: str = ""
+    """Its label `app.kubernetes.io/component`, by which sets of pods of one service are told apart."""
     node: str = ""
     node_lost: str = ""
     """Why its node does not run it any more, in the words of the node's condition; empty while the node is well."""
@@ -149,6 +151,37 @@ class AccelerationFacts(Desired):
     layers_total: int
 
 
+class ConditionFact(Desired):
+    """A condition of an object of Kubernetes' or an extension's, in its controller's words."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+
+
+class WorkloadFacts(Desired):
+    """How far one set of pods is: a Deployment or a LeaderWorkerSet."""
+
+    part: str
+    """`PodSet.part`; empty for one that exists and is not wanted any more."""
+    kind: Literal["Deployment", "LeaderWorkerSet"]
+    name: str
+    found: bool = False
+    seen: bool = False
+    """Its controller has looked at the spec as it is now; before that its status is about another."""
+    wanted_replicas: int = 1
+    """Of the live object where it exists, so that an autoscaler's choice counts."""
+    replicas: int = 0
+    ready_replicas: int = 0
+    updated_replicas: int = 0
+    available: ConditionFact | None = None
+    progressing: ConditionFact | None = None
+    replica_failure: str = ""
+    """Why pods cannot be made at all, in the API's words."""
+    selector: str = ""
+    """Label selector of its pods, as a scale subresource tells it."""
+
+
 class GatewayFacts(Desired):
     """What the Gateway or Ingress controller says of the service's route."""
 
@@ -225,6 +258,8 @@ class ServiceFacts(Desired):
     pods: tuple[PodFacts, ...] = ()
     hosted: HostedFacts | None = None
     """None: the service runs in pods."""
+    workloads: tuple[WorkloadFacts, ...] = ()
+    """The sets of pods of a service that describes them itself, in the order of `Workloads.pods`."""
 
 
 class ProbeFacts(Desired):

@@ -7,7 +7,15 @@ from typing import Literal, NamedTuple
 
 from program.desired.base import Desired
 
-Dialect = Literal["llmkube", "kserve", "llmaz"]
+Dialect = Literal["llmkube", "kserve", "llmaz", "llmaz-service"]
+"""`llmaz` are Playgrounds, `llmaz-service` llmaz's own Services, which are a kind apart with names of their own."""
+
+LABEL_DIALECT = "herdsman.dev/dialect"
+"""On a HostProcess: the dialect of its service, where that is not LLMKube's."""
+LABEL_PLAYGROUND = "herdsman.dev/playground"
+"""On all that is made for a Playground, and on its pods: its name."""
+LABEL_LLMAZ_SERVICE = "herdsman.dev/llmaz-service"
+"""The same for a Service of llmaz."""
 
 ANNOTATION_ADOPT = "herdsman.dev/adopt"
 """On a service, `"true"`: take over objects of the same names that somebody else made."""
@@ -86,6 +94,24 @@ class ServiceKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dialect}/{self.namespace}/{self.name}"
+
+
+class ServiceMark(NamedTuple):
+    """How objects that were made for services of one dialect, and their pods, are found."""
+
+    selector: str
+    """Label selector that all of them match."""
+    label: str
+    """The label whose value is the service's name."""
+
+
+SERVICE_MARKS: dict[str, ServiceMark] = {
+    "llmkube": ServiceMark("inference.llmkube.dev/service", "inference.llmkube.dev/service"),
+    "kserve": ServiceMark("app.kubernetes.io/part-of=llminferenceservice", "app.kubernetes.io/name"),
+    "llmaz": ServiceMark(LABEL_PLAYGROUND, LABEL_PLAYGROUND),
+    "llmaz-service": ServiceMark(LABEL_LLMAZ_SERVICE, LABEL_LLMAZ_SERVICE),
+}
+"""By dialect. Those of LLMKube and KServe are the peers' own labels, so that what they made is found too."""
 
 
 class Owner(Desired):

@@ -23,6 +23,8 @@ class SourceKind(StrEnum):
     """A Hugging Face repository; the engine fetches it itself unless the Model lists `files`."""
     S3 = "s3"
     """An object, or with `files` a prefix, in an S3-compatible store."""
+    OTHER = "other"
+    """Anything that only a dialect's own pods can fetch: an OCI image, a store of another kind."""
 
 
 class ModelSource(Desired):

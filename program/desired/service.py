@@ -14,6 +14,7 @@ from program.desired.engines import EngineSettings, SecretKey
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu
 from program.desired.priorities import Priority
+from program.desired.workloads import Workloads
 
 
 class Endpoint(Desired):
@@ -218,6 +219,9 @@ class DesiredService(Desired):
     eviction_protection: bool = False
     host_placement: HostPlacement | None = None
     """None: the service runs in the cluster's pods."""
+    workloads: Workloads | None = None
+    """The pods as the custom resource describes them; None: one Deployment that follows from engine and model. On hosts
+    there are none."""
     mode: Literal["chat", "embedding", "rerank"] = "chat"
     suspended: bool = False
     """No replica runs and no autoscaler exists, whatever `replicas` says, until this is taken back."""

@@ -1,0 +1,174 @@
+"""A service whose custom resource describes its pods itself: sets of pods, groups of them, and the way to them.
+
+The dialects of KServe and llmaz build these from presets and pod templates; `components.workloads` makes the objects.
+A service of LLMKube's has none of it: its one Deployment follows from engine and model.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from program.desired.base import Desired, JsonObject
+
+
+class ModelArtifact(Desired):
+    """One set of weights that the pods load."""
+
+    role: Literal["main", "draft", "adapter"]
+    name: str
+    """What clients ask for, where they can."""
+    address: str
+    """Where it comes from, as written."""
+    path: str
+    """Where pods find it, or what the engine is told instead."""
+
+
+class PodGroup(Desired):
+    """Pods that live and die together: a leader and `size - 1` workers, as a LeaderWorkerSet makes them."""
+
+    size: int = 1
+    leader: JsonObject | None = None
+    """Pod template of the leader; None: like the workers."""
+    restart_policy: Literal["RecreateGroupOnPodRestart", "None", "Default", ""] = ""
+    startup_policy: Literal["LeaderCreated", "LeaderReady", ""] = ""
+    sub_group_policy: JsonObject | None = None
+    rollout: JsonObject | None = None
+    """The LeaderWorkerSet's `rolloutStrategy`."""
+
+
+class ScaleTarget(Desired):
+    """What an autoscaler scales, where that is not the set of pods itself."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+class Scaler(Desired):
+    """An autoscaler of one set of pods; while it exists, their number is not ours."""
+
+    part: str
+    """Its name within the service; the logical name follows from it."""
+    kind: Literal["HorizontalPodAutoscaler", "ScaledObject"]
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    spec: JsonObject
+    """As Kubernetes or KEDA write it, but for `scaleTargetRef`."""
+    target: ScaleTarget | None = None
+    """None: the set of pods that it belongs to."""
+
+
+class PodSet(Desired):
+    """Like pods with one task. A Deployment; with `group` a LeaderWorkerSet."""
+
+    part: str
+    """Its name within the service: `main`, `prefill`, `scheduler`, `tokenizer`. The first set of a service serves."""
+    name: str
+    """Of the object."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that select its pods. It can never change on a live Deployment: another one replaces the object."""
+    template: JsonObject
+    """The pod template (`metadata`, `spec`); in a group that of the workers."""
+    replicas: int | None = None
+    """Pods, or groups. None: as many as there are, and one at first."""
+    strategy: JsonObject | None = None
+    """The Deployment's `strategy`; None leaves it to Kubernetes."""
+    group: PodGroup | None = None
+    scaler: Scaler | None = None
+
+
+class FrontService(Desired):
+    """A Kubernetes Service before some of the pods."""
+
+    part: str
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    selector: dict[str, str]
+    ports: tuple[JsonObject, ...]
+
+
+class Access(Desired):
+    """The account of some pods and what it may ask the API server."""
+
+    part: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    service_account: str
+    image_pull_secrets: tuple[JsonObject, ...] = ()
+    secrets: tuple[JsonObject, ...] = ()
+    role: str = ""
+    """Name of a Role with `rules`; empty for none."""
+    rules: tuple[JsonObject, ...] = ()
+    binding: str = ""
+    """Name of the RoleBinding of that Role to the account."""
+    cluster_role: str = ""
+    """An existing ClusterRole that the account is bound to in all namespaces; empty for none."""
+    cluster_binding: str = ""
+    """Name of that ClusterRoleBinding, which nothing in a namespace can own."""
+
+
+class Pool(Desired):
+    """An InferencePool: the pods that an endpoint picker chooses among for each request."""
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    spec: JsonObject
+    """As `inference.networking.k8s.io/v1` writes it."""
+
+
+class Route(Desired):
+    """An HTTPRoute that leads requests from gateways to the service."""
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    spec: JsonObject
+    """As `gateway.networking.k8s.io/v1` writes it."""
+
+
+class Certificate(Desired):
+    """A certificate that the service's pods serve with. The loop issues it and no program sees the key."""
+
+    secret: str
+    """Name of the Secret of type kubernetes.io/tls."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    dns_names: tuple[str, ...]
+    ip_addresses: tuple[str, ...] = ()
+
+
+class ClaimTemplate(Desired):
+    """A ResourceClaimTemplate for devices of the pods (dynamic resource allocation)."""
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    spec: JsonObject
+
+
+class Workloads(Desired):
+    """All that is made for a service beside what every service has."""
+
+    pods: tuple[PodSet, ...]
+    """The first one serves; it is made last and carries the applied hash."""
+    services: tuple[FrontService, ...] = ()
+    access: tuple[Access, ...] = ()
+    pool: Pool | None = None
+    route: Route | None = None
+    certificate: Certificate | None = None
+    claim_templates: tuple[ClaimTemplate, ...] = ()
+    artifacts: tuple[ModelArtifact, ...] = ()
+    """The model, its draft, its adapters: for status, previews and hosts."""
+
+    @property
+    def main(self) -> PodSet:
+        """The pods that serve."""
+        return self.pods[0]
+
+    def pod_set(self, part: str) -> PodSet | None:
+        """Find a set of pods by its part."""
+        return next((pods for pods in self.pods if pods.part == part), None)

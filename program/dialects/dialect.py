@@ -1,0 +1,69 @@
+"""What a dialect is to everything above it: one kind of custom resource in, desired state and its own status out.
+
+`program/dialects/kserve` and `llmaz` each implement it in one package; LLMKube's dialect, whose Models have a life of
+their own, is asked directly. The loop, previews, static fleets and the CLI know dialects by `registry` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from kubeapi.kinds import Kind
+from program.desired.base import JsonObject
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.service import DesiredService
+
+
+class Lookup(Protocol):
+    """Finds another object as the cluster, or a set of files, has it. Every answer is taken note of.
+
+    In the loop it reads caches, so of objects of Kubernetes' own kinds it gives what `automation.trim` keeps.
+    """
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:
+        """Give the object; None where there is none, or where its kind is not served."""
+        ...
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A custom resource, understood."""
+
+    desired: DesiredService
+    unhonoured: tuple[Problem, ...] = ()
+    """What was asked for and will have no effect; each is named in condition SpecHonoured=False."""
+
+
+class Dialect(Protocol):
+    """One kind of service. Pure: the same objects give the same answers."""
+
+    name: str
+    """First part of a `ServiceKey`."""
+    kind: Kind
+    """The custom resource, in its storage version."""
+    refers_to: tuple[Kind, ...]
+    """Kinds that `parse` and `status` look up. Those that have CRDs need not be installed."""
+    peer_finalizers: tuple[str, ...]
+    """Finalizers that the peer's controller put on, which nobody takes off once that is gone."""
+
+    def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
+        """Read a custom resource with all that it refers to.
+
+        Raises SpecInvalid with the path of the field that makes no sense, NotYet for what may still come.
+        """
+        ...
+
+    def status(
+        self, cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> JsonObject:
+        """Return the complete status; the very dict `cr["status"]` when that already says all of this.
+
+        `desired` is None while `parse` fails; `facts.problem` says why then.
+        """
+        ...
+
+    def labels(self, cr: JsonObject) -> dict[str, str]:
+        """Give the labels that the peer's webhook puts on the custom resource itself, and that its users select by."""
+        ...
