@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from program.desired.base import Desired
@@ -103,6 +104,11 @@ class ServiceMark(NamedTuple):
     """Label selector that all of them match."""
     label: str
     """The label whose value is the service's name."""
+
+    def service_of(self, labels: Mapping[str, str]) -> str:
+        """Name the service that an object with these labels was made for; empty when it is none of the dialect's."""
+        name, _, value = self.selector.partition("=")
+        return labels.get(self.label, "") if name in labels and (not value or labels[name] == value) else ""
 
 
 SERVICE_MARKS: dict[str, ServiceMark] = {

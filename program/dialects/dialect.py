@@ -26,6 +26,10 @@ class Lookup(Protocol):
         """Give the object; None where there is none, or where its kind is not served."""
         ...
 
+    def listed(self, kind: Kind, namespace: str) -> tuple[JsonObject, ...]:
+        """Give all objects of a kind in a namespace, by name; for members of a group."""
+        ...
+
 
 @dataclass(frozen=True)
 class Parsed:
