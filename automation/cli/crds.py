@@ -18,11 +18,22 @@ class ManifestFormat(StrEnum):
     JSON = "json"
 
 
+class OptionalDialect(StrEnum):
+    """Dialects whose CRDs are printed only when asked for."""
+
+    KSERVE = "kserve"
+    LLMAZ = "llmaz"
+
+
 def crds(
     output: Annotated[ManifestFormat, typer.Option("-o", "--output", help="yaml or json.")] = ManifestFormat.YAML,
+    dialect: Annotated[
+        OptionalDialect | None,
+        typer.Option(help="Those of kserve or llmaz instead, for a cluster where the peer's own are not installed."),
+    ] = None,
 ) -> None:
     """Print the CustomResourceDefinitions: `herdsman crds | kubectl apply --server-side -f -`."""
-    documents = crd_documents()
+    documents = crd_documents(dialect.value if dialect is not None else "")
     if output is ManifestFormat.JSON:
         typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
     else:

@@ -1,46 +1,42 @@
 """The CustomResourceDefinitions that Herdsman serves, generated from the dialects' schemas.
 
 `herdsman crds` prints them. docs/crds keeps a copy, one file each, that a test compares and `make crds` writes
-(`python -m program.dialects.crds docs/crds`).
+(`python -m program.dialects.crds docs/crds`). Those of the dialects that a cluster may have or not are groups apart,
+each in a folder of its own: a dialect `x` gives them by `documents()` of `program.dialects.x.crds`.
 """
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import sys
-from dataclasses import dataclass
 
 import yaml
 from pydantic import BaseModel
 
 from program.dialects import host_process, host_schema
+from program.dialects.crd_document import AGE, Column, Version, crd_document
 from program.dialects.crd_schema import Json, structural_schema
 from program.dialects.llmkube import gpu_quota_schema, model_schema, service_schema
 
-
-@dataclass(frozen=True)
-class Column:
-    """One column of `kubectl get`; `wide` shows only with `-o wide`."""
-
-    name: str
-    path: str
-    type: str = "string"
-    wide: bool = False
-
-    def document(self) -> Json:
-        return {
-            "name": self.name,
-            "type": self.type,
-            "jsonPath": self.path,
-            **({"priority": 1} if self.wide else {}),
-        }
+OPTIONAL_DIALECTS = ("kserve", "llmaz")
+"""Dialects whose CRDs come only where they are asked for: the peer's own may be there already."""
 
 
-_AGE = Column("Age", ".metadata.creationTimestamp", "date")
+def crd_documents(dialect: str = "") -> list[Json]:
+    """Give CRDs as documents ready to apply.
+
+    Without a dialect those that every cluster has: Model, InferenceService, GPUQuota, HostProcess, Host. Else those of
+    one of `OPTIONAL_DIALECTS`; none while it has none.
+    """
+    if not dialect:
+        return _always()
+    name = f"program.dialects.{dialect}.crds"
+    found: list[Json] = importlib.import_module(name).documents()
+    return found
 
 
-def crd_documents() -> list[Json]:
-    """Give all CRDs as documents ready to apply: Model, InferenceService, GPUQuota, HostProcess, Host."""
+def _always() -> list[Json]:
     return [
         _crd(
             group="inference.llmkube.dev",
@@ -55,7 +51,7 @@ def crd_documents() -> list[Json]:
                 Column("Size", ".status.size"),
                 Column("Accelerator", ".spec.hardware.accelerator"),
                 Column("Arch", ".status.gguf.architecture", wide=True),
-                _AGE,
+                AGE,
             ),
         ),
         _crd(
@@ -75,7 +71,7 @@ def crd_documents() -> list[Json]:
                 Column("Queue", ".status.queuePosition", "integer", wide=True),
                 Column("Priority", ".spec.priority", wide=True),
                 Column("Endpoint", ".status.endpoint"),
-                _AGE,
+                AGE,
             ),
         ),
         _crd(
@@ -91,7 +87,7 @@ def crd_documents() -> list[Json]:
                 Column("Used GPUs", ".status.usedGPUCount", "integer"),
                 Column("Used Memory", ".status.usedMemory", wide=True),
                 Column("Denials", ".status.admissionDenials", "integer", wide=True),
-                _AGE,
+                AGE,
             ),
         ),
         _crd(
@@ -107,7 +103,7 @@ def crd_documents() -> list[Json]:
                 Column("Phase", ".status.phase"),
                 Column("Port", ".status.port", "integer"),
                 Column("Restarts", ".status.restarts", "integer"),
-                _AGE,
+                AGE,
             ),
         ),
         _crd(
@@ -127,7 +123,7 @@ def crd_documents() -> list[Json]:
                 Column("Unschedulable", ".spec.unschedulable", "boolean", wide=True),
                 Column("OS", ".status.os", wide=True),
                 Column("Version", ".status.agentVersion", wide=True),
-                _AGE,
+                AGE,
             ),
         ),
     ]
@@ -151,53 +147,15 @@ def _crd(
     scale: bool = False,
     namespaced: bool = True,
 ) -> Json:
-    subresources: Json = {"status": {}}
-    if scale:
-        subresources["scale"] = {
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        }
-    properties = {
-        "apiVersion": {"type": "string", "description": "Version of the schema that the object is written in."},
-        "kind": {"type": "string", "description": "Kind of the object."},
-        "metadata": {"type": "object"},
-        "spec": spec,
-        "status": status,
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}", "labels": {"app.kubernetes.io/part-of": "herdsman"}},
-        "spec": {
-            "group": group,
-            "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": plural,
-                "singular": kind.lower(),
-                "shortNames": [short_name],
-            },
-            "scope": "Namespaced" if namespaced else "Cluster",
-            "versions": [
-                {
-                    "name": "v1alpha1",
-                    "served": True,
-                    "storage": True,
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "description": description,
-                            "type": "object",
-                            "required": ["spec"],
-                            "properties": properties,
-                        }
-                    },
-                    "subresources": subresources,
-                    "additionalPrinterColumns": [column.document() for column in columns],
-                }
-            ],
-        },
-    }
+    return crd_document(
+        group=group,
+        kind=kind,
+        plural=plural,
+        short_names=(short_name,),
+        description=description,
+        versions=(Version(spec=spec, status=status, columns=columns, scale=scale),),
+        namespaced=namespaced,
+    )
 
 
 def as_yaml(document: Json) -> str:
@@ -206,18 +164,23 @@ def as_yaml(document: Json) -> str:
 
 
 def crd_files() -> dict[str, str]:
-    """Give the content of each file of docs/crds by file name, `<plural>.<group>.yaml`."""
-    return {f"{document['metadata']['name']}.yaml": as_yaml(document) for document in crd_documents()}
+    """Give the content of each file of docs/crds by its path there: `[<dialect>/]<plural>.<group>.yaml`."""
+    groups = {"": crd_documents()} | {f"{dialect}/": crd_documents(dialect) for dialect in OPTIONAL_DIALECTS}
+    return {
+        f"{folder}{document['metadata']['name']}.yaml": as_yaml(document)
+        for folder, documents in groups.items()
+        for document in documents
+    }
 
 
 def main(directory: str) -> None:
     """Write the files, and delete those of CRDs that are no more."""
     folder = pathlib.Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
     files = crd_files()
-    for stale in {path.name for path in folder.glob("*.yaml")} - set(files):
+    for stale in {str(path.relative_to(folder)) for path in folder.rglob("*.yaml")} - set(files):
         (folder / stale).unlink()
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from automation.cli.crds import ManifestFormat, crds
+from automation.cli.crds import ManifestFormat, OptionalDialect, crds
 from program.dialects.crd_schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
 from program.dialects.crds import crd_files, main
 
@@ -103,19 +103,29 @@ def _nodes(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_files_in_docs_are_those_that_the_models_generate() -> None:
     """Run `make crds` after a change of a schema."""
-    kept = {path.name: path.read_text() for path in DOCS.glob("*.yaml")}
-    assert kept == crd_files()
+    assert _written(DOCS) == crd_files()
 
 
-def test_the_command_prints_what_the_files_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    crds(ManifestFormat.YAML)
-    printed = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert printed == [yaml.safe_load(text) for text in crd_files().values()]
-    crds(ManifestFormat.JSON)
+@pytest.mark.parametrize("dialect", [None, *OptionalDialect])
+def test_the_command_prints_what_the_files_hold(
+    dialect: OptionalDialect | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crds(ManifestFormat.YAML, dialect)
+    printed = [document for document in yaml.safe_load_all(capsys.readouterr().out) if document]
+    folder = "" if dialect is None else dialect.value
+    kept = {name: text for name, text in crd_files().items() if name.rpartition("/")[0] == folder}
+    assert printed == [yaml.safe_load(text) for text in kept.values()]
+    crds(ManifestFormat.JSON, dialect)
     assert json.loads(capsys.readouterr().out)["items"] == printed
 
 
 def test_writing_the_files_removes_those_that_are_no_more(tmp_path: Path) -> None:
-    (tmp_path / "stale.example.yaml").write_text("{}")
+    for stale in ("stale.example.yaml", "llmaz/stale.example.yaml"):
+        (tmp_path / stale).parent.mkdir(exist_ok=True)
+        (tmp_path / stale).write_text("{}")
     main(str(tmp_path))
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == crd_files()
+    assert _written(tmp_path) == crd_files()
+
+
+def _written(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.yaml")}

@@ -1,0 +1,115 @@
+"""A CustomResourceDefinition as a document ready to apply, made of schemas, columns and names.
+
+`crds` and every optional dialect's `crds` module write theirs with it. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from program.dialects.crd_schema import Json
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of `kubectl get`; `wide` shows only with `-o wide`."""
+
+    name: str
+    path: str
+    type: str = "string"
+    wide: bool = False
+
+    def document(self) -> Json:
+        return {
+            "name": self.name,
+            "type": self.type,
+            "jsonPath": self.path,
+            **({"priority": 1} if self.wide else {}),
+        }
+
+
+AGE = Column("Age", ".metadata.creationTimestamp", "date")
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a kind: what it holds and how it is listed."""
+
+    spec: Json
+    status: Json
+    columns: tuple[Column, ...]
+    name: str = "v1alpha1"
+    storage: bool = True
+    """Objects are kept in this version; true for exactly one."""
+    scale: bool = False
+    """It has the scale subresource."""
+    spec_required: bool = True
+    metadata: Json | None = None
+    """What is asked of the object's metadata (its name), beside what Kubernetes asks."""
+    rules: tuple[Json, ...] = ()
+    """CEL rules of the whole object, the only ones that see its name."""
+
+
+def crd_document(
+    *,
+    group: str,
+    kind: str,
+    plural: str,
+    short_names: tuple[str, ...],
+    description: str,
+    versions: tuple[Version, ...],
+    namespaced: bool = True,
+    conversion: Json | None = None,
+) -> Json:
+    """Give the document. `conversion` is how one version becomes another, where there are several that differ."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}", "labels": {"app.kubernetes.io/part-of": "herdsman"}},
+        "spec": {
+            "group": group,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                **({"shortNames": list(short_names)} if short_names else {}),
+            },
+            "scope": "Namespaced" if namespaced else "Cluster",
+            **({"conversion": conversion} if conversion else {}),
+            "versions": [_version(version, description) for version in versions],
+        },
+    }
+
+
+def _version(version: Version, description: str) -> Json:
+    subresources: Json = {"status": {}}
+    if version.scale:
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    properties = {
+        "apiVersion": {"type": "string", "description": "Version of the schema that the object is written in."},
+        "kind": {"type": "string", "description": "Kind of the object."},
+        "metadata": version.metadata or {"type": "object"},
+        "spec": version.spec,
+        "status": version.status,
+    }
+    return {
+        "name": version.name,
+        "served": True,
+        "storage": version.storage,
+        "schema": {
+            "openAPIV3Schema": {
+                "description": description,
+                "type": "object",
+                **({"required": ["spec"]} if version.spec_required else {}),
+                "properties": properties,
+                **({"x-kubernetes-validations": list(version.rules)} if version.rules else {}),
+            }
+        },
+        "subresources": subresources,
+        "additionalPrinterColumns": [column.document() for column in version.columns],
+    }

@@ -1,0 +1,1 @@
+"""The dialect of KServe: LLMInferenceService and LLMInferenceServiceConfig of serving.kserve.io."""

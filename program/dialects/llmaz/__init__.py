@@ -1,0 +1,1 @@
+"""The dialect of llmaz: OpenModel and BackendRuntime, and the Playgrounds and Services that use them."""
