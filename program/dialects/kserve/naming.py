@@ -1,0 +1,147 @@
+"""The names of the objects of an LLMInferenceService, which its users and other tools know. One function each. Pure."""
+
+from __future__ import annotations
+
+from hashlib import md5
+
+SYSTEM_NAMESPACE = "kserve"
+"""Where an installation of KServe keeps its settings and presets."""
+SETTINGS_NAME = "inferenceservice-config"
+"""The ConfigMap with the settings."""
+
+_LONGEST = 63
+_HASH_LENGTH = 32
+_ROOM = _LONGEST - _HASH_LENGTH
+
+
+def child_name(parent: str, suffix: str) -> str:
+    """Join both. What is longer than 63 characters is cut and gets a hash of what was cut.
+
+    The hash is of `parent`; where the suffix leaves no room for it, of the whole, and the suffix is cut too.
+    """
+    if len(parent) + len(suffix) <= _LONGEST:
+        return parent + suffix
+    if len(suffix) < _ROOM:
+        return f"{parent[: _ROOM - len(suffix)]}{_hash(parent)}{suffix}"
+    start = f"{parent[:_ROOM]}{_hash(parent + suffix)}"
+    # A name may not end in a dash or a dot.
+    return f"{start}{suffix[: _LONGEST - len(start)]}".rstrip("-.")
+
+
+def _hash(text: str) -> str:
+    return md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def workload(service: str) -> str:
+    """Name the Deployment that serves, and the account of its pods where they need one."""
+    return child_name(service, "-kserve")
+
+
+def workload_role(service: str) -> str:
+    """Name the Role of the routing sidecar beside the Deployment."""
+    return child_name(service, "-kserve-role")
+
+
+def workload_role_binding(service: str) -> str:
+    """Name the RoleBinding of `workload_role`."""
+    return child_name(service, "-kserve-rb")
+
+
+def group(service: str) -> str:
+    """Name the LeaderWorkerSet that serves, and the account of its pods."""
+    return child_name(service, "-kserve-mn")
+
+
+def group_role(service: str) -> str:
+    """Name the Role of the routing sidecar in the leaders."""
+    return child_name(service, "-kserve-mn-role")
+
+
+def group_role_binding(service: str) -> str:
+    """Name the RoleBinding of `group_role`."""
+    return child_name(service, "-kserve-mn-rb")
+
+
+def prefill(service: str) -> str:
+    """Name the Deployment that prefills."""
+    return child_name(service, "-kserve-prefill")
+
+
+def prefill_group(service: str) -> str:
+    """Name the LeaderWorkerSet that prefills, and the account of its pods."""
+    return child_name(service, "-kserve-mn-prefill")
+
+
+def workload_service(service: str) -> str:
+    """Name the Service before all serving pods."""
+    return child_name(service, "-kserve-workload-svc")
+
+
+def certificates(service: str) -> str:
+    """Name the Secret with the certificate that the pods serve with."""
+    return child_name(service, "-kserve-self-signed-certs")
+
+
+def scheduler(service: str) -> str:
+    """Name the Deployment of the endpoint picker."""
+    return child_name(service, "-kserve-router-scheduler")
+
+
+def scheduler_service(service: str) -> str:
+    """Name the Service of the endpoint picker."""
+    return child_name(service, "-epp-service")
+
+
+def scheduler_account(service: str) -> str:
+    """Name the endpoint picker's ServiceAccount."""
+    return child_name(service, "-epp-sa")
+
+
+def scheduler_role(service: str) -> str:
+    """Name the endpoint picker's Role."""
+    return child_name(service, "-epp-role")
+
+
+def scheduler_role_binding(service: str) -> str:
+    """Name the RoleBinding of `scheduler_role`."""
+    return child_name(service, "-epp-rb")
+
+
+def scheduler_cluster_binding(namespace: str, service: str) -> str:
+    """Name the ClusterRoleBinding by which the endpoint picker has tokens reviewed."""
+    return child_name(namespace, f"-{service}-epp-auth-rb")
+
+
+def pool(service: str) -> str:
+    """Name the InferencePool."""
+    return child_name(service, "-inference-pool")
+
+
+def tokenizer(service: str) -> str:
+    """Name the tokenizer's Deployment and Service."""
+    return child_name(service, "-tokenizer")
+
+
+def route(service: str) -> str:
+    """Name the HTTPRoute."""
+    return child_name(service, "-kserve-route")
+
+
+def autoscaler(service: str, *, prefill: bool = False) -> str:
+    """Name the HorizontalPodAutoscaler."""
+    return child_name(service, "-kserve-prefill-hpa" if prefill else "-kserve-hpa")
+
+
+def scaled_object(service: str, *, prefill: bool = False) -> str:
+    """Name the ScaledObject of KEDA."""
+    return child_name(service, "-kserve-prefill-keda" if prefill else "-kserve-keda")
+
+
+def devices(service: str) -> str:
+    """Name the ResourceClaimTemplate."""
+    return child_name(service, "-managed-dra")
+
+
+def published_model(namespace: str, model: str) -> str:
+    """Give the name by which a model is known among those of all namespaces."""
+    return f"publishers/{namespace}/models/{model}"

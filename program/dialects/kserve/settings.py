@@ -1,0 +1,216 @@
+"""The settings of an installation of KServe: ConfigMap `inferenceservice-config` in namespace `kserve`.
+
+Read by `configuration`. Each key of the ConfigMap holds one JSON object; what it does not say has KServe's default.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
+
+from kubeapi import kinds
+from program.desired.errors import SpecInvalid
+from program.desired.quantities import check_quantity
+from program.dialects.dialect import Lookup
+from program.dialects.kserve.naming import SETTINGS_NAME, SYSTEM_NAMESPACE
+
+HeaderRouting = Literal["enabled", "forced", "disabled"]
+_HEADER_ROUTING: tuple[HeaderRouting, ...] = ("enabled", "forced", "disabled")
+_LONGEST = 100_000
+"""Characters of one key. The default is below 2,000."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class StorageSettings:
+    """The init container that fetches models, and the sidecar that holds a model image (key `storageInitializer`)."""
+
+    image: str = "kserve/storage-initializer:latest"
+    cpu_request: str = "100m"
+    cpu_limit: str = "1"
+    memory_request: str = "100Mi"
+    memory_limit: str = "1Gi"
+    ca_bundle_config_map: str = ""
+    """A ConfigMap with certificates that object stores are trusted by; empty for none."""
+    ca_bundle_mount_path: str = "/etc/ssl/custom-certs"
+    modelcar: bool = True
+    """Whether `oci://` models are served from a sidecar of their image."""
+    modelcar_cpu: str = "10m"
+    modelcar_memory: str = "15Mi"
+    modelcar_uid: int | None = 1010
+    oci_model_mode: str = ""
+    """How `oci://` models are mounted where the address does not say it: `modelcar`, `native`, or empty for neither."""
+
+
+@dataclass(frozen=True)
+class PrometheusSettings:
+    """Where KEDA finds the wanted number of replicas (key `autoscaling-wva-controller-config`)."""
+
+    url: str = ""
+    tls_insecure_skip_verify: bool = False
+    auth_modes: str = ""
+    trigger_auth_name: str = ""
+    trigger_auth_kind: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that holds for every LLMInferenceService of a cluster."""
+
+    gateway_namespace: str = "kserve"
+    gateway_name: str = "kserve-ingress-gateway"
+    """The Gateway of routes whose service names none (`kserveIngressGateway`)."""
+    url_scheme: str = "http"
+    tls: bool = False
+    """Whether pods serve with a certificate (`enableLLMInferenceServiceTLS`)."""
+    model_header: str = "X-Gateway-Model-Name"
+    """Request header that names the model, as a gateway sets it."""
+    header_routing: HeaderRouting = "enabled"
+    """Whether routes match that header: unless told otherwise, always, or never (`modelBasedRoutingMode`)."""
+    storage: StorageSettings = StorageSettings()
+    prometheus: PrometheusSettings = PrometheusSettings()
+    expiration_annotations: tuple[str, ...] = ("certificates.kserve.io/expiration",)
+    """Annotations of the certificate Secret that say when it ends (`scheduler.expirationAnnotations`)."""
+
+
+def settings(look: Lookup) -> Settings:
+    """Read the settings; the defaults where there is no ConfigMap.
+
+    Raises SpecInvalid with reason CombineBaseError that names the key which makes no sense.
+    """
+    found = look(kinds.CONFIG_MAPS, SYSTEM_NAMESPACE, SETTINGS_NAME)
+    data = (found or {}).get("data")
+    if not isinstance(data, dict):
+        return Settings()
+    return _parsed(tuple(str(data.get(key) or "") for key in (_INGRESS, _STORAGE, _WVA, _SCHEDULER)))
+
+
+_INGRESS = "ingress"
+_STORAGE = "storageInitializer"
+_WVA = "autoscaling-wva-controller-config"
+_SCHEDULER = "scheduler"
+
+
+@lru_cache(maxsize=64)
+def _parsed(texts: tuple[str, ...]) -> Settings:
+    ingress = _Key(_INGRESS, texts[0])
+    storage = _Key(_STORAGE, texts[1])
+    prometheus = _Key(_WVA, texts[2]).inner("prometheus")
+    default = Settings()
+    gateway = ingress.text("kserveIngressGateway", f"{default.gateway_namespace}/{default.gateway_name}")
+    gateway_namespace, slash, gateway_name = gateway.partition("/")
+    if not (slash and gateway_namespace and gateway_name) or "/" in gateway_name:
+        raise ingress.wrong("kserveIngressGateway", f"`{gateway[:64]}` is not `namespace/name`")
+    return Settings(
+        gateway_namespace=gateway_namespace,
+        gateway_name=gateway_name,
+        url_scheme=ingress.one_of("urlScheme", ("http", "https")),
+        tls=ingress.flag("enableLLMInferenceServiceTLS", default.tls),
+        model_header=ingress.text("modelBasedRoutingHeaderName", default.model_header),
+        header_routing=ingress.one_of("modelBasedRoutingMode", _HEADER_ROUTING),
+        storage=_storage(storage),
+        prometheus=PrometheusSettings(
+            url=prometheus.text("url", ""),
+            tls_insecure_skip_verify=prometheus.flag("tlsInsecureSkipVerify", False),
+            auth_modes=prometheus.text("authModes", ""),
+            trigger_auth_name=prometheus.text("triggerAuthName", ""),
+            trigger_auth_kind=prometheus.text("triggerAuthKind", ""),
+        ),
+        expiration_annotations=_Key(_SCHEDULER, texts[3]).texts(
+            "expirationAnnotations", default.expiration_annotations
+        ),
+    )
+
+
+def _storage(key: _Key) -> StorageSettings:
+    default = StorageSettings()
+    return StorageSettings(
+        image=key.text("image", default.image),
+        cpu_request=key.quantity("cpuRequest", default.cpu_request, "cpu"),
+        cpu_limit=key.quantity("cpuLimit", default.cpu_limit, "cpu"),
+        memory_request=key.quantity("memoryRequest", default.memory_request, "memory"),
+        memory_limit=key.quantity("memoryLimit", default.memory_limit, "memory"),
+        ca_bundle_config_map=key.text("caBundleConfigMapName", default.ca_bundle_config_map),
+        ca_bundle_mount_path=key.text("caBundleVolumeMountPath", default.ca_bundle_mount_path),
+        modelcar=key.flag("enableModelcar", default.modelcar),
+        modelcar_cpu=key.quantity("cpuModelcar", default.modelcar_cpu, "cpu"),
+        modelcar_memory=key.quantity("memoryModelcar", default.modelcar_memory, "memory"),
+        modelcar_uid=key.number("uidModelcar", default.modelcar_uid),
+        oci_model_mode=key.text("ociModelMode", default.oci_model_mode),
+    )
+
+
+class _Key:
+    """One key of the ConfigMap, or an object within it. Every reader raises SpecInvalid that names the field."""
+
+    def __init__(self, path: str, text: str = "", value: dict[str, Any] | None = None) -> None:
+        self._path = path
+        self._value: dict[str, Any] = value if value is not None else self._decoded(text)
+
+    def _decoded(self, text: str) -> dict[str, Any]:
+        if not text.strip():
+            return {}
+        if len(text) > _LONGEST:
+            raise self.wrong("", f"is longer than {_LONGEST} characters")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.wrong("", f"is not JSON: {error}; write a JSON object, or take the key out") from None
+        if not isinstance(value, dict):
+            raise self.wrong("", "is not a JSON object")
+        return value
+
+    def inner(self, name: str) -> _Key:
+        return _Key(f"{self._path}.{name}", value=self._of(dict, name, {}, "an object"))
+
+    def text(self, name: str, default: str) -> str:
+        return self._of(str, name, default, "a text") or default
+
+    def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        value = self._of(list, name, [], "a list")
+        if not all(isinstance(word, str) for word in value):
+            raise self.wrong(name, "holds something that is not a text")
+        return tuple(value) or default
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self._of(bool, name, default, "true or false")
+
+    def number(self, name: str, default: int | None) -> int | None:
+        value = self._value.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.wrong(name, f"`{str(value)[:64]}` is not a whole number from 0")
+        return value
+
+    def quantity(self, name: str, default: str, unit: Literal["cpu", "memory"]) -> str:
+        text = self.text(name, default)
+        try:
+            check_quantity(text, field="", unit=unit)
+        except SpecInvalid as error:
+            raise self.wrong(name, error.why) from None
+        return text
+
+    def one_of(self, name: str, allowed: tuple[_T, ...]) -> _T:
+        """The first one is the default."""
+        value = self._value.get(name) or allowed[0]
+        for word in allowed:
+            if word == value:
+                return word
+        raise self.wrong(name, f"`{str(value)[:64]}` is none of {', '.join(map(str, allowed))}")
+
+    def wrong(self, name: str, why: str) -> SpecInvalid:
+        path = f"{self._path}.{name}" if name else self._path
+        return SpecInvalid(
+            field=f"ConfigMap {SYSTEM_NAMESPACE}/{SETTINGS_NAME} {path}", why=why, reason="CombineBaseError"
+        )
+
+    def _of(self, kind: type[_T], name: str, default: _T, words: str) -> _T:
+        value = self._value.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, kind):
+            raise self.wrong(name, f"`{str(value)[:64]}` is not {words}")
+        return value
