@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from kubeapi.client import KubeClient
-from kubeapi.discovery import served
+from kubeapi.discovery import BUILT_IN, served
 from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
 from kubeapi.informer import Informer
 from kubeapi.kinds import OPTIONAL, Kind
@@ -40,10 +40,13 @@ class OptionalApis:
         make: Callable[[Kind], Informer],
         on_change: Callable[[frozenset[Kind]], None],
         namespace: str | None = None,
+        requires: Kind | None = None,
         check_every_s: float = CHECK_EVERY_S,
         retry_s: float = RETRY_S,
     ) -> None:
+        """`requires` is the kind without which none of the others is of use, and none is followed."""
         self._client = client
+        self._requires = requires
         self._kinds = tuple(kinds)
         self._make = make
         self._on_change = on_change
@@ -124,6 +127,9 @@ class OptionalApis:
         except KubeError as error:
             log.warning("Could not ask which APIs are served", error=str(error))
             return False
+        answer.update((kind, True) for kind in self._kinds if (kind.api_version, kind.kind) in BUILT_IN)
+        if self._requires is not None and self._requires in answer and not answer[self._requires]:
+            answer = dict.fromkeys(answer, False)
         complete = True
         changed: set[Kind] = set()
         for kind, is_served in answer.items():

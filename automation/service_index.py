@@ -7,14 +7,17 @@ from collections import defaultdict
 from typing import Any
 
 from components import naming
+from program.desired.keys import SERVICE_MARKS, ServiceMark
 
 Object = dict[str, Any]
 
 
 class ServiceIndex:
-    """Relations between cached objects. Thread-safe."""
+    """Relations between cached objects, of the services of one dialect. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, mark: ServiceMark = SERVICE_MARKS["llmkube"]) -> None:
+        """`mark` tells which service an object was made for."""
+        self._mark = mark
         self._lock = threading.Lock()
         self._by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._by_service_name: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -38,7 +41,8 @@ class ServiceIndex:
         if obj is None:
             return ""
         metadata = obj["metadata"]
-        service = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
+        # On hosts every dialect's processes carry the same label.
+        service = metadata["labels"].get(naming.LABEL_SERVICE, "") if kind == "HostProcess" else self._service_of(obj)
         if service:
             key = (metadata["namespace"], service)
             with self._lock:
@@ -59,7 +63,7 @@ class ServiceIndex:
         if obj is None:
             return ""
         metadata = obj["metadata"]
-        service = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
+        service = self._service_of(obj)
         with self._lock:
             pods = self._pods[(metadata["namespace"], service)]
             if new is None:
@@ -96,6 +100,9 @@ class ServiceIndex:
     def pods(self, namespace: str, service: str) -> list[Object]:
         with self._lock:
             return list(self._pods.get((namespace, service), {}).values())
+
+    def _service_of(self, obj: Object) -> str:
+        return str(self._mark.service_of(obj["metadata"]["labels"]))
 
     def services_with_objects(self) -> list[tuple[str, str]]:
         with self._lock:

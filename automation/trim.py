@@ -17,8 +17,11 @@ from automation.hosts.reading import capacity_of
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
+from kubeapi import kinds
 from program.desired.errors import SpecInvalid
+from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
 from program.dialects.quantities import parse_quantity
+from program.dialects.registry import DIALECT_KINDS
 
 Object = dict[str, Any]
 
@@ -35,8 +38,11 @@ def custom_resource(obj: Object) -> Object:
     return {**obj, "metadata": metadata}
 
 
+_OWNERS = frozenset({kinds.INFERENCE_SERVICES.kind, *(kind.kind for kind in DIALECT_KINDS.values())})
+
+
 def _is_ours(owner: Object) -> bool:
-    return bool(owner.get("controller")) and owner.get("kind") == "InferenceService"
+    return bool(owner.get("controller")) and owner.get("kind") in _OWNERS
 
 
 _ANNOTATIONS = (
@@ -47,7 +53,11 @@ _ANNOTATIONS = (
     naming.ANNOTATION_KEPT_TEMPLATE,
     naming.ANNOTATION_TEMPLATE_HASH,
 )
-_LABELS = (naming.LABEL_SERVICE, naming.LABEL_HOST, naming.LABEL_MODEL)
+LABEL_COMPONENT = "app.kubernetes.io/component"
+_LABELS = (
+    *(naming.LABEL_SERVICE, naming.LABEL_HOST, naming.LABEL_MODEL, LABEL_DIALECT, LABEL_PLAYGROUND),
+    *(LABEL_LLMAZ_SERVICE, LABEL_COMPONENT, "app.kubernetes.io/name", "app.kubernetes.io/part-of"),
+)
 _EMPTY: Object = {}
 """Shared by all that have none; what is cached is never changed."""
 
@@ -69,7 +79,7 @@ def _metadata(obj: Object) -> Object:
     }
 
 
-def _made(obj: Object) -> Object:
+def made(obj: Object) -> Object:
     """Keep of the metadata of an object that we made also what tells drift (`automation.drift`)."""
     kept = _metadata(obj)
     kept["owned"] = owned_text(obj)
@@ -82,7 +92,7 @@ def _made(obj: Object) -> Object:
 
 def owned(obj: Object) -> Object:
     """Keep of an object made for a service: who it is and whose it is."""
-    return {"metadata": _made(obj)}
+    return {"metadata": made(obj)}
 
 
 def deployment(obj: Object) -> Object:
@@ -96,7 +106,7 @@ def deployment(obj: Object) -> Object:
     requests, limits = _resources(pod_spec, "requests"), _resources(pod_spec, "limits")
     kept = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas", "observedGeneration")
     return {
-        "metadata": _made(obj),
+        "metadata": made(obj),
         "spec": {
             "replicas": spec.get("replicas", 1),
             "scaled_by": _scaler(obj),
@@ -138,7 +148,7 @@ def autoscaler(obj: Object) -> Object:
     )
     spec = obj.get("spec") or {}
     digest = fingerprint_of({"spec": spec, "why": [problem.get("type"), problem.get("reason")]})
-    kept = _made(obj)
+    kept = made(obj)
     kept["resourceVersion"] = f"{digest} {hash(kept['owned'])} {kept['content']}"
     text = ": ".join(str(problem[key]) for key in ("reason", "message") if problem.get(key))
     return {
@@ -292,7 +302,7 @@ def route(obj: Object) -> Object:
                 accepted = True
     said = accepted or bool(refused)
     return {
-        "metadata": _made(obj),
+        "metadata": made(obj),
         "hosts": tuple(hostnames),
         "tls": False,
         "accepted": (accepted and not refused) if said else None,
@@ -307,7 +317,7 @@ def ingress(obj: Object) -> Object:
     published = ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
     addresses = tuple(entry.get("hostname") or entry.get("ip") or "" for entry in published)
     return {
-        "metadata": _made(obj),
+        "metadata": made(obj),
         "hosts": rules or addresses,
         "tls": bool(spec.get("tls")),
         "accepted": True if addresses else None,
@@ -328,7 +338,7 @@ def host_process(obj: Object) -> Object:
         "replica": spec.get("replica") or 0,
         "memory": spec.get("memoryBytes"),
     }
-    return {"metadata": _made(obj), "spec": placed, "status": obj.get("status") or {}}
+    return {"metadata": made(obj), "spec": placed, "status": obj.get("status") or {}}
 
 
 def host(obj: Object) -> Object:

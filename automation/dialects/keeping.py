@@ -1,0 +1,50 @@
+"""What the loop remembers of objects of services that describe their pods themselves; `automation.trim` has the rest.
+
+Called by the informers of `caches`. Pure.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any
+
+from automation import trim
+
+Object = dict[str, Any]
+
+_ENGINES = ("main", "model-runner")
+"""Names of the containers in which KServe and llmaz run the engine."""
+
+
+def workload(obj: Object) -> Object:
+    """Keep of a Deployment or LeaderWorkerSet of a service that describes its pods itself: also its conditions."""
+    status = obj.get("status") or {}
+    conditions = {
+        kind: {key: str(each.get(key, ""))[:trim.MESSAGE_LENGTH] for key in ("status", "reason", "message")}
+        for kind, each in trim.conditions_of(obj).items()
+        if kind in ("Available", "Progressing")
+    }
+    selector = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+    chosen = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    return {
+        **trim.deployment(obj),
+        "kind": intern(obj.get("kind", "")),
+        "conditions": conditions,
+        "selector": status.get("hpaPodSelector") or chosen,
+    }
+
+
+def whole(obj: Object) -> Object:
+    """Keep an object that others read by its own fields, and what tells whose it is beside that."""
+    kept = trim.custom_resource(obj)
+    return {**kept, "metadata": {**kept["metadata"], **trim.made(obj), "labels": obj["metadata"].get("labels") or {}}}
+
+
+def described_pod(obj: Object) -> Object:
+    """Keep of a pod of such a service what is kept of others; its engine is known by the container's name, too."""
+    kept = trim.pod(obj)
+    engine = {key: value for key, value in kept["engine"].items() if key != "foreign"}
+    if not engine.get("port"):
+        named = next((c for c in (obj.get("spec") or {}).get("containers") or () if c.get("name") in _ENGINES), {})
+        engine["port"] = next((p.get("containerPort", 0) for p in named.get("ports") or ()), 0)
+    return {**kept, "engine": engine}
