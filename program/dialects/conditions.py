@@ -142,6 +142,8 @@ class Reason(StrEnum):
     HOST_PROCESS_FAILING = "HostProcessFailing"
     DEPENDENCY_MISSING = "DependencyMissing"
     """Something outside that the service needs is not there yet."""
+    NOT_INSTALLED = "NotInstalled"
+    """An extension of Kubernetes that the service needs has no CustomResourceDefinition here."""
     APPLY_FAILED = "ApplyFailed"
     """An engine run failed and is tried again."""
     STATE_UNREACHABLE = "StateUnreachable"

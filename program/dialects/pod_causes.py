@@ -26,6 +26,8 @@ _IMAGE_REASONS = frozenset(
 )
 _ENDED = frozenset({"CrashLoopBackOff", "Error", "Completed", "OOMKilled", "ContainerCannotRun", "StartError"})
 _UNHEALTHY = frozenset({"Unhealthy", "ProbesFailing"})
+_FETCHERS = ("download", "model-loader", "storage-initializer", "modelcar")
+"""Part of the names of init containers that fetch weights: Herdsman's and LLMKube's, llmaz's, KServe's."""
 _KILLED = frozenset({137, 143})
 """Exit codes after SIGKILL and SIGTERM, by which the kubelet ends a container that fails its probes."""
 
@@ -110,7 +112,7 @@ def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
         return None
     if pod.oom_killed or pod.waiting_reason == "OOMKilled":
         return _cause(pod, Reason.OUT_OF_MEMORY, _out_of_memory(pod, where, memory))
-    if pod.init and "download" in pod.container:
+    if fetches_model(pod):
         reason, told = transfer_failure(words)
         return _cause(pod, reason, f"{where} cannot fetch the model: {told or _said(pod)}{_restarts(pod)}")
     if _DRIVER.search(words):
@@ -121,6 +123,11 @@ def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
         message = f"{where} was stopped from outside{_restarts(pod)}, as the kubelet does when probes fail{_end(pod)}"
         return _cause(pod, Reason.PROBES_FAILING, message)
     return _cause(pod, Reason.CRASH_LOOPING, f"{where} ends by itself{_restarts(pod)}{_end(pod)}")
+
+
+def fetches_model(pod: PodFacts) -> bool:
+    """Tell whether the container that the pod waits for is one that fetches a model, by the name that it has."""
+    return pod.init and any(word in pod.container for word in _FETCHERS)
 
 
 def transfer_failure(words: str) -> tuple[Reason, str]:

@@ -17,7 +17,7 @@ from program.dialects.conditions import Reason
 from program.dialects.llmkube.hosted import wait_for_host
 from program.dialects.llmkube.scheduling import unscheduled
 from program.dialects.llmkube.service_schema import Phase
-from program.dialects.pod_causes import Cause, gib, worst_cause
+from program.dialects.pod_causes import Cause, fetches_model, gib, worst_cause
 
 PENDING_REASONS = frozenset(
     {Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST, Reason.QUOTA_EXCEEDED}
@@ -277,7 +277,7 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
     _, shortage = memory_shortage(facts.memory)
     if shortage:
         return _creating(Reason.MEMORY_INSUFFICIENT, f"{counted}; {shortage}")
-    fetching = sorted(pod.name for pod in facts.pods if pod.init and "download" in pod.container)
+    fetching = sorted(pod.name for pod in facts.pods if fetches_model(pod))
     if fetching:
         return _creating(Reason.MODEL_DOWNLOADING, f"{counted}; pod {fetching[0]} fetches the model")
     unproved = facts.unproved_replicas

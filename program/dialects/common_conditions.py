@@ -1,0 +1,228 @@
+"""The conditions that a service of every dialect has beside the peer's own. Pure.
+
+The dialects of KServe and llmaz call `judge_service`, set their peers' conditions in a `ConditionSet`, and leave the
+rest to `set_common`. What has nothing to say is dropped, so that no condition outlives its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from program.desired.base import JsonObject
+from program.desired.facts import ServiceFacts
+from program.desired.service import DesiredService
+from program.dialects.conditions import (
+    Condition,
+    Reason,
+    Status,
+    Type,
+    drop_conditions,
+    mark_idle,
+    mark_ready,
+    mark_reconciling,
+    mark_stalled,
+    set_condition,
+)
+from program.dialects.llmkube.judging import Judgement as Judgement
+from program.dialects.llmkube.judging import judge, waiting_for_consent
+
+COMMON = (
+    Type.READY,
+    Type.RECONCILING,
+    Type.STALLED,
+    Type.SPEC_HONOURED,
+    Type.GPU_AVAILABLE,
+    Type.MEMORY_FITS,
+    Type.AUTOSCALER_READY,
+    Type.CHANGE_PENDING,
+    Type.POLICY_COMPLIANT,
+    Type.DRIFTED,
+    Type.ROLLOUT_DEFERRED,
+    Type.ROLLED_BACK,
+    Type.TEMPLATE_KEPT,
+)
+"""The types that `set_common` sets and drops, in the order in which they are listed after the peer's."""
+
+_MARKS = {
+    "ready": mark_ready,
+    "reconciling": mark_reconciling,
+    "stalled": mark_stalled,
+    "idle": mark_idle,
+}
+
+
+class ConditionSet:
+    """The conditions of one status in the making; every change keeps what `set_condition` promises."""
+
+    def __init__(self, cr: JsonObject, peers: Sequence[str], *, now: datetime) -> None:
+        """Start from what `cr` has. `peers` are the dialect's own types, in the order in which they are listed."""
+        self._order = [*peers, *(str(kind) for kind in COMMON if kind not in peers)]
+        previous = (cr.get("status") or {}).get("conditions") or []
+        self._conditions: list[Condition] = [dict(c) for c in previous if c.get("type") in self._order]
+        self._generation = int(cr["metadata"].get("generation") or 0)
+        self._now = now
+
+    def __contains__(self, kind: str) -> bool:
+        return self.get(kind) is not None
+
+    def get(self, kind: str) -> Condition | None:
+        """Give a condition as it stands; None where there is none."""
+        return next((c for c in self._conditions if c["type"] == kind), None)
+
+    def status_of(self, kind: str) -> str:
+        """Give the status of a condition; empty where there is none."""
+        found = self.get(kind)
+        return str(found["status"]) if found is not None else ""
+
+    def set(self, kind: str, status: Status, reason: str, message: str) -> None:
+        """Set one; its transition time changes only with its status."""
+        self._conditions = set_condition(
+            self._conditions,
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message,
+            generation=self._generation,
+            now=self._now,
+        )
+
+    def drop(self, *kinds: str) -> None:
+        """Take some away."""
+        self._conditions = drop_conditions(self._conditions, *kinds)
+
+    def mark(self, verdict: Judgement) -> None:
+        """Set Ready, Reconciling and Stalled as a judgement says."""
+        self._conditions = _MARKS[verdict.outcome](
+            self._conditions,
+            reason=verdict.reason,
+            message=verdict.message,
+            generation=self._generation,
+            now=self._now,
+        )
+
+    def listed(self) -> list[Condition]:
+        """All of them in a fixed order, so that the same facts always give the same document."""
+        return sorted(self._conditions, key=lambda c: self._order.index(c["type"]))
+
+
+def judge_service(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
+    """Conclude whether a service of a dialect without Model objects is ready, getting there or stuck, and why.
+
+    Its pods fetch the weights themselves, so that a model that is not there yet shows as a problem or in the pods.
+    """
+    verdict = judge(cr, desired, facts.model_copy(update={"model_found": True, "model_ready": True}))
+    if verdict.reason is Reason.SUSPENDED:
+        return verdict.model_copy(update={"message": "Stopped by its annotation; nothing runs"})
+    return verdict
+
+
+def set_common(
+    conditions: ConditionSet,
+    cr: JsonObject,
+    verdict: Judgement,
+    desired: DesiredService | None,
+    facts: ServiceFacts,
+    *,
+    ready: bool = True,
+) -> None:
+    """Set every condition of `COMMON`; with `ready` False the dialect has set the ready protocol itself."""
+    if ready:
+        conditions.mark(verdict)
+    _honoured(conditions, desired, facts)
+    _room(conditions, verdict, facts)
+    _autoscaler(conditions, facts)
+    _consent(conditions, cr, facts)
+    _rollout(conditions, facts)
+    if facts.drift:
+        message = "; ".join(problem.message for problem in facts.drift)
+        conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
+    else:
+        conditions.drop(Type.DRIFTED)
+
+
+def same_status(status: JsonObject, previous: JsonObject, fields: Sequence[str], peers: Sequence[str]) -> bool:
+    """Tell whether `previous` already says all of `status` in `fields`, whatever others added and in whatever order.
+
+    `peers` are the types of conditions that are the dialect's own.
+    """
+    known = {*peers, *(str(kind) for kind in COMMON)}
+    return all(
+        _by_type(status.get(field)) == _by_type([c for c in previous.get(field) or () if c.get("type") in known])
+        if field == "conditions"
+        else status.get(field) == previous.get(field)
+        for field in fields
+    )
+
+
+def _by_type(conditions: Sequence[Condition] | None) -> dict[str, Any]:
+    return {c["type"]: c for c in conditions or ()}
+
+
+def _honoured(conditions: ConditionSet, desired: DesiredService | None, facts: ServiceFacts) -> None:
+    if facts.unhonoured:
+        message = "; ".join(f"{problem.field} {problem.message}".strip() for problem in facts.unhonoured)
+        reasons = {problem.reason for problem in facts.unhonoured}
+        reason = reasons.pop() if len(reasons) == 1 else "FieldsNotHonoured"
+        conditions.set(Type.SPEC_HONOURED, "False", reason or "FieldsNotHonoured", message)
+    elif desired is not None:
+        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
+
+
+def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
+    if verdict.waiting_for:
+        conditions.set(Type.GPU_AVAILABLE, "False", "InsufficientGPU", verdict.scheduling_message)
+    else:
+        conditions.drop(Type.GPU_AVAILABLE)
+    if facts.memory is None:
+        conditions.drop(Type.MEMORY_FITS)
+    elif verdict.reason is Reason.MEMORY_INSUFFICIENT:
+        conditions.set(Type.MEMORY_FITS, "False", "EstimateExceedsNodes", verdict.message)
+    else:
+        message = "By the estimate a replica has the memory that it needs"
+        conditions.set(Type.MEMORY_FITS, "True", "EstimateFits", message)
+
+
+def _autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    autoscaler = facts.autoscaler
+    if autoscaler is None:
+        conditions.drop(Type.AUTOSCALER_READY)
+    elif autoscaler.problem:
+        message = f"{autoscaler.kind}: {autoscaler.problem}"
+        conditions.set(Type.AUTOSCALER_READY, "False", "ScalingFailed", message)
+    else:
+        message = f"The {autoscaler.kind} decides the number of replicas"
+        conditions.set(Type.AUTOSCALER_READY, "True", "ScalingActive", message)
+
+
+def _consent(conditions: ConditionSet, cr: JsonObject, facts: ServiceFacts) -> None:
+    pending = facts.pending
+    if pending is None:
+        conditions.drop(Type.CHANGE_PENDING)
+    else:
+        reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
+        conditions.set(Type.CHANGE_PENDING, "True", reason, waiting_for_consent(cr, pending))
+    if facts.problem is not None and facts.problem.reason == Reason.POLICY_VIOLATED:
+        conditions.set(Type.POLICY_COMPLIANT, "False", Reason.POLICY_VIOLATED, facts.problem.message)
+    elif facts.advice:
+        message = "; ".join(problem.message for problem in facts.advice)
+        conditions.set(Type.POLICY_COMPLIANT, "False", "PolicyAdvice", message)
+    else:
+        conditions.drop(Type.POLICY_COMPLIANT)
+
+
+def _rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    rollout = facts.rollout
+    if rollout.deferred is not None:
+        conditions.set(Type.ROLLOUT_DEFERRED, "True", rollout.deferred.reason, rollout.deferred.message)
+    else:
+        conditions.drop(Type.ROLLOUT_DEFERRED)
+    if rollout.rolled_back is not None:
+        conditions.set(Type.ROLLED_BACK, "True", rollout.rolled_back.reason, rollout.rolled_back.message)
+    else:
+        conditions.drop(Type.ROLLED_BACK)
+    if rollout.kept is not None:
+        conditions.set(Type.TEMPLATE_KEPT, "True", rollout.kept.reason, rollout.kept.message)
+    else:
+        conditions.drop(Type.TEMPLATE_KEPT)
