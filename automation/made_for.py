@@ -15,8 +15,6 @@ from program.desired.keys import LABEL_DIALECT, SERVICE_MARKS, ServiceKey
 
 Object = dict[str, Any]
 
-_PARTS = {dialect: mark.selector.partition("=") for dialect, mark in SERVICE_MARKS.items()}
-
 
 def service_of(obj: Object) -> ServiceKey | None:
     """Name the service that an object was made for; None where it was made for none.
@@ -32,9 +30,7 @@ def service_of(obj: Object) -> ServiceKey | None:
     if LABEL_DIALECT in labels and naming.LABEL_SERVICE in labels:
         return ServiceKey(str(labels[LABEL_DIALECT]), namespace, str(labels[naming.LABEL_SERVICE]))
     for dialect, mark in SERVICE_MARKS.items():
-        label, given, value = _PARTS[dialect]
-        name = labels.get(mark.label)
-        if name and (labels.get(label) == value if given else label in labels):
+        if name := mark.service_of(labels):
             return ServiceKey(dialect, namespace, str(name))
     return None
 
@@ -42,7 +38,7 @@ def service_of(obj: Object) -> ServiceKey | None:
 def labels_of(key: ServiceKey) -> dict[str, str]:
     """Give the labels by which an object of ours is found as one of this service."""
     mark = SERVICE_MARKS[key.dialect]
-    label, given, value = _PARTS[key.dialect]
+    label, given, value = mark.selector.partition("=")
     return {**({label: value} if given else {}), mark.label: key.name}
 
 

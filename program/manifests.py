@@ -1,7 +1,8 @@
-"""Read Models and InferenceServices from files, as they are written for a cluster, and resolve them without one.
+"""Read services of all dialects from files, as they are written for a cluster, and resolve them without one.
 
-Called by the static fleet (`program.__main__`) and by `herdsman render`; calls the dialect's parser. What is wrong is
-gathered, not raised, so that one run names all of it.
+Called by the static fleet (`program.__main__`) and by `herdsman render`; calls the dialects' parsers. What is wrong is
+gathered, not raised, so that one run names all of it. What services refer to (Models, OpenModels, presets, ConfigMaps)
+must be among the files, but for what a dialect ships itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import yaml
 from components.extensions import asked_in_vain
 from components.options import RenderOptions
 from kubeapi import kinds
+from kubeapi.kinds import Kind
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
 from program.desired.model import DesiredModel
@@ -25,12 +27,19 @@ from program.dialects.llmkube.model_schema import ModelSpec
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.reading import read, unknown_fields, without_nulls
+from program.dialects.registry import DIALECT_KINDS, dialect_named, dialect_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Files of a folder or a pattern that count as manifests."""
 
+LLMKUBE = "llmkube"
+
 _Names = tuple[str, str]
 """Namespace and name."""
+_Identity = tuple[str, str, str, str]
+"""Group, kind, namespace (empty for what has none) and name."""
+_REFERRED = (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
+"""Kinds that services of the other dialects refer to and that make nothing themselves."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,8 @@ class Document:
 
     @property
     def namespace(self) -> str:
-        return str(self.cr["metadata"]["namespace"])
+        """Empty for an object of the whole cluster."""
+        return str(self.cr["metadata"].get("namespace", ""))
 
     def __str__(self) -> str:
         return f"{self.where}: {self.cr['kind']} `{self.name}`"
@@ -67,13 +77,33 @@ class Manifests:
     notes: list[str] = field(default_factory=list)
     """What will have no effect, or was left out."""
     _models: dict[_Names, Document] = field(default_factory=dict)
-    _services: dict[_Names, Document] = field(default_factory=dict)
+    _services: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+    """By dialect, namespace and name."""
+    _referred: dict[_Identity, Document] = field(default_factory=dict)
+    _others: dict[_Identity, Document] = field(default_factory=dict)
+    """Objects of no kind of ours, which a service may refer to nevertheless: ConfigMaps, routes."""
+    _asked_for: set[_Identity] = field(default_factory=set)
+    """What was looked up."""
     _files: set[Path] = field(default_factory=set)
 
     @property
     def documents(self) -> tuple[Document, ...]:
         """The Models and InferenceServices, in the order in which they were read."""
-        return (*self._models.values(), *self._services.values())
+        return (*self._models.values(), *self.services_of(LLMKUBE))
+
+    @property
+    def dialects(self) -> tuple[str, ...]:
+        """The dialects beside LLMKube's that services of the files are of."""
+        return tuple(dict.fromkeys(dialect for dialect, _, _ in self._services if dialect != LLMKUBE))
+
+    @property
+    def referred(self) -> tuple[Document, ...]:
+        """What services of those dialects may refer to, in the order in which it was read."""
+        return tuple(self._referred.values())
+
+    def services_of(self, dialect: str) -> tuple[Document, ...]:
+        """Give the services of a dialect, in the order in which they were read."""
+        return tuple(document for (each, _, _), document in self._services.items() if each == dialect)
 
     def read(self, name: str) -> None:
         """Read a file, the manifests of a folder (not of its folders), or all that a pattern such as `**/*.yaml` finds.
@@ -112,16 +142,44 @@ class Manifests:
                     self.errors.append(f"{place}: is not an object with apiVersion, kind, metadata and spec")
 
     def services(self) -> Iterator[tuple[Document, DesiredService]]:
-        """Resolve the InferenceServices in the order of the files, less those that are wrong, which `errors` names."""
+        """Resolve the services in the order of the files, less those that are wrong, which `errors` names."""
         models = {key: self._model(document) for key, document in self._models.items()}
-        for document in self._services.values():
+        for (dialect, _, _), document in self._services.items():
             try:
-                desired = self._service(document, models)
+                desired = self._service(document, models) if dialect == LLMKUBE else self._other(dialect, document)
             except DesiredError as error:
                 self.errors.append(f"{document}: {error}")
                 continue
             if desired is not None:
                 yield document, desired
+        self.note_unused()
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:
+        """Find an object among the files, in whatever version it is written: `program.dialects.dialect.Lookup`."""
+        identity = (kind.group, kind.kind, namespace or "", name)
+        self._asked_for.add(identity)
+        return found.cr if (found := self._find(identity)) is not None else None
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[JsonObject, ...]:
+        """Find all objects of a kind in a namespace among the files, by name."""
+        documents = (*self._referred.values(), *self._services.values(), *self._others.values())
+        found = (each for each in documents if _identity(each.cr)[:3] == (kind.group, kind.kind, namespace))
+        return tuple(each.cr for each in sorted(found, key=lambda each: each.name))
+
+    def note_unused(self) -> None:
+        """Say which documents are nothing to us, and nothing that a service refers to; once all were resolved."""
+        for identity, document in self._others.items():
+            if identity not in self._asked_for:
+                cr = document.cr
+                note = f"Left out: {document.where}: {cr.get('apiVersion')} {cr.get('kind')} `{document.name}`"
+                self.notes += [note] if note not in self.notes else []
+
+    def _find(self, identity: _Identity) -> Document | None:
+        found = self._referred.get(identity)
+        if found is None:
+            of = (dialect for dialect, kind in DIALECT_KINDS.items() if (kind.group, kind.kind) == identity[:2])
+            found = next((self._services.get((dialect, *identity[2:])) for dialect in of), None)
+        return found or self._others.get(identity)
 
     def _paths(self, name: str) -> list[Path]:
         path = self.root / name
@@ -149,27 +207,38 @@ class Manifests:
         return found
 
     def _take(self, where: str, cr: JsonObject) -> None:
-        """File a document by its kind; one of another kind is left out, and said."""
+        """File a document by its kind."""
         metadata = cr.get("metadata")
         if not isinstance(metadata, dict) or not metadata.get("name"):
             self.errors.append(f"{where}: metadata.name: is missing")
             return
-        shelf = {kinds.MODELS.kind: self._models, kinds.INFERENCE_SERVICES.kind: self._services}.get(
-            str(cr.get("kind"))
-        )
-        if cr.get("apiVersion") != kinds.MODELS.api_version or shelf is None:
-            self.notes.append(f"Left out: {where}: {cr.get('apiVersion')} {cr.get('kind')} `{metadata['name']}`")
-            return
-        metadata = {**metadata, "namespace": metadata.get("namespace") or self.namespace}
+        api_version, kind = str(cr.get("apiVersion")), str(cr.get("kind"))
+        own = api_version == kinds.MODELS.api_version
+        dialect = LLMKUBE if own and kind == kinds.INFERENCE_SERVICES.kind else dialect_of(api_version, kind)
+        referred = next((each for each in _REFERRED if (each.group, each.kind) == _group_kind(api_version, kind)), None)
+        is_model = own and kind == kinds.MODELS.kind
+        if referred is not None and not referred.namespaced:
+            metadata = {key: value for key, value in metadata.items() if key != "namespace"}
+        else:
+            metadata = {**metadata, "namespace": metadata.get("namespace") or self.namespace}
         document = Document(where, {**cr, "metadata": metadata})
+        if not (dialect or referred or is_model):
+            self._others.setdefault(_identity(document.cr), document)
+            return
         if problem := _annotation_problem(metadata.get("annotations")):
             self.errors.append(f"{document}: {problem}")
-            return
-        key = (document.namespace, document.name)
+        elif is_model:
+            self._put(self._models, (document.namespace, document.name), document)
+        elif dialect:
+            self._put(self._services, (dialect, document.namespace, document.name), document)
+        else:
+            self._put(self._referred, _identity(document.cr), document)
+
+    def _put(self, shelf: dict[Any, Document], key: Any, document: Document) -> None:
         if key in shelf:
             self.errors.append(f"{document}: metadata.name: is taken already by {shelf[key]}")
-            return
-        shelf[key] = document
+        else:
+            shelf[key] = document
 
     def _model(self, document: Document) -> DesiredModel | None:
         try:
@@ -200,6 +269,23 @@ class Manifests:
         for problem in (*unhonoured(document.cr, desired), *asked_in_vain(desired, self.options)):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return desired
+
+    def _other(self, dialect: str, document: Document) -> DesiredService:
+        """Resolve a service of another dialect."""
+        parsed = dialect_named(dialect).parse(document.cr, self)
+        for problem in (*parsed.unhonoured, *asked_in_vain(parsed.desired, self.options)):
+            self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
+        return parsed.desired
+
+
+def _group_kind(api_version: str, kind: str) -> tuple[str, str]:
+    return api_version.rpartition("/")[0], kind
+
+
+def _identity(cr: JsonObject) -> _Identity:
+    metadata = cr["metadata"]
+    group, kind = _group_kind(str(cr.get("apiVersion", "")), str(cr.get("kind", "")))
+    return group, kind, str(metadata.get("namespace", "")), str(metadata["name"])
 
 
 def _annotation_problem(annotations: Any) -> str | None:
