@@ -28,6 +28,17 @@ EXPOSE_DETAILS = (
     keys.ANNOTATION_EXPOSE_TLS_SECRET,
 )
 
+POD_ONLY_ANNOTATIONS = (
+    keys.ANNOTATION_EXPOSE,
+    keys.ANNOTATION_API_KEY_SECRET,
+    keys.ANNOTATION_NETWORK_POLICY,
+    keys.ANNOTATION_MAX_UNAVAILABLE,
+    keys.ANNOTATION_ROLLBACK,
+    keys.ANNOTATION_READINESS_GATE,
+    keys.ANNOTATION_SCALE_QUERY,
+)
+"""What means nothing to a process on a host."""
+
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
 _DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)", re.ASCII)

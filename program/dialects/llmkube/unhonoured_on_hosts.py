@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
+from program.dialects.annotations import POD_ONLY_ANNOTATIONS
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.llmkube.unhonoured_by_runtime import wire_name
 from program.runtimes.ollama import ollama_name, pulls_by_name
@@ -43,15 +44,6 @@ _POD_ONLY_RESOURCES = {
     "gpu_memory": "gpuMemory",
     "gpu_sharing": "gpuSharing",
 }
-_POD_ONLY_ANNOTATIONS = (
-    keys.ANNOTATION_EXPOSE,
-    keys.ANNOTATION_API_KEY_SECRET,
-    keys.ANNOTATION_NETWORK_POLICY,
-    keys.ANNOTATION_MAX_UNAVAILABLE,
-    keys.ANNOTATION_ROLLBACK,
-    keys.ANNOTATION_READINESS_GATE,
-    keys.ANNOTATION_SCALE_QUERY,
-)
 _WHY = "has no effect on a host, where the service runs as a process"
 
 
@@ -84,7 +76,7 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
         yield _problem("spec.flashAttention", "has no effect without a GPU")
     yield from _of_files(desired)
     yield from _of_engine(spec, desired)
-    for name in _POD_ONLY_ANNOTATIONS:
+    for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield _problem(f"metadata.annotations[{name}]", _WHY)
 

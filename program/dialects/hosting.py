@@ -1,0 +1,151 @@
+"""Services of the newer dialects on hosts: a model that llama.cpp, oMLX, Ollama or vLLM serves as a process. Pure.
+
+The dialects of KServe and llmaz call this where annotations place a service on hosts. What comes out is an ordinary
+`DesiredService`, as LLMKube's dialect makes it: engine, model and placement, no pods. What the custom resource asks for
+beside that, and a process cannot have, comes back as problems for condition SpecHonoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from program.desired import keys
+from program.desired.base import JsonObject
+from program.desired.engines import EngineSettings
+from program.desired.facts import Problem
+from program.desired.keys import Owner, ServiceKey
+from program.desired.model import DesiredModel, Gpu, ModelFormat
+from program.desired.service import DesiredService, Endpoint, PodSettings
+from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated
+from program.dialects.dialect import Parsed
+from program.dialects.hosted_args import taken_over
+from program.dialects.hosted_model import HostedModel, accelerator_of, engine_of, model_of
+
+NOT_ON_HOSTS = "has no effect on a host, where the service runs as a process"
+_PORTS = {"kserve": 8000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedArgs:
+    """The arguments that a dialect's own pod would have had for its engine."""
+
+    engine: str = ""
+    """Whose they are: the `kind` of an engine's settings; empty where nobody knows."""
+    preset: Sequence[str] = ()
+    """Those of a preset or runtime. They go with the engine: where another one serves, they mean nothing."""
+    own: Sequence[str] = ()
+    """The user's. None is dropped in silence."""
+    field: str = "spec"
+    """Path of the list with the user's own."""
+
+
+def on_host(annotated: Annotated) -> bool:
+    """Tell whether annotations place a service on hosts: `herdsman.dev/host` or `herdsman.dev/host-selector`."""
+    return annotated.hosting.pinned or bool(annotated.hosting.selector)
+
+
+def hosted_service(
+    cr: JsonObject,
+    *,
+    key: ServiceKey,
+    annotated: Annotated,
+    model: HostedModel,
+    draft: HostedModel | None = None,
+    args: HostedArgs = HostedArgs(),
+    env: Iterable[JsonObject] = (),
+    env_field: str = "spec.env",
+    replicas: int = 1,
+    memory: str | None = None,
+    gpus: int = 0,
+    unhonoured: Iterable[Problem] = (),
+) -> Parsed:
+    """Describe the service as processes on hosts.
+
+    `env` are the user's EnvVars, at `env_field`; `memory` is the quantity that its resources ask for, which engines
+    other than llama.cpp need, because nobody can tell what they take; `gpus` are those that a pod would have asked for.
+    `unhonoured` is what the dialect itself knows to be lost (`not_on_hosts`).
+    Raises SpecInvalid for a model that no host can have, and for one that no engine of a host can read.
+    """
+    metadata = cr["metadata"]
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    hosting = annotated.hosting
+    resolved = model_of(model, annotations, of=key.name)
+    chosen = engine_of(resolved, asked=args.engine, field=model.field)
+    accelerator = accelerator_of(hosting.selector, resolved, gpus=gpus)
+    drafting = model_of(draft, {}, of=f"{key.name}-draft") if draft is not None else None
+    if drafting is not None and (chosen != "llamacpp" or drafting.format is not ModelFormat.GGUF):
+        drafting = None
+    engine, lost = taken_over(chosen, args.engine, preset=args.preset, own=args.own, field=args.field, draft=drafting)
+    variables = tuple(env)
+    desired = DesiredService(
+        key=key,
+        owner=_owner(cr),
+        generation=int(metadata.get("generation") or 0),
+        model=resolved.model_copy(update={"accelerator": accelerator}),
+        engine=engine,
+        replicas=min(replicas, 1) if hosting.pinned else replicas,
+        endpoint=Endpoint(port=_PORTS.get(key.dialect)),
+        gpu=Gpu(count=max(1, gpus)) if accelerator not in ("cpu", "metal") else None,
+        pod=PodSettings(env=tuple(v for v in variables if "valueFrom" not in v), memory_request=memory),
+        host_placement=hosting,
+        draft=drafting,
+        completion_check=annotated.completion_check,
+        sleep=annotated.sleep,
+        drift=annotated.drift,
+        adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",
+    )
+    problems = (
+        *unhonoured,
+        *lost,
+        *_of_draft(draft, drafting, engine),
+        *_of_env(variables, env_field),
+        *_of_place(replicas, desired),
+        *of_annotations(annotations),
+    )
+    return Parsed(desired=desired, unhonoured=tuple(dict.fromkeys(problems)))
+
+
+def not_on_hosts(fields: Iterable[str]) -> tuple[Problem, ...]:
+    """Say of fields, by their paths, that they describe pods and mean nothing to a process."""
+    return tuple(not_honoured(field, NOT_ON_HOSTS) for field in fields)
+
+
+def not_honoured(field: str, message: str) -> Problem:
+    """Say of one field why it has no effect."""
+    return Problem(reason="NotHonoured", message=message, field=field, terminal=True)
+
+
+def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
+    """Name the annotations that mean nothing to a process on a host."""
+    for name in POD_ONLY_ANNOTATIONS:
+        if annotations.get(name, "") not in ("", "false"):
+            yield not_honoured(f"metadata.annotations[{name}]", NOT_ON_HOSTS)
+
+
+def _of_draft(draft: HostedModel | None, used: DesiredModel | None, engine: EngineSettings) -> Iterator[Problem]:
+    if draft is not None and used is None:
+        yield not_honoured(draft.field, f"is no draft for engine {engine.kind} on a host; llama.cpp takes a GGUF file")
+
+
+def _of_env(variables: Sequence[JsonObject], field: str) -> Iterator[Problem]:
+    for index, variable in enumerate(variables):
+        if "valueFrom" in variable:
+            yield not_honoured(f"{field}[{index}].valueFrom", "cannot be resolved on a host; give a value")
+
+
+def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:
+    if desired.host_placement is not None and desired.host_placement.pinned and replicas > 1:
+        why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {replicas}"
+        yield not_honoured("spec.replicas", why)
+
+
+def _owner(cr: JsonObject) -> Owner | None:
+    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
+    metadata: dict[str, Any] = cr["metadata"]
+    if not metadata.get("uid"):
+        return None
+    return Owner(
+        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
+    )
