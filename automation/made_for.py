@@ -50,3 +50,10 @@ def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
         return mark.selector
     chosen = f"{mark.label}={wanted[0]}" if len(wanted) == 1 else f"{mark.label} in ({','.join(wanted)})"
     return chosen if mark.selector == mark.label else f"{mark.selector},{chosen}"
+
+
+def process_selector_of(dialect: str, names: Iterable[str] = ()) -> str:
+    """Write the same for the HostProcesses of a dialect, which all carry one label, and the dialect beside it."""
+    if dialect == "llmkube":
+        return selector_of(dialect, names)
+    return f"{LABEL_DIALECT}={dialect},{selector_of('llmkube', names)}"

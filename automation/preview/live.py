@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
+from automation.made_for import process_selector_of, selector_of, service_of
 from automation.plan import LiveObject, ObjectName
 from components import naming
 from kubeapi import kinds
@@ -35,7 +36,26 @@ MADE = (
     kinds.INGRESSES,
     kinds.HOST_PROCESSES,
 )
-"""Kinds that are made for services and that every cluster of ours serves."""
+"""Kinds that are made for services of LLMKube's and that every cluster of ours serves."""
+_SETS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS, kinds.HOST_PROCESSES)
+MADE_OF = {
+    "llmkube": MADE,
+    "kserve": (*_SETS, kinds.SERVICE_ACCOUNTS, kinds.ROLES, kinds.ROLE_BINDINGS),
+    "llmaz": _SETS,
+    "llmaz-service": _SETS,
+}
+"""The same for each dialect: what is not made for the services at hand is not asked for."""
+OPTIONAL_OF = {
+    "llmkube": (kinds.HTTP_ROUTES, kinds.SCALED_OBJECTS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),
+    "kserve": (
+        *(kinds.LEADER_WORKER_SETS, kinds.INFERENCE_POOLS, kinds.HTTP_ROUTES),
+        *(kinds.SCALED_OBJECTS, kinds.CLAIM_TEMPLATES),
+    ),
+    "llmaz": (kinds.LEADER_WORKER_SETS,),
+    "llmaz-service": (kinds.LEADER_WORKER_SETS,),
+}
+"""And of the kinds that a cluster may lack."""
+LLMKUBE = "llmkube"
 PAGE = 500
 MOST_BY_NAME = 20
 """So many services of a namespace are asked for by name; of more all are listed."""
@@ -71,20 +91,28 @@ class Live:
         """Read the objects of these services and what their rendering depends on. `claims`: how caches are kept."""
         scopes = list(_scopes(keys))
         namespaces = sorted({key.namespace for key in keys})
-        wanted = {(key.namespace, naming.cache_claim(key.name, claims)) for key in keys} if claims else set()
+        cached = [key for key in keys if key.dialect == LLMKUBE] if claims else []
+        wanted = {(key.namespace, naming.cache_claim(key.name, claims or "shared")) for key in cached}
         asks: list[Callable[[], None]] = [self._load_installed]
-        asks += [self._listing(kind, *scope) for scope in scopes for kind in MADE]
+        asks += [self._listing(kind, scope) for scope in scopes for kind in MADE_OF[scope.dialect]]
         asks += [self._namespace(name) for name in namespaces]
         asks += [self._claim(*each) for each in sorted(wanted)] if len(wanted) <= MOST_BY_NAME else []
         if len(wanted) > MOST_BY_NAME:
             asks += [self._claims_of(name, [claim for at, claim in wanted if at == name]) for name in namespaces]
         self._run(asks)
-        optional = [kind for kind in kinds.OPTIONAL if kind.full_name in self.installed]
-        self._run([self._listing(kind, *scope) for scope in scopes for kind in optional])
+        self._run(
+            [
+                self._listing(kind, scope)
+                for scope in scopes
+                for kind in OPTIONAL_OF[scope.dialect]
+                if kind.full_name in self.installed
+            ]
+        )
 
     def fetch(self, key: ServiceKey, names: Iterable[ObjectName]) -> None:
         """Read objects that are known to exist, by name."""
-        by_name = {kind.kind: kind for kind in (*MADE, *kinds.OPTIONAL, kinds.CLAIMS)}
+        made = (*MADE_OF[key.dialect], *OPTIONAL_OF[key.dialect], kinds.CLAIMS)
+        by_name = {kind.kind: kind for kind in made}
 
         def get(name: ObjectName) -> None:
             try:
@@ -109,7 +137,9 @@ class Live:
             return
         self.installed = frozenset(kind.full_name for kind, is_served in answer.items() if is_served)
 
-    def _listing(self, kind: Kind, namespaces: tuple[str, ...], selector: str) -> Callable[[], None]:
+    def _listing(self, kind: Kind, scope: _Scope) -> Callable[[], None]:
+        namespaces, selector = scope.namespaces, scope.selector_of(kind)
+
         def load() -> None:
             try:
                 for obj in self._list(kind, namespaces[0] if len(namespaces) == 1 else None, selector):
@@ -117,7 +147,7 @@ class Live:
             except Forbidden as error:
                 if len(namespaces) > 1:
                     for namespace in namespaces:
-                        self._listing(kind, (namespace,), selector)()
+                        self._listing(kind, _Scope(scope.dialect, (namespace,), scope.names))()
                     return
                 self.notes[f"may not list {kind.plural}, so what exists of them is not known: {error.message}"] = None
             except NotFound:
@@ -135,9 +165,8 @@ class Live:
                 return
 
     def _file(self, obj: Json) -> None:
-        metadata = obj["metadata"]
-        service = (metadata.get("labels") or {}).get(naming.LABEL_SERVICE, "")
-        self._take(ServiceKey("llmkube", metadata.get("namespace", ""), service), obj)
+        if (key := service_of(obj)) is not None:
+            self._take(key, obj)
 
     def _take(self, key: ServiceKey, obj: Json) -> None:
         with self._lock:
@@ -185,7 +214,7 @@ class Live:
     # --- what is asked --------------------------------------------------------------------------------------------
 
     def objects(self, key: ServiceKey) -> dict[ObjectName, Json]:
-        """Give the objects that carry the service's label, whosever they are, whole."""
+        """Give the objects that are the service's by owner or label, whosever they are else, whole."""
         return self._objects.get(key, {})
 
     def owned(self, key: ServiceKey, owner: str | None) -> tuple[LiveObject, ...]:
@@ -219,7 +248,7 @@ class Live:
 
     def replica_sets(self, key: ServiceKey) -> list[Json]:
         """Read the ReplicaSets of a service's Deployment."""
-        return self._all(kinds.REPLICA_SETS, key.namespace, f"{naming.LABEL_SERVICE}={key.name}")
+        return self._all(kinds.REPLICA_SETS, key.namespace, selector_of(key.dialect, (key.name,)))
 
     def registry(self) -> HostRegistry:
         """Give the hosts and who is placed where, as the loop knows them; read when it is first asked for."""
@@ -240,10 +269,10 @@ class Live:
                 registry.host_changed(None, trim.host(host))
         except (NotFound, Forbidden):
             registry.hosts_served = lambda: False
-        for process in map(trim.host_process, self._all(kinds.HOST_PROCESSES, None, naming.LABEL_SERVICE)):
-            metadata = process["metadata"]
-            key = ServiceKey("llmkube", metadata["namespace"], metadata["labels"][naming.LABEL_SERVICE])
-            registry.process_changed(key, process, replica=process["spec"]["replica"])
+        for process in self._all(kinds.HOST_PROCESSES, None, naming.LABEL_SERVICE):
+            if (key := service_of(process)) is not None:
+                kept = trim.host_process(process)
+                registry.process_changed(key, kept, replica=kept["spec"]["replica"])
         return registry
 
     def _all(self, kind: Kind, namespace: str | None, selector: str) -> list[Json]:
@@ -256,17 +285,28 @@ class Live:
             return []
 
 
-def _scopes(keys: Sequence[ServiceKey]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Say what to list: the namespaces, and the label selector there."""
-    by_namespace: dict[str, list[str]] = {}
+class _Scope(NamedTuple):
+    """What to list: services of one dialect, in which namespaces, of which names; no names: all."""
+
+    dialect: str
+    namespaces: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    def selector_of(self, kind: Kind) -> str:
+        select = process_selector_of if kind == kinds.HOST_PROCESSES else selector_of
+        return select(self.dialect, self.names)
+
+
+def _scopes(keys: Sequence[ServiceKey]) -> Iterator[_Scope]:
+    by_place: dict[str, dict[str, list[str]]] = {}
     for key in keys:
-        by_namespace.setdefault(key.namespace, []).append(key.name)
-    if len(by_namespace) > MOST_NAMESPACES:
-        yield tuple(sorted(by_namespace)), naming.LABEL_SERVICE
-        return
-    for namespace, names in sorted(by_namespace.items()):
-        by_name = f"{naming.LABEL_SERVICE} in ({','.join(sorted(set(names)))})"
-        yield (namespace,), by_name if len(names) <= MOST_BY_NAME else naming.LABEL_SERVICE
+        by_place.setdefault(key.dialect, {}).setdefault(key.namespace, []).append(key.name)
+    for dialect, by_namespace in by_place.items():
+        if len(by_namespace) > MOST_NAMESPACES:
+            yield _Scope(dialect, tuple(sorted(by_namespace)))
+            continue
+        for namespace, names in sorted(by_namespace.items()):
+            yield _Scope(dialect, (namespace,), tuple(names) if len(names) <= MOST_BY_NAME else ())
 
 
 def _controller(obj: Json) -> str:
