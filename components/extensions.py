@@ -1,4 +1,4 @@
-"""What a service can have only where the cluster was extended: Gateway API, KEDA, Prometheus' operator, Pyrra.
+"""What a service can have only where the cluster was extended: Gateway API, KEDA, Prometheus' operator, and so on.
 
 `components.render` asks what there is; the loop and static fleets say what a service asks for in vain. Pure.
 """
@@ -14,13 +14,19 @@ from kubeapi.kinds import Kind
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import Autoscaling, DesiredService
+from program.desired.workloads import Workloads
 
 REASON = "NotInstalled"
 
 
 def is_installed(kind: Kind, options: RenderOptions) -> bool:
     """Tell whether the cluster serves an optional kind now."""
-    return kind.full_name in options.installed
+    return kind.full_name in (options.installed or ())
+
+
+def may_be_made(kind: Kind, options: RenderOptions) -> bool:
+    """Tell whether an object that a service describes itself is rendered: its kind is served, or nobody can know."""
+    return options.installed is None or kind.full_name in options.installed
 
 
 def keda_scales(scaling: Autoscaling, options: RenderOptions) -> bool:
@@ -33,7 +39,12 @@ def asked_in_vain(desired: DesiredService, options: RenderOptions) -> tuple[Prob
     """List what the cluster lacks for a service in pods to have all that it asks for. None of it is fatal."""
     if desired.host_placement is not None:
         return ()
-    return (*_of_scaling(desired.autoscaling, options), *_of_exposure(desired, options), *_of_slo(desired, options))
+    return (
+        *_of_scaling(desired.autoscaling, options),
+        *_of_exposure(desired, options),
+        *_of_slo(desired, options),
+        *_of_workloads(desired.workloads, options),
+    )
 
 
 def _wants_keda(scaling: Autoscaling) -> bool:
@@ -70,6 +81,28 @@ def _of_slo(desired: DesiredService, options: RenderOptions) -> Iterator[Problem
     elif slo.indicator == "latency" and not measures_latency(desired.engine):
         why = f"runtime {desired.engine.kind} does not say how long its requests take; use indicator availability"
         yield Problem(reason="NotHonoured", message=why, field="spec.slo.indicator", terminal=True)
+
+
+def _of_workloads(workloads: Workloads | None, options: RenderOptions) -> Iterator[Problem]:
+    if workloads is None:
+        return
+    asked: list[tuple[Kind, str, str, str]] = []
+    if (route := workloads.route) is not None:
+        why = "needs the Gateway API, which is not installed; only the cluster itself reaches the service"
+        asked.append((kinds.HTTP_ROUTES, route.name, route.asked_by, why))
+    if (pool := workloads.pool) is not None:
+        why = f"needs {kinds.INFERENCE_POOLS.full_name} (Gateway API inference extension), which is not installed"
+        asked.append((kinds.INFERENCE_POOLS, pool.name, pool.asked_by, why))
+    for template in workloads.claim_templates:
+        why = f"needs {kinds.CLAIM_TEMPLATES.full_name}, which this Kubernetes does not serve; the pods wait for it"
+        asked.append((kinds.CLAIM_TEMPLATES, template.name, template.asked_by, why))
+    for pods in workloads.pods:
+        if (scaler := pods.scaler) is not None and scaler.kind == kinds.SCALED_OBJECTS.kind:
+            why = "needs KEDA, which is not installed; the number of pods stays as it is"
+            asked.append((kinds.SCALED_OBJECTS, scaler.name, scaler.asked_by, why))
+    for kind, name, field, why in asked:
+        if not may_be_made(kind, options):
+            yield _problem(field or "spec", f"{kind.kind} {name} {why}")
 
 
 def _problem(field: str, message: str) -> Problem:

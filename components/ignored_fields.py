@@ -16,14 +16,14 @@ from components.providers.kubernetes_diff import MISSING, Path, covers, parse_pa
 from components.rendered import RenderedObject
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.keys import ANNOTATION_DRIFT_IGNORE
+from program.desired.keys import ANNOTATION_DRIFT_IGNORE, SERVICE_MARKS
 from program.desired.service import DriftPolicy
 
 _PROTECTED: tuple[Path, ...] = (
     ("metadata", "name"),
     ("metadata", "namespace"),
     ("metadata", "ownerReferences"),
-    ("metadata", "labels", naming.LABEL_SERVICE),
+    *(("metadata", "labels", mark.label) for mark in SERVICE_MARKS.values()),
     ("metadata", "annotations", naming.ANNOTATION_APPLIED_HASH),
     ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH),
     ("metadata", "annotations", naming.ANNOTATION_ASKED_REPLICAS),

@@ -27,9 +27,10 @@ class RenderOptions(Desired):
     """Somebody set the replicas of this service's Deployment through its scale subresource: leave them alone."""
     asleep: bool = False
     """Nobody uses this service: no replica runs until the next request."""
-    installed: frozenset[str] = frozenset()
-    """API groups of optional extensions that the cluster serves now, as `group/version/Kind`
-    (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered."""
+    installed: frozenset[str] | None = None
+    """Kinds of optional extensions that the cluster serves now, as `group/version/Kind`
+    (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered. None: there is no cluster to ask. Then a
+    service has all that it describes itself, and of what Herdsman adds by itself nothing."""
     hub_url: str = "https://huggingface.co"
     """Where Hugging Face's files come from; a mirror or an in-house hub otherwise."""
     prometheus_url: str = ""

@@ -22,6 +22,7 @@ from components.rendered import RenderedObject, RenderedService
 from components.scaled_object import scaled_object
 from components.service import service
 from components.way_in import http_route, ingress
+from components.workloads.render import rendered_workloads
 from kubeapi import kinds
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
@@ -32,8 +33,9 @@ __all__ = ["RenderOptions", "render"]
 def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     """Render all objects of a service, in the order in which they are made; the Deployment comes last.
 
-    A service on hosts is a HostProcess for each replica that has a host, and nothing while it is stopped.
-    Raises SpecInvalid for what cannot be rendered at all.
+    A service on hosts is a HostProcess for each replica that has a host, and nothing while it is stopped. One that
+    describes its pods itself is what it describes.
+    Raises SpecInvalid for what cannot be rendered at all, NotYet for what the cluster cannot run yet.
     """
     placement = desired.host_placement
     if placement is not None:
@@ -43,6 +45,8 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
         hosts = () if is_stopped(desired) else placement.hosts[: desired.replicas]
         processes = (host_process(desired, host, n) for n, host in enumerate(hosts) if host is not None)
         return RenderedService.of(desired.key, tuple(leaving_to_others(each, desired.drift) for each in processes))
+    if desired.workloads is not None:
+        return rendered_workloads(desired, desired.workloads, options)
     objects = (service(desired), *_asked_for(desired, options), deployment(desired, options))
     mounts_cache = model_files(desired, options).uses_cache_claim
     shared = (cache_claim(desired, options),) if mounts_cache and not options.claim_exists else ()

@@ -22,6 +22,7 @@ from components.kubernetes_object import ServiceComponent, ServiceObjects, Servi
 from components.model_cache import ModelCache, ModelCacheArgs
 from components.monitoring import Monitoring
 from components.rendered import RenderedObject, RenderedService
+from components.routing import Routing
 from program.desired.base import JsonObject
 
 WINDOW = 32
@@ -32,6 +33,7 @@ _COMPONENTS: dict[str, ServiceComponent] = {
     naming.TYPE_HOST_PROCESS: HostedProcess,
     naming.TYPE_EXPOSURE: Exposure,
     naming.TYPE_MONITORING: Monitoring,
+    naming.TYPE_ROUTING: Routing,
     naming.TYPE_FOUNDATION: Foundation,
     naming.TYPE_OPERATOR: Operator,
 }

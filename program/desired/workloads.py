@@ -36,6 +36,8 @@ class PodGroup(Desired):
     sub_group_policy: JsonObject | None = None
     rollout: JsonObject | None = None
     """The LeaderWorkerSet's `rolloutStrategy`."""
+    asked_by: str = ""
+    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class ScaleTarget(Desired):
@@ -59,6 +61,8 @@ class Scaler(Desired):
     """As Kubernetes or KEDA write it, but for `scaleTargetRef`."""
     target: ScaleTarget | None = None
     """None: the set of pods that it belongs to."""
+    asked_by: str = ""
+    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class PodSet(Desired):
@@ -120,6 +124,8 @@ class Pool(Desired):
     annotations: dict[str, str] = Field(default_factory=dict)
     spec: JsonObject
     """As `inference.networking.k8s.io/v1` writes it."""
+    asked_by: str = ""
+    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class Route(Desired):
@@ -130,6 +136,8 @@ class Route(Desired):
     annotations: dict[str, str] = Field(default_factory=dict)
     spec: JsonObject
     """As `gateway.networking.k8s.io/v1` writes it."""
+    asked_by: str = ""
+    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class Certificate(Desired):
@@ -148,6 +156,8 @@ class ClaimTemplate(Desired):
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     spec: JsonObject
+    asked_by: str = ""
+    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class Workloads(Desired):

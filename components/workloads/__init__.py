@@ -1,0 +1,1 @@
+"""Kubernetes objects of services that describe their pods themselves (`program.desired.workloads`)."""

@@ -1,0 +1,69 @@
+"""What runs pods: a Deployment, or a LeaderWorkerSet for pods in groups. Called by `render` of this package."""
+
+from __future__ import annotations
+
+from components import naming
+from components.options import RenderOptions
+from components.rendered import RenderedObject, fingerprint_of
+from components.workloads.parts import component_of, manifest, settled
+from kubeapi import kinds
+from kubeapi.kinds import Kind
+from program.desired.base import JsonObject
+from program.desired.service import DesiredService
+from program.desired.workloads import PodGroup, PodSet
+
+
+def kind_of(pods: PodSet) -> Kind:
+    """Say which kind runs a set of pods."""
+    return kinds.DEPLOYMENTS if pods.group is None else kinds.LEADER_WORKER_SETS
+
+
+def pod_set(desired: DesiredService, pods: PodSet, options: RenderOptions, *, is_main: bool = False) -> RenderedObject:
+    """Build the object that runs a set of pods.
+
+    The number of pods is left to others while an autoscaler exists, or, of the pods that serve, while somebody scales
+    them by hand (`options.scaled_elsewhere`).
+    """
+    spec = _deployment_spec(desired, pods) if pods.group is None else _group_spec(pods, pods.group)
+    template = spec["template"] if pods.group is None else spec["leaderWorkerTemplate"]
+    annotations = {**pods.annotations, naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template)}
+    if is_main and options.scaled_elsewhere and pods.replicas is not None:
+        annotations[naming.ANNOTATION_ASKED_REPLICAS] = str(pods.replicas)
+    elif pods.replicas is not None and pods.scaler is None:
+        spec = {"replicas": pods.replicas, **spec}
+    made = manifest(desired, kind_of(pods), pods.name, labels=pods.labels, annotations=annotations, spec=spec)
+    return RenderedObject(f"pods/{pods.part}", component_of(pods.part), made)
+
+
+def _deployment_spec(desired: DesiredService, pods: PodSet) -> JsonObject:
+    spec: JsonObject = {"selector": {"matchLabels": pods.selector}, "template": _template(pods.template)}
+    if pods.strategy is not None:
+        spec["strategy"] = settled(pods.strategy)
+    if desired.revision_history_limit is not None:
+        spec["revisionHistoryLimit"] = desired.revision_history_limit
+    return spec
+
+
+def _group_spec(pods: PodSet, group: PodGroup) -> JsonObject:
+    of_group: JsonObject = {"size": group.size, "workerTemplate": _template(pods.template)}
+    if group.leader is not None:
+        of_group["leaderTemplate"] = _template(group.leader)
+    if group.restart_policy:
+        of_group["restartPolicy"] = group.restart_policy
+    if group.sub_group_policy is not None:
+        of_group["subGroupPolicy"] = settled(group.sub_group_policy)
+    spec: JsonObject = {"leaderWorkerTemplate": of_group}
+    if group.startup_policy:
+        spec["startupPolicy"] = group.startup_policy
+    if group.rollout is not None:
+        spec["rolloutStrategy"] = settled(group.rollout)
+    return spec
+
+
+def _template(template: JsonObject) -> JsonObject:
+    """Copy a pod template, without metadata that says nothing."""
+    copied = settled(template)
+    assert isinstance(copied, dict)
+    metadata = {key: value for key, value in (copied.get("metadata") or {}).items() if value != {}}
+    rest = {key: value for key, value in copied.items() if key != "metadata"}
+    return {"metadata": metadata, **rest} if metadata else rest
