@@ -61,7 +61,7 @@ class ProcessPlan(Wire):
 
     host: str
     service: str
-    """Name of the InferenceService, in the namespace of the HostProcess object."""
+    """Name of the HostProcess of the service's first replica: with LLMKube's services their own."""
     runtime: Literal["llamacpp", "vllm", "ollama", "omlx", "generic"] = "llamacpp"
     """`ollama` and `omlx` are daemons that processes share: nothing is started for the plan but, where it must be, the
     daemon, and `daemon_model` is loaded into it."""

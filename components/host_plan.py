@@ -19,6 +19,7 @@ from program import sizing
 from program.desired.base import JsonObject
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
+from program.dialects.host_names import hosted_service_name
 
 
 def host_process(desired: DesiredService, host: str, replica: int = 0) -> RenderedObject:
@@ -27,11 +28,12 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
     Raises SpecInvalid for what no host can run: an engine other than llama.cpp and generic, weights on a claim.
     """
     labels = {**workload_labels(desired), naming.LABEL_HOST: host}
+    name = naming.host_process_name(desired.key.name, replica, desired.key.dialect)
     plan = process_plan(desired, host, replica)
     manifest: JsonObject = {
         "apiVersion": kinds.HOST_PROCESSES.api_version,
         "kind": kinds.HOST_PROCESSES.kind,
-        "metadata": object_metadata(desired, naming.host_process_name(desired.key.name, replica), labels),
+        "metadata": object_metadata(desired, name, labels),
         "spec": plan.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
     return RenderedObject(naming.host_process_part(replica), naming.TYPE_HOST_PROCESS, manifest)
@@ -40,9 +42,11 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
 def process_plan(desired: DesiredService, host: str, replica: int = 0) -> ProcessPlan:
     """Plan the process of one replica. Raises SpecInvalid as `host_process` does."""
     program = host_program(desired)
+    name, dialect = desired.key.name, desired.key.dialect
     return ProcessPlan(
         host=host,
-        service=desired.key.name,
+        # By this name agents find the object again, which of other dialects than LLMKube's is not the service's own.
+        service=naming.host_process_name(name, dialect=dialect),
         runtime=program.runtime,
         argv=program.argv,
         env={entry["name"]: str(entry.get("value", "")) for entry in desired.pod.env if "valueFrom" not in entry},
@@ -51,7 +55,7 @@ def process_plan(desired: DesiredService, host: str, replica: int = 0) -> Proces
         health_path=program.health_path,
         completion_path=program.completion_path,
         idle=program.idle,
-        service_name=naming.service_name(desired.key.name),
+        service_name=hosted_service_name(dialect, name),
         service_port=service_port(desired),
         priority=PRIORITIES[desired.priority],
         eviction_protection=desired.eviction_protection,
@@ -59,7 +63,7 @@ def process_plan(desired: DesiredService, host: str, replica: int = 0) -> Proces
         memory_budget_bytes=desired.model.memory_budget_bytes,
         memory_fraction=desired.model.memory_fraction,
         replica=replica or None,
-        endpoint_slice=naming.endpoint_slice_name(desired.key.name, replica) if replica else None,
+        endpoint_slice=naming.endpoint_slice_name(name, replica, dialect) if replica else None,
         **_hosting(desired),
     )
 

@@ -11,10 +11,14 @@ from typing import Literal
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
 from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
+from program.desired.keys import LABEL_DIALECT as LABEL_DIALECT
 from program.desired.keys import ServiceKey, service_dns_name
+from program.dialects.host_names import hosted_service_name
 
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
+LLMKUBE = "llmkube"
+"""The dialect whose names are older than the dialects, and carry none of theirs."""
 SYSTEM_NAMESPACE = "herdsman-system"
 """Where the loop's lease and the hosts' leases are."""
 
@@ -73,14 +77,16 @@ def cache_claim(service: str, mode: Literal["shared", "perService"]) -> str:
     return CACHE_CLAIM if mode == "shared" else f"{service}-model-cache"
 
 
-def host_process_name(service: str, replica: int = 0) -> str:
-    """Name the HostProcess of one replica on a host."""
-    return f"{service}{_of_replica(service, replica)}"
+def host_process_name(service: str, replica: int = 0, dialect: str = LLMKUBE) -> str:
+    """Name the HostProcess of one replica on a host. Services of one name in several dialects have each their own."""
+    base = service if dialect == LLMKUBE else f"{dialect}-{service}"
+    return f"{base}{_of_replica(base, replica)}"
 
 
-def endpoint_slice_name(service: str, replica: int = 0) -> str:
+def endpoint_slice_name(service: str, replica: int = 0, dialect: str = LLMKUBE) -> str:
     """Name the EndpointSlice that leads to one replica on a host."""
-    return f"{service_name(service)}{_of_replica(service, replica)}"
+    of = service if dialect == LLMKUBE else host_process_name(service, dialect=dialect)
+    return f"{hosted_service_name(dialect, service)}{_of_replica(of, replica)}"
 
 
 def host_process_part(replica: int) -> str:

@@ -16,11 +16,14 @@ def selector_labels(desired: DesiredService) -> dict[str, str]:
 
 def workload_labels(desired: DesiredService) -> dict[str, str]:
     """Return the labels of what runs the service: its Deployment, its pods, its process on a host."""
-    return {
+    labels = {
         **selector_labels(desired),
         naming.LABEL_MODEL: desired.model.name,
         naming.LABEL_RUNTIME: runtime_for(desired.engine).name,
     }
+    if desired.key.dialect != naming.LLMKUBE:
+        labels[naming.LABEL_DIALECT] = desired.key.dialect
+    return labels
 
 
 def object_metadata(

@@ -24,6 +24,8 @@ from program.runtimes.base import (
 
 HEALTH_PATH = "/api/version"
 """Ollama has no /health."""
+SCHEME = "ollama://"
+"""Before a name of Ollama's own, in addresses of llmaz's models."""
 LIBRARY = "library"
 """The organisation that stands for Ollama's own library, as it does in Ollama's registry."""
 _HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
@@ -74,11 +76,13 @@ class OllamaRuntime:
 def ollama_name(model: DesiredModel) -> str:
     """Name the model as Ollama knows it, so that it can be pulled.
 
-    `library/NAME` and `hf://library/NAME@TAG` are Ollama's own; another repository is Hugging Face's, its tag the
+    `ollama://NAME` is what it says. `library/NAME` and `hf://library/NAME@TAG` are Ollama's own; another repository is Hugging Face's, its tag the
     Model's quantization; one file of a repository is named by that file. Everything else goes by the Model's own name,
     as it does with LLMKube.
     """
     source = model.source
+    if source.address.startswith(SCHEME):
+        return source.address.removeprefix(SCHEME)
     if source.kind is SourceKind.REPOSITORY:
         organisation, _, name = source.repository.partition("/")
         if organisation == LIBRARY:

@@ -76,10 +76,10 @@ class Registration:
 
 
 def owner_reference(process: Json) -> Json:
-    """Choose who owns the objects: whoever owns the HostProcess, else the HostProcess itself."""
+    """Choose who owns the objects: the service that owns the HostProcess, else the HostProcess itself."""
     metadata = process["metadata"]
     for owner in metadata.get("ownerReferences") or ():
-        if owner.get("kind") == "InferenceService":
+        if owner.get("kind") == "InferenceService" or owner.get("controller"):
             return {part: owner[part] for part in ("apiVersion", "kind", "name", "uid")}
     return {
         "apiVersion": process["apiVersion"],
