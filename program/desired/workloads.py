@@ -103,6 +103,8 @@ class Access(Desired):
     part: str
     labels: dict[str, str] = Field(default_factory=dict)
     service_account: str
+    account_exists: bool = False
+    """The account is the user's own: only what it may ask is made for it."""
     image_pull_secrets: tuple[JsonObject, ...] = ()
     secrets: tuple[JsonObject, ...] = ()
     role: str = ""
