@@ -94,7 +94,11 @@ def corrected(expected: Flat, corrections: Mapping[str, Any]) -> Flat:
     """
     wanted = dict(expected)
     for path, value in corrections.items():
-        left = {known: kept for known, kept in wanted.items() if known != path and not known.startswith(f"{path}/")}
+        left = {
+            known: kept
+            for known, kept in wanted.items()
+            if known != path and not known.startswith((f"{path}/", f"{path}["))
+        }
         changed = left if value is ABSENT else {**wanted, path: value}
         if changed == wanted:
             raise ValueError(f"the correction of {path} says what the peer says")

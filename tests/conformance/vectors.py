@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,27 @@ from typing import Any
 from tests.conformance.comparison import Defect
 
 Json = dict[str, Any]
-FOLDER = Path(__file__).parent / "llmkube"
+HERE = Path(__file__).parent
+FOLDER = HERE / "llmkube"
 FIXTURES = FOLDER / "fixtures"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a case had put in and what the peer had made of it, after its input or after one of its steps."""
+
+    prefix: str
+    """`step2:`, as defects name it; empty after the input."""
+    inputs: list[Json]
+    """The user's objects as they then were; refused ones are left out."""
+    objects: list[Json]
+    """All that the peer had made by then, also what the step left as it was."""
+    statuses: dict[str, Json]
+    """By `Kind/name`; those that the step does not tell are as before."""
+    admission: Json | None = None
+    """The API server's refusal of the step."""
+    stored: dict[str, Json] = field(default_factory=dict)
+    """Inputs as read back, by `Kind/name`, where the recording tells."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +45,10 @@ class Vector:
     def raw(self) -> Json:
         loaded: Json = json.loads(self.path.read_text(encoding="utf-8"))
         return loaded
+
+    @property
+    def family(self) -> str:
+        return self.path.parent.name
 
     @property
     def name(self) -> str:
@@ -60,13 +84,116 @@ class Vector:
         return {entry["object"]: entry for entry in self.raw.get("admission", ()) if entry.get("code", 200) >= 400}
 
     @property
+    def accepted(self) -> list[Json]:
+        """The input without what was refused."""
+        return [cr for cr in self.input if named(cr) not in self.rejected]
+
+    @property
+    def globals(self) -> Json:
+        """Settings of the peer that are others in this case."""
+        return dict(self.raw.get("globals") or {})
+
+    @property
     def defects(self) -> list[Defect]:
         return [Defect.of(entry) for entry in self.raw.get("peer_defects", ())]
+
+    def stages(self) -> list[Recorded]:
+        """Give what was there after the input and after each step, with what a step leaves unsaid filled in."""
+        output = self.raw["output"]
+        stages = [Recorded("", self.accepted, self.objects, self.status, None, output.get("stored") or {})]
+        for number, step in enumerate(self.steps, start=1):
+            before, output = stages[-1], step["output"]
+            gone = {_vanished(name) for name in (*output.get("removed", ()), *output.get("gone", ()))}
+            objects = {_key(thing): thing for thing in before.objects if _key(thing) not in gone}
+            objects.update({_key(thing): thing for thing in output["objects"]})
+            inputs = before.inputs if "admission" in step else _after(before.inputs, step)
+            there = {named(cr) for cr in inputs}
+            statuses = {**before.statuses, **output["status"]}
+            mine = {name for name in statuses if name in there or name in output["status"]}
+            stages.append(
+                Recorded(
+                    f"step{number}:",
+                    inputs,
+                    list(objects.values()),
+                    {name: statuses[name] for name in statuses if name in mine},
+                    step.get("admission"),
+                    {**before.stored, **(output.get("stored") or {})},
+                )
+            )
+        return stages
 
     def needs_local_files(self) -> bool:
         """Tell whether a Model reads `/srv/models` of the machine that the loop runs on."""
         return any("/srv/models/" in str(thing.get("spec", {}).get("source", "")) for thing in self.input)
 
 
-def all_vectors() -> list[Vector]:
-    return [Vector(path) for path in sorted(FOLDER.glob("*.json"))]
+def all_vectors(family: str = "llmkube") -> list[Vector]:
+    """Read the vectors of `llmkube`, `kserve` or `llmaz`."""
+    return [Vector(path) for path in sorted((HERE / family).glob("*.json"))]
+
+
+def named(thing: Json) -> str:
+    """Name an object as the vectors do: `Kind/name`, with the group for llmaz's Service, which is no core Service."""
+    theirs = thing["kind"] == "Service" and thing["apiVersion"].startswith("inference.llmaz.io/")
+    return f"{thing['kind']}{'.inference.llmaz.io' if theirs else ''}/{thing['metadata']['name']}"
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Apply an RFC 7386 merge patch."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def target(step: Json) -> str:
+    """Name the object that a step is about; empty for one that only plays controllers."""
+    if "kind" in step:
+        return f"{step['kind']}/{step['name']}"
+    return step["object"] if isinstance(step.get("object"), str) else ""
+
+
+def _after(inputs: list[Json], step: Json) -> list[Json]:
+    action = step.get("op") or step.get("action")
+    if action == "create":
+        return [*inputs, step["object"]]
+    if action == "delete":
+        return [cr for cr in inputs if named(cr) != target(step)]
+    if action == "merge-patch":
+        return [merged(cr, step["patch"]) if named(cr) == target(step) else cr for cr in inputs]
+    if action == "scale":
+        count = {"spec": {"replicas": step["replicas"]}}
+        return [merged(copy.deepcopy(cr), count) if named(cr) == target(step) else cr for cr in inputs]
+    return inputs
+
+
+def _key(thing: Json) -> tuple[str, str, str]:
+    return thing["apiVersion"].rpartition("/")[0], thing["kind"], thing["metadata"]["name"]
+
+
+_GROUPS = {
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
+    "HTTPRoute": "gateway.networking.k8s.io",
+    "InferencePool": "inference.networking.k8s.io",
+    "ClusterRoleBinding": "rbac.authorization.k8s.io",
+    "Role": "rbac.authorization.k8s.io",
+    "RoleBinding": "rbac.authorization.k8s.io",
+    "HorizontalPodAutoscaler": "autoscaling",
+    "ScaledObject": "keda.sh",
+    "ResourceClaimTemplate": "resource.k8s.io",
+    "Service.inference.llmaz.io": "inference.llmaz.io",
+}
+
+
+def _vanished(name: str) -> tuple[str, str, str]:
+    kind, _, rest = name.partition("/")
+    if rest.endswith(".x-k8s.io"):
+        return "inference.networking.x-k8s.io", kind, rest.removesuffix(".x-k8s.io")
+    return _GROUPS.get(kind, ""), kind.partition(".")[0], rest

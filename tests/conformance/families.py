@@ -1,0 +1,101 @@
+"""Compare what a dialect makes with what its peer made: KServe's and llmaz's vectors, in the notation of each.
+
+Both sides are brought into one form first, and only what is in both forms counts:
+- Defaults of the API server and of LeaderWorkerSet's webhook are stripped (`flattening`); lists of named things, env and
+  ports are compared as sets; labels, annotations and selectors under `herdsman.dev/` are left out.
+- Whoever wrote a script does not matter: `<script …>` and `{sha256, …}` are matched by any script. What ours hands to
+  vLLM is compared with the recorded `x-vllm-argv` (`start_scripts`). `--config-text` is compared as YAML.
+- What every case would otherwise need a correction for is corrected here, once: `kserve_form` and `llmaz_form` say what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tests.conformance import corrections_kserve, corrections_llmaz, kserve_form, llmaz_form
+from tests.conformance.comparison import ABSENT, Defect, Difference, as_text, corrected
+from tests.conformance.flattening import Flat, same
+from tests.conformance.vectors import Vector
+
+__all__ = ["ABSENT", "as_text", "compare", "compare_status", "corrections_of", "status_corrections_of", "uncorrected"]
+
+Json = dict[str, Any]
+
+_FORMS = {"kserve": kserve_form, "llmaz": llmaz_form}
+_CORRECTIONS = {"kserve": corrections_kserve, "llmaz": corrections_llmaz}
+
+
+def corrections_of(vector: Vector, prefix: str = "") -> dict[str, Any]:
+    """Return all objects' paths that are expected otherwise in a case, after its input or after the step of `prefix`."""
+    return _listed(_CORRECTIONS[vector.family].OBJECTS, vector, prefix)
+
+
+def status_corrections_of(vector: Vector, prefix: str = "") -> dict[str, Any]:
+    """The same for statuses."""
+    return _listed(_CORRECTIONS[vector.family].STATUS, vector, prefix)
+
+
+def _listed(corrections: Mapping[str, Mapping[str, Any]], vector: Vector, prefix: str) -> dict[str, Any]:
+    stage = f"{vector.number}:{prefix or 'input:'}"
+    return {**corrections.get(vector.number, {}), **corrections.get(stage, {})}
+
+
+def compare(
+    family: str,
+    vector: Vector,
+    expected_objects: Iterable[Json],
+    actual_objects: Iterable[Json],
+    corrections: Mapping[str, Any],
+    prefix: str = "",
+) -> list[Difference]:
+    """Compare objects with recorded ones; an empty list means: the same.
+
+    `corrections` hold our right value for each path at which the peer is wrong, `ABSENT` for what we must not have.
+    `prefix` (`step2:`) is put before each path where the vector's lenient defects are matched. The certificate's Secret
+    is compared where the actual objects have one (see `kserve_form.certificate_secret`), since no renderer makes it.
+    """
+    form = _FORMS[family]
+    expected, actual = form.flat_objects(vector, list(expected_objects), list(actual_objects))
+    return _compared(vector.defects, expected, actual, corrections, prefix)
+
+
+def compare_status(
+    family: str,
+    vector: Vector,
+    expected: Mapping[str, Json],
+    actual: Mapping[str, Json],
+    corrections: Mapping[str, Any],
+    prefix: str = "",
+) -> list[Difference]:
+    """Compare statuses by `Kind/name`: conditions by type, truth and (where recorded) reason, and the peer's fields."""
+    wanted, found = _FORMS[family].flat_statuses(vector, expected, actual)
+    return _compared(vector.defects, wanted, found, corrections, prefix)
+
+
+def uncorrected(
+    family: str, defects: Sequence[Defect], corrections: Mapping[str, Any], *, prefix: str = ""
+) -> list[Defect]:
+    """List the defects that are neither lenient nor corrected by a path of theirs or by the form of the family."""
+    always = _FORMS[family].CORRECTED_ALWAYS
+    return [
+        defect
+        for defect in defects
+        if not defect.lenient
+        and not any(defect.pattern.search(prefix + path) for path in corrections)
+        and not any(reason in defect.reason for reason in always)
+    ]
+
+
+def _compared(
+    defects: Sequence[Defect], expected: Flat, actual: Flat, corrections: Mapping[str, Any], prefix: str
+) -> list[Difference]:
+    wanted = corrected(expected, corrections)
+    lenient = [defect.pattern for defect in defects if defect.lenient]
+    differences = []
+    for path in sorted({*wanted, *actual}):
+        left, right = wanted.get(path, ABSENT), actual.get(path, ABSENT)
+        if not same(left, right) and not any(pattern.search(prefix + path) for pattern in lenient):
+            differences.append(Difference(path, left, right))
+    missing = {d.path for d in differences if "present" in (d.expected, d.actual)}
+    return [d for d in differences if d.path in missing or not any(d.path.startswith(f"{path}/") for path in missing)]

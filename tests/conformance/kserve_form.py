@@ -1,0 +1,168 @@
+"""KServe's objects in one form, whether the peer made them or we did.
+
+What each case would otherwise need a correction for:
+- Only InferencePool v1 is made, and routes start at it: the peer's second pool is left out, its group in routes reads
+  as v1, and the annotation that remembers the move is left out.
+- The endpoint picker gets no empty arguments where TLS is off. The address of a service without a route has its port.
+- Pinned preset names in `status.annotations` are the peer's way through upgrades of its presets: left out.
+- A condition's reason counts where the recording has one, its message never.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from program.desired.workloads import Certificate
+from tests.conformance.flattening import SLASHES, Flat, flatten
+from tests.conformance.forms import Json, conditions, containers_of, plain, pod_templates
+from tests.conformance.start_scripts import vllm_arguments
+from tests.conformance.vectors import Vector
+
+OLD_GROUP, GROUP = "inference.networking.x-k8s.io", "inference.networking.k8s.io"
+_MIGRATED = "serving.kserve.io/inference-pool-migrated"
+_EXPIRY = "certificates.kserve.io/expiration"
+_ARGV = "x-vllm-argv"
+_WORKLOAD_ADDRESS = re.compile(r"^https?://[^/]+-workload-svc\.[^/:]+$")
+
+CORRECTED_ALWAYS = (
+    "four empty-string arguments when TLS is off",
+    "no port in the address although the Service only listens on 8000",
+)
+"""Parts of the reasons of defects that this form corrects in every case."""
+
+_CONDITIONS = frozenset(
+    (
+        *("Ready", "PresetsCombined", "WorkloadsReady", "RouterReady"),
+        *("MainWorkloadReady", "WorkerWorkloadReady", "PrefillWorkloadReady", "PrefillWorkerWorkloadReady"),
+        *("ScalingReady", "PrefillScalingReady", "GatewaysReady", "HTTPRoutesReady", "InferencePoolReady"),
+        *("SchedulerWorkloadReady", "TokenizerReady", "GroupReady", "GroupDegraded", "ConfigInUse"),
+    )
+)
+_FIELDS = ("url", "addresses", "router", "workloads", "appliedConfigs")
+
+
+def certificate_secret(certificate: Certificate, owner: Mapping[str, Any]) -> Json:
+    """Give the Secret that the loop makes for a certificate, as the recorded ones look; for comparisons offline."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": certificate.secret,
+            "labels": certificate.labels,
+            "annotations": {_EXPIRY: "<time>"},
+            "ownerReferences": [dict(owner)],
+        },
+        "type": "kubernetes.io/tls",
+        "dataKeys": ["ca.crt", "tls.crt", "tls.key"],
+    }
+
+
+def flat_objects(vector: Vector, expected: list[Json], actual: list[Json]) -> tuple[Flat, Flat]:
+    """Flatten recorded and actual objects, each brought into the form in which they can be compared."""
+    secrets = any(thing["kind"] == "Secret" for thing in actual)
+    wanted: Flat = {}
+    argued: dict[str, bool] = {}
+    for thing in translated(expected):
+        if thing["kind"] == "Secret" and not secrets:
+            continue
+        form = _form(thing)
+        argued[_root(thing)] = any(_ARGV in container for container in _containers(form))
+        wanted.update(flatten(form, _root(thing), SLASHES))
+    found: Flat = {}
+    for thing in actual:
+        form = _form(thing)
+        if argued.get(_root(thing)):
+            for container in _containers(form):
+                if (handed := vllm_arguments(container)) is not None:
+                    container[_ARGV] = handed
+        found.update(flatten(form, _root(thing), SLASHES))
+    return wanted, found
+
+
+def _root(thing: Mapping[str, Any]) -> str:
+    return f"{thing['kind']}/{thing['metadata']['name']}"
+
+
+def _containers(form: Json) -> list[Json]:
+    return [container for template in pod_templates(form) for container in containers_of(template)]
+
+
+def _form(thing: Json) -> Json:
+    form = plain(thing)
+    annotations = form["metadata"].get("annotations") or {}
+    annotations.pop(_MIGRATED, None)
+    if thing["kind"] == "Secret":
+        if _EXPIRY in annotations:
+            annotations[_EXPIRY] = "<time>"
+        form["dataKeys"] = sorted(thing.get("dataKeys") or form.pop("data", {}))
+    for container in _containers(form):
+        container.update({field: _parsed(container[field]) for field in ("args", "command") if field in container})
+    return form
+
+
+def _parsed(words: list[Any]) -> list[Any]:
+    """Replace the endpoint picker's configuration by what it says."""
+    after = words.index("--config-text") + 1 if "--config-text" in words else len(words)
+    if after >= len(words):
+        return words
+    text = words[after]
+    said = text["yaml"] if isinstance(text, dict) else yaml.safe_load(text)
+    return [*words[:after], said, *words[after + 1 :]]
+
+
+def translated(things: Iterable[Json]) -> list[Json]:
+    """Give recorded objects as they would have to be, where the peer is wrong in all of a kind or knows two pools."""
+    return [_translated(thing) for thing in things if not thing["apiVersion"].startswith(OLD_GROUP)]
+
+
+def _translated(thing: Json) -> Json:
+    thing = copy.deepcopy(thing)
+    if thing["kind"] == "HTTPRoute":
+        for rule in thing["spec"].get("rules", ()):
+            for backend in rule.get("backendRefs", ()):
+                if backend.get("group") == OLD_GROUP:
+                    backend["group"] = GROUP
+    if thing["metadata"]["name"].endswith("-router-scheduler"):
+        for container in _containers(thing):
+            if "command" in container:
+                container["command"] = [word for word in container["command"] if word != ""]
+    return thing
+
+
+def translated_statuses(statuses: Mapping[str, Json]) -> dict[str, Json]:
+    """Give recorded statuses as they would have to be: addresses of Services with their port."""
+    corrected = copy.deepcopy(dict(statuses))
+    for status in corrected.values():
+        for address in status.get("addresses") or ():
+            if _WORKLOAD_ADDRESS.match(address.get("url", "")):
+                address["url"] += ":8000"
+    return corrected
+
+
+def flat_statuses(vector: Vector, expected: Mapping[str, Json], actual: Mapping[str, Json]) -> tuple[Flat, Flat]:
+    """Flatten statuses: addresses, references, and the conditions that the peer has."""
+    wanted, found = _statuses(translated_statuses(expected)), _statuses(actual)
+    for path, value in list(wanted.items()):
+        if path.endswith("/reason") and not value:
+            # Most conditions that are True have no reason there; ours have one, as Kubernetes asks for.
+            del wanted[path]
+            found.pop(path, None)
+    return wanted, {path: value for path, value in found.items() if not path.endswith("/reason") or path in wanted}
+
+
+def _statuses(statuses: Mapping[str, Json]) -> Flat:
+    flat: Flat = {}
+    for name, status in statuses.items():
+        root = f"{name}/status"
+        told = {field: status[field] for field in _FIELDS if status.get(field)}
+        flat.update({path: value for path, value in flatten(told, root, SLASHES).items() if path != root})
+        for type_, (truth, reason) in conditions(status).items():
+            if type_ in _CONDITIONS:
+                flat[f"{root}/conditions/{type_}/status"] = truth
+                flat[f"{root}/conditions/{type_}/reason"] = reason
+    return flat
