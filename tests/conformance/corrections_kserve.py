@@ -1,7 +1,7 @@
 """Where KServe's recorded output is wrong, or where we differ on purpose: what is right, path by path.
 
-A key is a case (`034`, in all its stages) or one stage of it (`034:input:`, `034:step2:`). What every case would need is
-in `kserve_form`. Each entry says why; a test checks that every listed defect has one, and that none is without effect.
+A key is a case (`034`, in all its stages) or one stage of it (`034:input:`, `034:step2:`). What every case would need
+is in `kserve_form`. Each entry says why; tests check that every listed defect has one and that none is without effect.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Compare what a dialect makes with what its peer made: KServe's and llmaz's vectors, in the notation of each.
 
 Both sides are brought into one form first, and only what is in both forms counts:
-- Defaults of the API server and of LeaderWorkerSet's webhook are stripped (`flattening`); lists of named things, env and
-  ports are compared as sets; labels, annotations and selectors under `herdsman.dev/` are left out.
+- Defaults of the API server and of LeaderWorkerSet's webhook are stripped (`flattening`); lists of named things are
+  compared as sets, env and ports too; labels, annotations and selectors under `herdsman.dev/` are left out.
 - Whoever wrote a script does not matter: `<script …>` and `{sha256, …}` are matched by any script. What ours hands to
   vLLM is compared with the recorded `x-vllm-argv` (`start_scripts`). `--config-text` is compared as YAML.
-- What every case would otherwise need a correction for is corrected here, once: `kserve_form` and `llmaz_form` say what.
+- What every case would otherwise need a correction for is corrected once: `kserve_form` and `llmaz_form` say what.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CORRECTIONS = {"kserve": corrections_kserve, "llmaz": corrections_llmaz}
 
 
 def corrections_of(vector: Vector, prefix: str = "") -> dict[str, Any]:
-    """Return all objects' paths that are expected otherwise in a case, after its input or after the step of `prefix`."""
+    """Return what is expected otherwise of a case's objects, after its input or after the step of `prefix`."""
     return _listed(_CORRECTIONS[vector.family].OBJECTS, vector, prefix)
 
 
