@@ -72,6 +72,8 @@ _KEPT = (
     "maxLength",
     "minItems",
     "maxItems",
+    "minProperties",
+    "maxProperties",
     "default",
 )
 
@@ -126,7 +128,11 @@ def _choice(node: Json, definitions: Json, integers: str) -> Json:
         return found
     if sorted(option.get("type", "") for option in options) != ["integer", "string"]:
         raise TypeError(f"no structural schema for the union {options}")
-    found = {key: outer[key] for key in ("description", "pattern") if key in outer}
+    found = {
+        key: value
+        for key, value in outer.items()
+        if key in ("description", "pattern", "maxLength") or key.startswith("x-")
+    }
     found["anyOf"] = [{"type": "integer"}, {"type": "string"}]
     found["x-kubernetes-int-or-string"] = True
     return found

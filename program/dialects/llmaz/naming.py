@@ -1,0 +1,41 @@
+"""Names that llmaz gives to what it makes, and that its users and their tools know: labels, annotations, paths."""
+
+from __future__ import annotations
+
+LABEL_MODEL = "llmaz.io/model-name"
+LABEL_FAMILY = "llmaz.io/model-family-name"
+ANNOTATION_FLAVORS = "llmaz.io/inference-service-flavors"
+"""On pods: the flavors that were asked for, by comma."""
+ANNOTATION_SKIP_LOADER = "llmaz.io/skip-model-loader"
+"""On a Playground or Service, `"true"`: the engine fetches the model itself."""
+ANNOTATION_ACTIVATOR = "activator.llmaz.io/model-name"
+"""On the Service before the pods: the main model."""
+ANNOTATION_WORKLOAD = "herdsman.dev/workload"
+"""On a Playground or Service, `LeaderWorkerSet`: one even where a Deployment would do."""
+
+LABEL_GROUP = "leaderworkerset.sigs.k8s.io/name"
+"""On pods of a LeaderWorkerSet: its name."""
+LABEL_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+
+RUNNER = "model-runner"
+"""The container that serves."""
+LOADER = "model-loader"
+MODELS = "/workspace/models/"
+MODEL_VOLUME = "model-volume"
+SHARED_MEMORY = "dshm"
+PORT = 8080
+"""Where clients find every service, whatever its container listens on."""
+
+CONFIG_NAMESPACE = "llmaz-system"
+CONFIG_NAME = "llmaz-global-config"
+LOADER_IMAGE = "inftyai/model-loader:v0.0.10"
+
+
+def front_name(service: str) -> str:
+    """Name the Kubernetes Service before the pods."""
+    return f"{service}-lb"
+
+
+def loader_name(index: int) -> str:
+    """Name the init container that fetches the model of this index."""
+    return f"{LOADER}-{index}" if index else LOADER
