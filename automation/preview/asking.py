@@ -5,50 +5,27 @@ Called by `herdsman preview`. Finds out which services are concerned, and with w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from automation.preview.changes import Preview, ServicePreview
-from automation.preview.files import Asked, FileRefused, as_written, asked
-from automation.preview.live import PAGE, Live
+from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
+from automation.preview.live import Live
 from automation.preview.previewer import DIALECT, Previewer, Progress, Subject
+from automation.service_kinds import kind_text, qualified, split_name
 from kubeapi import kinds
-from kubeapi.client import PATH_NOT_FOUND, KubeClient
-from kubeapi.errors import NotFound
-from kubeapi.kinds import Kind
+from kubeapi.client import KubeClient
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Reason
 from program.dialects.llmkube.parse import draft_reference
-from program.manifests import Document, Manifests
+from program.manifests import Manifests
+
+if TYPE_CHECKING:
+    from automation.preview.asking_dialects import Concerned
 
 Json = dict[str, Any]
-Name = tuple[str, str]
-"""Namespace and name."""
-
-FEW = 8
-"""So many objects of a namespace are read one by one; of more, all."""
-
-
-@dataclass
-class _Crs:
-    """Custom resources of one kind, as they are and as they would be."""
-
-    kind: Kind
-    live: dict[Name, Json] = field(default_factory=dict)
-    asked: dict[Name, Asked] = field(default_factory=dict)
-    refused: set[Name] = field(default_factory=set)
-    unserved: bool = False
-    """The cluster has no such kind yet."""
-
-    def get(self, name: Name) -> Json | None:
-        found = self.asked.get(name)
-        return found.cr if found is not None else self.live.get(name)
-
-    def is_edited(self, name: Name) -> bool:
-        found = self.asked.get(name)
-        return found is not None and found.changed
 
 
 def preview_files(
@@ -59,10 +36,11 @@ def preview_files(
     Raises ApiError when the API server cannot be asked.
     """
     if manifests.errors:
+        manifests.note_unused()
         return Preview(errors=tuple(manifests.errors), notes=tuple(manifests.notes))
     errors: list[str] = []
     notes = list(manifests.notes)
-    models, services = _Crs(kinds.MODELS), _Crs(kinds.INFERENCE_SERVICES)
+    models, services = CustomResources(kinds.MODELS), CustomResources(kinds.INFERENCE_SERVICES)
     documents = {
         crs.kind: [d for d in manifests.documents if d.cr["kind"] == crs.kind.kind] for crs in (models, services)
     }
@@ -71,13 +49,13 @@ def preview_files(
         (document.namespace, name) for document in documents[services.kind] for name in _models_of(document.cr)
     ]
     # Which services a changed Model concerns can only be told by all of its namespace.
-    asks = [*_reads(client, services, _names(documents[services.kind]), whole=changed_models_in)]
-    asks += _reads(client, models, [*_names(documents[models.kind]), *wanted_models], whole=set())
+    asks = [*reads(client, services, names_of(documents[services.kind]), whole=changed_models_in)]
+    asks += reads(client, models, [*names_of(documents[models.kind]), *wanted_models], whole=set())
     live = Live(client, previewer.map)
     for answer in previewer.map(lambda ask: ask(), asks):
         notes += [answer] if answer and answer not in notes else []
     for crs in (models, services):
-        errors += _try_out(client, previewer, crs, documents[crs.kind])
+        errors += try_out(client, previewer, crs, documents[crs.kind])
     touched = [
         name
         for name, cr in services.live.items()
@@ -86,7 +64,17 @@ def preview_files(
         and any(models.is_edited((name[0], model)) for model in _models_of(cr))
     ]
     names = [*services.asked, *sorted(touched)]
-    return _previewed(previewer, live, names, services, models, errors=errors, notes=notes, on_progress=on_progress)
+    others = None
+    if manifests.dialects or manifests.referred:
+        # Imported here: a preview of LLMKube's services should not wait for other dialects.
+        from automation.preview.asking_dialects import of_files
+
+        others = of_files(client, previewer, manifests)
+    asking = _Asking(previewer, live, services, models, others, on_progress)
+    found = asking.previewed(names, errors=errors, notes=notes)
+    manifests.note_unused()
+    left_out = [note for note in manifests.notes if note not in found.notes]
+    return replace(found, notes=(*found.notes, *left_out))
 
 
 def preview_live(
@@ -97,76 +85,52 @@ def preview_live(
     names: Sequence[str] = (),
     on_progress: Progress | None = None,
 ) -> Preview:
-    """Preview what the loop would do now with services as they stand: with those named, or with all of a namespace, or
-    of all of them (None). Raises ApiError when the API server cannot be asked.
+    """Preview what the loop would do now with services as they stand: with those named (`NAME` or `KIND/NAME`), or with
+    all of a namespace, or of all of them (None).
+
+    Raises ApiError when the API server cannot be asked, ValueError for a word that is no kind of service.
     """
-    models, services = _Crs(kinds.MODELS), _Crs(kinds.INFERENCE_SERVICES)
+    from automation.preview.asking_dialects import of_cluster
+
+    models, services = CustomResources(kinds.MODELS), CustomResources(kinds.INFERENCE_SERVICES)
+    said = [split_name(name) for name in names]
     if names and namespace is not None:
-        asks = list(_reads(client, services, [(namespace, name) for name in names], whole=set()))
+        own = [(namespace, name) for dialect, name in said if dialect in (None, DIALECT)]
+        asks = list(reads(client, services, own, whole=set()))
     else:
-        asks = [_listing(client, services, namespace), _listing(client, models, namespace)]
+        asks = [listing(client, services, namespace), listing(client, models, namespace)]
     notes = [answer for answer in previewer.map(lambda ask: ask(), asks) if answer]
     if names:
         wanted = [(at, model) for (at, _), cr in services.live.items() for model in _models_of(cr)]
-        _drain(previewer.map(lambda ask: ask(), list(_reads(client, models, wanted, whole=set()))))
-    errors = [
-        f"there is no InferenceService `{name}` in namespace `{namespace}`"
-        for name in names
-        if (namespace, name) not in services.live
-    ]
+        _drain(previewer.map(lambda ask: ask(), list(reads(client, models, wanted, whole=set()))))
+    others = of_cluster(client, previewer, namespace=namespace, names=said)
+    if others.subjects and services.unserved:
+        notes = []  # a cluster may have other dialects alone
+    errors = _misnamed(said, services, others, namespace)
     going = [name for name, cr in services.live.items() if "deletionTimestamp" in cr["metadata"]]
     notes += [f"{namespace}/{name} is being deleted" for namespace, name in going]
     found = sorted(name for name in services.live if name not in going)
-    live = Live(client, previewer.map)
-    return _previewed(previewer, live, found, services, models, errors=errors, notes=notes, on_progress=on_progress)
+    asking = _Asking(previewer, Live(client, previewer.map), services, models, others, on_progress)
+    return asking.previewed(found, errors=errors, notes=notes)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def _reads(client: KubeClient, crs: _Crs, names: Iterable[Name], *, whole: set[str]) -> Iterable[Callable[[], str]]:
-    """Say how to read custom resources: few by name, many by namespace."""
-    by_namespace: dict[str, set[str]] = {namespace: set() for namespace in whole}
-    for namespace, name in names:
-        by_namespace.setdefault(namespace, set()).add(name)
-    for namespace, wanted in sorted(by_namespace.items()):
-        if namespace in whole or len(wanted) > FEW:
-            yield _listing(client, crs, namespace)
-        else:
-            yield from (_reading(client, crs, (namespace, name)) for name in sorted(wanted))
-
-
-def _reading(client: KubeClient, crs: _Crs, name: Name) -> Callable[[], str]:
-    def read() -> str:
-        try:
-            crs.live[name] = client.get(crs.kind, *name)
-        except NotFound as error:
-            return _unserved(crs) if error.message == PATH_NOT_FOUND else ""
-        return ""
-
-    return read
-
-
-def _listing(client: KubeClient, crs: _Crs, namespace: str | None) -> Callable[[], str]:
-    def read() -> str:
-        token: str | None = None
-        while True:
-            try:
-                page = client.list(crs.kind, namespace, limit=PAGE, continue_token=token)
-            except NotFound:
-                return _unserved(crs)
-            for cr in page["items"]:
-                crs.live[cr["metadata"]["namespace"], cr["metadata"]["name"]] = cr
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
-                return ""
-
-    return read
-
-
-def _unserved(crs: _Crs) -> str:
-    crs.unserved = True
-    return f"the cluster does not serve {crs.kind.kind} yet, so what it would say of it is not known: `herdsman crds`"
+def _misnamed(
+    said: Sequence[tuple[str | None, str]], services: CustomResources, others: Concerned, namespace: str | None
+) -> list[str]:
+    """Say which names mean no service, and which mean several."""
+    errors = []
+    for dialect, name in said:
+        own = (namespace, name) in services.live and dialect in (None, DIALECT)
+        dialects = [DIALECT] if own else []
+        dialects += [
+            each.dialect for each in others.subjects if each.key.name == name and dialect in (None, each.dialect)
+        ]
+        if not dialects and not any(note.endswith(f"/{name} is being deleted") for note in others.notes):
+            errors.append(f"there is no {kind_text(dialect or DIALECT)} `{name}` in namespace `{namespace}`")
+        elif len(dialects) > 1:
+            choices = " or ".join(qualified(each, name) for each in dialects)
+            errors.append(f"`{name}` means several services: say {choices}")
+    return errors
 
 
 def _models_of(cr: Json) -> list[str]:
@@ -176,66 +140,49 @@ def _models_of(cr: Json) -> list[str]:
     return sorted({name for name in named if name and isinstance(name, str)})
 
 
-def _names(documents: Iterable[Document]) -> list[Name]:
-    return [(document.namespace, document.name) for document in documents]
-
-
 def _drain(answers: Iterable[object]) -> None:
     for _ in answers:
         pass
 
 
-def _try_out(client: KubeClient, previewer: Previewer, crs: _Crs, documents: list[Document]) -> list[str]:
-    """Dry-run all documents of a kind; give what the API server would not take."""
-
-    def tried(document: Document) -> Asked | str:
-        if crs.unserved:
-            return as_written(document.cr)
-        try:
-            return asked(client, crs.kind, document.cr, crs.live.get((document.namespace, document.name)))
-        except FileRefused as refused:
-            return f"{document}: {refused}"
-
-    errors = []
-    for document, answer in zip(documents, previewer.map(tried, documents), strict=True):
-        name = (document.namespace, document.name)
-        if isinstance(answer, str):
-            errors.append(answer)
-            crs.refused.add(name)
-        else:
-            crs.asked[name] = answer
-    return errors
-
-
 # --- previewing -------------------------------------------------------------------------------------------------------
 
 
-def _previewed(
-    previewer: Previewer,
-    live: Live,
-    names: Sequence[Name],
-    services: _Crs,
-    models: _Crs,
-    *,
-    errors: list[str],
-    notes: list[str],
-    on_progress: Progress | None,
-) -> Preview:
-    subjects, without_model = [], []
-    for name in names:
-        cr = services.get(name)
-        assert cr is not None
-        model = (name[0], str((cr.get("spec") or {}).get("modelRef") or ""))
-        draft = (name[0], draft_reference(cr))
-        if models.refused & {model, draft}:
-            without_model.append(_refused_model(name, model[1]))
-            continue
-        edited = services.is_edited(name) or any(models.is_edited(each) for each in (model, draft))
-        drafted = models.get(draft) if draft[1] and draft != model else None
-        subjects.append(Subject(cr, models.get(model), drafted, edited))
-    previews = previewer.services(subjects, live, on_progress=on_progress)
-    found = {(each.key.namespace, each.key.name): each for each in (*previews, *without_model)}
-    return Preview(tuple(found[name] for name in names), tuple(errors), (*notes, *live.notes))
+@dataclass
+class _Asking:
+    """All that a preview is made from."""
+
+    previewer: Previewer
+    live: Live
+    services: CustomResources
+    models: CustomResources
+    others: Concerned | None
+    """Services of the other dialects."""
+    on_progress: Progress | None
+
+    def previewed(self, names: Sequence[Name], *, errors: list[str], notes: list[str]) -> Preview:
+        """Preview InferenceServices by name, and the others after them."""
+        subjects, without_model = [], []
+        for name in names:
+            cr = self.services.get(name)
+            assert cr is not None
+            model = (name[0], str((cr.get("spec") or {}).get("modelRef") or ""))
+            draft = (name[0], draft_reference(cr))
+            if self.models.refused & {model, draft}:
+                without_model.append(_refused_model(name, model[1]))
+                continue
+            edited = self.services.is_edited(name) or any(self.models.is_edited(each) for each in (model, draft))
+            drafted = self.models.get(draft) if draft[1] and draft != model else None
+            subjects.append(Subject(cr, self.models.get(model), drafted, edited))
+        others = self.others.subjects if self.others is not None else []
+        previews = self.previewer.services([*subjects, *others], self.live, on_progress=self.on_progress)
+        found = {each.key: each for each in (*previews, *without_model)}
+        if self.others is not None:
+            errors, notes = [*errors, *self.others.errors], [*notes, *self.others.notes]
+        keys = [*(ServiceKey(DIALECT, *name) for name in names), *(each.key for each in others)]
+        looked = {note: None for each in others if each.look is not None for note in each.look.notes}
+        every = dict.fromkeys((*notes, *self.live.notes, *looked))
+        return Preview(tuple(found[key] for key in keys), tuple(errors), tuple(every))
 
 
 def _refused_model(name: Name, model: str) -> ServicePreview:

@@ -92,9 +92,9 @@ def was_applied(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> b
 
 
 def pod_template_changes(live: Json, after: Json) -> bool:
-    """Tell whether a Deployment would get another pod template, so that its pods are replaced."""
-    path = ("spec", "template")
-    return bool(value_at(live, path) != value_at(after, path))
+    """Tell whether a Deployment or LeaderWorkerSet would get another pod template, so that its pods are replaced."""
+    paths = (("spec", "template"), ("spec", "leaderWorkerTemplate"))
+    return any(value_at(live, path) != value_at(after, path) for path in paths)
 
 
 def _visible(obj: Json, manifest: Json) -> Json:

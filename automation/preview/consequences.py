@@ -17,11 +17,17 @@ from components.model_files import claim_name
 from components.options import RenderOptions
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
+from program.desired.workloads import Workloads
 from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for
 
 Json = dict[str, Any]
 
+_LOADING = frozenset({"main", "prefill"})
+"""Parts of a service whose pods load the model."""
+_MOUNTED = frozenset({"pvc", "host", "oci", "oci+native", "oci+modelcar"})
+"""Schemes of models that are there before the pod starts."""
+_SETS_OF_PODS = frozenset({"Deployment", "LeaderWorkerSet"})
 _RESTING = frozenset({"Pending", "Stopped", "Asleep", "Failed", "BackingOff"})
 """Phases of a HostProcess in which nothing runs that could be restarted."""
 
@@ -40,10 +46,10 @@ def _restarted(each: Trial) -> Iterator[str]:
     live, after, change = each.live, each.after, each.change
     if live is None or change.op not in ("update", "replace", "create"):
         return
-    if change.kind == "Deployment":
+    if change.kind in _SETS_OF_PODS:
         stay = _running(live) if change.op != "update" else min(_running(live), _replicas(after))
         if stay and (change.op != "update" or (after is not None and pod_template_changes(live, after))):
-            yield f"{_pods(stay)} of Deployment {change.name}"
+            yield f"{_pods(stay, live)} of {change.kind} {change.name}"
     elif change.kind == "HostProcess" and _runs(live):
         host, then = _spec(live).get("host"), _spec(after).get("host")
         if after is None or host != then:
@@ -56,16 +62,18 @@ def _stopped(each: Trial) -> Iterator[str]:
     live, after, change = each.live, each.after, each.change
     if live is None or change.op not in ("update", "delete"):
         return
-    if change.kind == "Deployment":
+    if change.kind in _SETS_OF_PODS:
         gone = _running(live) - (0 if change.op == "delete" or after is None else _replicas(after))
         if gone > 0 and (after is not None or change.op == "delete"):
-            yield f"{_pods(gone)} of Deployment {change.name}"
+            yield f"{_pods(gone, live)} of {change.kind} {change.name}"
     elif change.kind == "HostProcess" and change.op == "delete" and _runs(live):
         yield f"process {change.name} on host {_spec(live).get('host')}"
 
 
-def _pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
+def _pods(count: int, live: Json) -> str:
+    """Count pods; those of a LeaderWorkerSet by its groups, each of which has several."""
+    size = int((_spec(live).get("leaderWorkerTemplate") or {}).get("size") or 1)
+    return "1 pod" if count * size == 1 else f"{count * size} pods"
 
 
 def _spec(obj: Json | None) -> Json:
@@ -77,9 +85,12 @@ def _replicas(deployment: Json | None) -> int:
 
 
 def _running(deployment: Json) -> int:
-    """Count the pods: those that the Deployment controller saw, before it has looked those that are asked for."""
+    """Count the pods, or groups: those that its controller saw, before it has looked those that are asked for."""
     status = deployment.get("status") or {}
-    return int(status.get("replicas", 0)) if status.get("observedGeneration") else _replicas(deployment)
+    looked = status.get("observedGeneration") or (
+        "leaderWorkerTemplate" in _spec(deployment) and status.get("conditions")
+    )
+    return int(status.get("replicas", 0)) if looked else _replicas(deployment)
 
 
 def _runs(process: Json) -> bool:
@@ -107,7 +118,9 @@ def downloads(desired: DesiredService, trials: Iterable[Trial], options: RenderO
         for each in trials
         if each.change.op in ("create", "update", "replace") and not each.change.refused
         for download in (
-            _to_claim(desired, each, options)
+            _to_pods(desired.workloads, each)
+            if desired.workloads is not None
+            else _to_claim(desired, each, options)
             if each.change.kind == "Deployment"
             else _to_host(desired, each)
             if each.change.kind == "HostProcess"
@@ -131,6 +144,17 @@ def _to_claim(desired: DesiredService, each: Trial, options: RenderOptions) -> I
                 yield _download(model, "a volume of each pod")
         elif model.source.kind is SourceKind.REPOSITORY and restarted:
             yield _download(model, "each pod, by its engine")
+
+
+def _to_pods(workloads: Workloads, each: Trial) -> Iterator[Download]:
+    """Name what pods that describe themselves fetch. What they mount, or the image brings, is fetched by nobody."""
+    loads = {pods.name for pods in workloads.pods if pods.part in _LOADING}
+    if each.change.kind not in _SETS_OF_PODS or each.change.name not in loads or not _replicas(each.after):
+        return
+    if each.live is None or each.after is None or pod_template_changes(each.live, each.after):
+        for artifact in workloads.artifacts:
+            if artifact.address.partition("://")[0] not in _MOUNTED:
+                yield Download(shown(artifact.address), "each pod")
 
 
 def _to_host(desired: DesiredService, each: Trial) -> Iterator[Download]:

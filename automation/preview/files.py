@@ -1,4 +1,4 @@
-"""Tries out Models and InferenceServices from files as `kubectl apply` would bring them, without bringing them.
+"""Tries out custom resources from files as `kubectl apply` would bring them, without bringing them.
 
 Called by `asking`. The API server's answer is what counts: its validation and its defaults, with what others wrote into
 the object kept. What a file leaves out goes if the file said it before, as with kubectl: by the annotation in which a
@@ -45,7 +45,7 @@ def asked(client: KubeClient, kind: Kind, wanted: Json, live: Json | None) -> As
 
     Raises FileRefused, and ApiError where the API server cannot be asked.
     """
-    namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+    namespace, name = wanted["metadata"].get("namespace"), wanted["metadata"]["name"]
     if live is not None and live["metadata"].get("deletionTimestamp"):
         raise FileRefused("is being deleted; apply it again when it is gone")
     wanted = _applicable(wanted)

@@ -26,6 +26,7 @@ from program.desired.service import DesiredService
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from automation.preview.looking import Looking
     from components.policies.policy import Policies
 
 Json = dict[str, Any]
@@ -43,17 +44,20 @@ class Subject:
     """A service that is to be previewed, as it would stand in the cluster."""
 
     cr: Json
-    model_cr: Json | None
+    model_cr: Json | None = None
     """None: there is none."""
     draft_cr: Json | None = None
     edited: bool = True
     """It, or its Model, is not yet in the cluster like this: a Model that nobody has looked at is taken as it is
     written. False: what the loop would do now, which is nothing before the Model is Ready."""
+    dialect: str = DIALECT
+    look: Looking | None = None
+    """How a service of another dialect finds what it refers to; its Models are None then."""
 
     @property
     def key(self) -> ServiceKey:
         metadata = self.cr["metadata"]
-        return ServiceKey(DIALECT, str(metadata.get("namespace") or "default"), str(metadata["name"]))
+        return ServiceKey(self.dialect, str(metadata.get("namespace") or "default"), str(metadata["name"]))
 
 
 class Previewer:

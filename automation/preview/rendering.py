@@ -45,12 +45,17 @@ class Rendering:
 
 def rendering(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
     """Parse and render a service; an error of the spec becomes the problem."""
+    if subject.look is not None:
+        # Imported here: a dialect that no subject is of should cost nothing.
+        from automation.preview.dialect_rendering import dialect_rendering
+
+        return dialect_rendering(subject, subject.look, live, options=options)
     cr, model_cr = subject.cr, subject.model_cr
     name = str((cr.get("spec") or {}).get("modelRef") or "")
     if model_cr is None:
         why = f"there is no Model `{name}` in namespace `{subject.key.namespace}`"
         return Rendering(problem=Problem(reason=Reason.MODEL_NOT_READY, message=why, field="spec.modelRef"))
-    notes = list(_held(cr, live))
+    notes = list(held(cr, live))
     for each in filter(None, (model_cr, subject.draft_cr if draft_reference(cr) else None)):
         if known_status(each).get("phase") != "Ready":
             told = each["metadata"]["name"]
@@ -62,12 +67,16 @@ def rendering(subject: Subject, live: Live, *, options: RenderOptions) -> Render
     try:
         return _rendered(subject, model_cr, live, options, notes)
     except DesiredError as error:
-        terminal = isinstance(error, SpecInvalid)
-        problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
-        return Rendering(notes=tuple(notes), problem=problem)
+        return Rendering(notes=tuple(notes), problem=problem_of(error))
 
 
-def _held(cr: Json, live: Live) -> Iterator[str]:
+def problem_of(error: DesiredError) -> Problem:
+    """Say of a service why nothing would be made."""
+    terminal = isinstance(error, SpecInvalid)
+    return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
+
+
+def held(cr: Json, live: Live) -> Iterator[str]:
     """Say what keeps the loop from making the change, though it would be just this one."""
     annotations, of_namespace = cr["metadata"].get("annotations") or {}, live.namespace_annotations(_namespace(cr))
     mode = annotations.get(ANNOTATION_MODE) or of_namespace.get(ANNOTATION_MODE) or "Apply"
@@ -89,7 +98,7 @@ def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptio
     draft = model_of(subject.draft_cr) if subject.draft_cr is not None and draft_reference(cr) else None
     desired = parse_service(cr, model_of(model_cr), draft=draft)
     if desired.host_placement is not None:
-        desired = _placed(desired, cr, live, notes)
+        desired = placed(desired, cr, live, notes)
     deployment = live.deployment(key)
     facts = {
         "claim_exists": live.claim_exists(key, options.claim_mode),
@@ -106,18 +115,18 @@ def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptio
     return Rendering(desired, kept or rendered, tuple(notes))
 
 
-def _placed(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
+def placed(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
     """Place the replicas as the loop would now: where they run, they stay."""
     from automation.hosts.hosted import without_agent
 
     registry = live.registry()
-    placed, decision = registry.place(desired, created=str(cr["metadata"].get("creationTimestamp", "")))
-    notes += [f"{each.field}: {each.message}" for each in without_agent(registry, placed)]
+    settled, decision = registry.place(desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+    notes += [f"{each.field}: {each.message}" for each in without_agent(registry, settled)]
     if decision is not None:
         notes += [f"{decision.refusals}"] if decision.refusals is not None else []
         notes += [decision.stuck] if decision.stuck else []
         notes += decision.moved
-    return placed
+    return settled
 
 
 def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:

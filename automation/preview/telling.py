@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
+from automation.service_kinds import kind_text
 from program.dialects.llmkube.model_status import human_size
 
 if TYPE_CHECKING:
     from automation.engine.port import Op
+    from program.desired.keys import ServiceKey
 
 Json = dict[str, Any]
 
@@ -55,6 +57,12 @@ def summary(service: ServicePreview) -> str:
     if service.downloads:
         parts.append("downloads " + ", ".join(map(_size_or_source, service.downloads)))
     return "; ".join(parts)
+
+
+def name_text(key: ServiceKey) -> str:
+    """Name a service: one of another dialect than LLMKube's with its kind, since names are only unique within one."""
+    kind = "" if key.dialect == "llmkube" else f"{kind_text(key.dialect)} "
+    return f"{kind}{key.namespace}/{key.name}"
 
 
 def counts_text(changes: Iterable[ObjectChange]) -> str:
@@ -138,7 +146,7 @@ class _Paint:
 
 
 def _service_lines(service: ServicePreview, paint: _Paint) -> Iterator[str]:
-    name = f"{service.key.namespace}/{service.key.name}"
+    name = name_text(service.key)
     count = counts_text(service.changed) or ("" if service.problem else "nothing changes")
     yield paint("bold", name) + (f"  {paint('dim', count)}" if count else "")
     if service.problem is not None:
@@ -193,7 +201,7 @@ def markdown(preview: Preview) -> str:
     while left:
         block = _details(left[0])
         if len(text) + len(block) > LONGEST_MARKDOWN:
-            named = ", ".join(f"`{each.key.namespace}/{each.key.name}`" for each in left[:50])
+            named = ", ".join(f"`{name_text(each.key)}`" for each in left[:50])
             rest = f" and {len(left) - 50} more" if len(left) > 50 else ""
             return f"{text}\nToo long to show: {named}{rest}. `herdsman preview` shows them.\n"
         text += block
@@ -211,7 +219,7 @@ def _details(service: ServicePreview) -> str:
     fence = "`" * (1 + max([2, *(len(run) for line in body for run in re.findall(r"`+", line))]))
     is_open = " open" if service.refused else ""
     sign = ":x: " if service.refused else ""
-    title = f"{sign}<b>{_escaped(f'{service.key.namespace}/{service.key.name}')}</b>: {_escaped(summary(service))}"
+    title = f"{sign}<b>{_escaped(name_text(service.key))}</b>: {_escaped(summary(service))}"
     lines = ["", f"<details{is_open}><summary>{title}</summary>", ""]
     lines += [f"{fence}diff", *body, fence, ""] if body else []
     lines += [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in service.violations]
@@ -250,7 +258,9 @@ def as_json(preview: Preview) -> Json:
 def service_json(service: ServicePreview) -> Json:
     """Give the preview of one service for scripts."""
     problem = service.problem
+    dialect = {"dialect": service.key.dialect} if service.key.dialect != "llmkube" else {}
     return {
+        **dialect,
         "namespace": service.key.namespace,
         "name": service.key.name,
         "changed": bool(service.changed),

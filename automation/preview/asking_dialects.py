@@ -1,0 +1,152 @@
+"""Which services of the dialects beside LLMKube's a preview is about, and how each would stand in the cluster.
+
+Called by `asking` where files or a cluster have any. What they refer to (OpenModels, BackendRuntimes, configs) is tried
+out first; a service that is not among the files is concerned where it looks at what would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
+from automation.preview.looking import Identity, Looking
+from automation.preview.previewer import Previewer, Subject
+from automation.service_kinds import is_part_of_another, kind_text
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+from program.desired.errors import DesiredError
+from program.desired.keys import ServiceKey
+from program.dialects.registry import DIALECT_KINDS, REFERS_TO, dialect_named
+from program.manifests import Document, Manifests
+
+Json = dict[str, Any]
+
+PRESETS_NAMESPACE = "kserve"
+"""Where configs lie that services of all namespaces may name."""
+
+
+@dataclass
+class Concerned:
+    """The services of the dialects that a preview is about."""
+
+    subjects: list[Subject] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def of_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> Concerned:
+    """Find out which services documents concern. Raises ApiError when the API server cannot be asked."""
+    found = Concerned()
+    by_kind = _by_kind(manifests.referred)
+    of_services = {
+        dialect: _by_kind(manifests.services_of(dialect), DIALECT_KINDS[dialect]) for dialect in manifests.dialects
+    }
+    shelves = [(CustomResources(kind), documents) for kind, documents in by_kind.items()]
+    services = [
+        (dialect, CustomResources(kind), documents)
+        for dialect, groups in of_services.items()
+        for kind, documents in groups.items()
+    ]
+    everything = [*shelves, *((crs, documents) for _, crs, documents in services)]
+    asks = [ask for crs, documents in everything for ask in reads(client, crs, names_of(documents), whole=set())]
+    found.notes += dict.fromkeys(answer for answer in previewer.map(lambda ask: ask(), asks) if answer)
+    for crs, documents in everything:
+        found.errors += try_out(client, previewer, crs, documents)
+    look = Looking(
+        client,
+        asked={_identity(crs.kind, name): each.cr for crs, _ in shelves for name, each in crs.asked.items()},
+        refused=frozenset(_identity(crs.kind, name) for crs, _ in shelves for name in crs.refused),
+        manifests=manifests,
+    )
+    changed = {_identity(crs.kind, name) for crs, _ in shelves for name, each in crs.asked.items() if each.changed}
+    in_files = set()
+    for dialect, crs, _ in services:
+        in_files |= {ServiceKey(dialect, *name) for name in (*crs.asked, *crs.refused)}
+        for each in crs.asked.values():
+            edited = each.changed or bool(changed & _looked_at(dialect, each.cr, look))
+            found.subjects.append(Subject(each.cr, edited=edited, dialect=dialect, look=look))
+    found.subjects += _touched(client, previewer, look, changed, in_files)
+    found.notes += look.notes
+    return found
+
+
+def of_cluster(
+    client: KubeClient, previewer: Previewer, *, namespace: str | None, names: Sequence[tuple[str | None, str]] = ()
+) -> Concerned:
+    """Find services as they stand: those named, by dialect or by their name alone, or all of a namespace, or of all
+    (None). Raises ApiError when the API server cannot be asked.
+    """
+    found, look = Concerned(), Looking(client)
+    shelves = {dialect: CustomResources(kind) for dialect, kind in DIALECT_KINDS.items()}
+    asks = []
+    for dialect, crs in shelves.items():
+        if names and namespace is not None:
+            own = [(namespace, name) for said, name in names if said in (None, dialect)]
+            asks += list(reads(client, crs, own, whole=set()))
+        else:
+            asks.append(listing(client, crs, namespace))
+    for _ in previewer.map(lambda ask: ask(), asks):
+        pass  # a dialect that is not installed has no services
+    for dialect, crs in shelves.items():
+        for (where, name), cr in sorted(crs.live.items()):
+            if is_part_of_another(cr) and (dialect, name) not in names:
+                continue
+            if "deletionTimestamp" in cr["metadata"]:
+                found.notes.append(f"{kind_text(dialect)} {where}/{name} is being deleted")
+                continue
+            found.subjects.append(Subject(cr, edited=False, dialect=dialect, look=look))
+    return found
+
+
+# --- what changed documents concern -----------------------------------------------------------------------------------
+
+
+def _touched(
+    client: KubeClient, previewer: Previewer, look: Looking, changed: set[Identity], in_files: set[ServiceKey]
+) -> list[Subject]:
+    """Find the services that look at changed objects, beside those of the files."""
+    subjects = []
+    for dialect, kind in DIALECT_KINDS.items():
+        refers_to = {(each.group, each.kind) for each in REFERS_TO[dialect]}
+        concerned = {each for each in changed if each[:2] in refers_to}
+        if not concerned:
+            continue
+        everywhere = any(each.namespace in ("", PRESETS_NAMESPACE) for each in concerned)
+        places: list[str | None] = [None] if everywhere else [*sorted({each.namespace for each in concerned})]
+        crs = CustomResources(kind)
+        for _ in previewer.map(lambda ask: ask(), [listing(client, crs, place) for place in places]):
+            pass
+        for name, cr in sorted(crs.live.items()):
+            going = "deletionTimestamp" in cr["metadata"] or is_part_of_another(cr)
+            if going or ServiceKey(dialect, *name) in in_files:
+                continue
+            if concerned & _looked_at(dialect, cr, look):
+                subjects.append(Subject(cr, edited=True, dialect=dialect, look=look))
+    return subjects
+
+
+def _looked_at(dialect: str, cr: Json, look: Looking) -> set[Identity]:
+    look.seen = set()
+    with suppress(DesiredError):  # what it looked at counts, and the preview says what is wrong
+        dialect_named(dialect).parse(cr, look)
+    return look.seen
+
+
+def _by_kind(documents: Iterable[Document], kind: Kind | None = None) -> dict[Kind, list[Document]]:
+    """Sort documents by kind, each in the version in which it is written."""
+    found: dict[Kind, list[Document]] = {}
+    for document in documents:
+        own = kind or _REFERRED[str(document.cr["kind"])]
+        found.setdefault(replace(own, api_version=str(document.cr["apiVersion"])), []).append(document)
+    return found
+
+
+_REFERRED = {kind.kind: kind for kind in (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)}
+
+
+def _identity(kind: Kind, name: Name) -> Identity:
+    return Identity(kind.group, kind.kind, *name)

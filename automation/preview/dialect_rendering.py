@@ -1,0 +1,42 @@
+"""Renders one service of a dialect beside LLMKube's as a pass of the loop would. Called by `rendering`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from automation.adoption.kept_workloads import kept_digests, kept_live_workloads
+from automation.plan import ObjectName
+from automation.preview.rendering import Rendering, held, placed, problem_of
+from components.extensions import asked_in_vain
+from components.render import RenderOptions, render
+from program.desired.errors import DesiredError
+from program.dialects.registry import dialect_named
+
+if TYPE_CHECKING:
+    from automation.preview.live import Live
+    from automation.preview.looking import Looking
+    from automation.preview.previewer import Subject
+
+
+def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: RenderOptions) -> Rendering:
+    """Parse and render a service; an error of the spec, or of what it refers to, becomes the problem."""
+    cr, key = subject.cr, subject.key
+    notes = list(held(cr, live))
+    try:
+        parsed = dialect_named(subject.dialect).parse(cr, look)
+        desired = parsed.desired
+        if desired.host_placement is not None:
+            desired = placed(desired, cr, live, notes)
+        options = options.model_copy(update={"installed": live.installed})
+        rendered = render(desired, options)
+    except DesiredError as error:
+        return Rendering(notes=tuple(notes), problem=problem_of(error))
+    in_vain = (*parsed.unhonoured, *asked_in_vain(desired, options))
+    notes += [f"{each.field}: {each.message}" if each.field else each.message for each in in_vain]
+    if desired.suspended:
+        notes.append("it is stopped: nothing is made, and what runs goes")
+    if kept_digests(cr):
+        wanted = [ObjectName(each.kind, each.name) for each in rendered.objects]
+        live.fetch(key, [name for name in wanted if name not in live.objects(key)])
+        rendered = kept_live_workloads(cr, rendered, live.objects(key)) or rendered
+    return Rendering(desired, rendered, tuple(notes))
