@@ -18,6 +18,7 @@ from automation.approval.consent import Consent, comparing, every_service, is_cu
 from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
 from automation.controller import Controller
+from automation.dialects.described import DescribedServices
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
@@ -164,6 +165,7 @@ def assemble(
         metrics=metrics,
         history=history,
         ignored=ignored,
+        services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.items()},
     )
     controllers.append(controller)
     probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)

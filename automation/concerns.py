@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from components import naming
 from kubeapi import kinds
 from kubeapi.kinds import Kind
-from program.desired.keys import ANNOTATION_EXPOSE
+from program.desired.keys import ANNOTATION_EXPOSE, SERVICE_MARKS
 
 Object = dict[str, Any]
 
@@ -36,12 +36,16 @@ def asks_for_work(old: Object, new: Object) -> bool:
     )
 
 
-def changed_hands(old: Object | None, new: Object | None) -> bool:
+def changed_hands(
+    old: Object | None,
+    new: Object | None,
+    service_of: Callable[[Mapping[str, str]], str] = SERVICE_MARKS["llmkube"].service_of,
+) -> bool:
     """Tell whether somebody gave an object the label of another service: for the first it is gone."""
     if old is None or new is None:
         return False
-    before, after = (obj["metadata"]["labels"].get(naming.LABEL_SERVICE) for obj in (old, new))
-    return bool(before != after)
+    before, after = (service_of(obj["metadata"]["labels"]) for obj in (old, new))
+    return before != after
 
 
 def without_version(obj: Object) -> Object:

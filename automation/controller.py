@@ -8,8 +8,8 @@ the pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,8 @@ import structlog
 from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
 from automation.approval.consent import Consent
+from automation.dialects.llmkube import LlmkubeServices
+from automation.dialects.port import CertificateIssuer, Services
 from automation.drift.drift_watch import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
@@ -25,7 +27,7 @@ from automation.engine.port import ServiceOutcome
 from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
 from automation.history.recorder import RevisionRecorder
-from automation.observe import Observed, memory_facts, observe, service_facts
+from automation.observe import Observed, memory_facts
 from automation.plan import LiveObject, make_plan
 from automation.serving.checks import Checks
 from automation.serving.pod_release import release_ready_pods
@@ -33,22 +35,19 @@ from automation.serving.readiness import Proofs, counted
 from automation.serving.rollout import OPEN
 from automation.serving.sleep import Sleep
 from automation.status_writer import StatusWriter
-from automation.story import advice, story
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import span
-from automation.want import Wanted, want
-from automation.watch import World, models_of
+from automation.want import Wanted
+from automation.watch import DIALECT, World
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from components.rendered import RenderedService
-from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.desired.facts import Problem, RolloutFacts, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
-from program.dialects.llmkube.service_status import service_status
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
@@ -76,7 +75,7 @@ def _now() -> datetime:
 
 
 class Controller:
-    """Reconciles services of the LLMKube dialect. One instance per loop; `reconcile` runs in any worker thread."""
+    """Reconciles services of all dialects. One instance per loop; `reconcile` runs in any worker thread."""
 
     def __init__(
         self,
@@ -93,6 +92,8 @@ class Controller:
         metrics: Metrics | None = None,
         history: RevisionRecorder | None = None,
         ignored: IgnoredFields | None = None,
+        services: Mapping[str, Services] | None = None,
+        certificates: CertificateIssuer | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._client = client
@@ -107,46 +108,57 @@ class Controller:
         self._history = history
         self._clock = clock
         self._engine = EngineRuns()
-        on_written = metrics.on_service_status if metrics is not None else lambda *_: None
-        self._statuses = StatusWriter(client, kinds.INFERENCE_SERVICES, on_written=on_written)
+        self._services: Mapping[str, Services] = {DIALECT: LlmkubeServices(world, sleep), **(services or {})}
+        self._certificates = certificates
+        on_written = {DIALECT: metrics.on_service_status} if metrics is not None else {}
+        self._statuses = {
+            name: StatusWriter(client, each.kind, mark=each.status_mark, on_written=on_written.get(name))
+            for name, each in self._services.items()
+        }
         self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)
-        self._others = LettingGo(world, batcher, self._statuses, forget=self._forget, requeue=requeue)
+        self._others = LettingGo(world, batcher, self._status_writer, forget=self._forget, requeue=requeue)
 
     # --- one pass -------------------------------------------------------------------------------------------------
 
     def reconcile(self, key: ServiceKey) -> None:
         """Bring one service closer to what its custom resource says, and say in its status how far it is."""
-        now = self._clock()
-        cr = self._world.services.get(key.namespace, key.name)
+        services, now = self._services[key.dialect], self._clock()
+        if not services.ready():
+            # Its kinds are being listed, or are not served any more; either way nothing can be said of it.
+            return
+        cr = services.get(key.namespace, key.name)
         if cr is None or "deletionTimestamp" in cr["metadata"]:
+            if cr is not None and services.is_ours(cr):
+                services.tend(key, cr)
             self._remove(key)
             return
-        if not self._world.is_ours(cr):
+        if not services.is_ours(cr):
             self._others.let_go(key, cr)
             return
         self._others.take(key)
-        cr = self._statuses.latest(cr)
-        model = self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
-        asked = self._asked(key, cr, model)
+        cr = self._statuses[key.dialect].latest(cr)
+        asked = services.asked(key, cr)
         if (quiet_for_s := self._engine.quiet_for_s(key, asked, now=now)) > 0:
             # The engine is at work on just what is asked for: its objects appear one by one, and its outcome brings
             # the key back.
             self._requeue(key, quiet_for_s)
             return
         with span("observe"):
-            observed = observe(self._world, key, owner=cr["metadata"]["uid"])
+            observed = services.observe(key, owner=cr["metadata"]["uid"])
         options = self._options.model_copy(update={"installed": self._world.installed()})
         with span("want"):
-            wanted = want(self._world, key, cr, model, observed, options=options, sleep=self._sleep)
+            wanted = services.want(key, cr, observed, options)
         for moved in wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ():
             self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
         judged = self._judge(key, cr, wanted, observed, now=now)
+        wanted = self._certified(key, cr, wanted, judged)
         complete = self._act(key, cr, wanted, judged, observed, asked=asked, now=now)
         if wanted.retry_after_s is not None:
             self._requeue(key, wanted.retry_after_s)
-        facts = self._facts(key, cr, model, wanted, judged, observed, complete=complete, now=now)
+        facts = self._facts(key, cr, wanted, judged, observed, complete=complete, now=now)
         self._report(key, cr, wanted.desired, facts, now=now)
         if wanted.desired is not None and not self._consent.modes.still(key, wanted.mode):
+            services.tend(key, cr)
             self._care(key, cr, wanted.desired, observed, judged.proofs, now=now)
 
     def _judge(self, key: ServiceKey, cr: Object, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:
@@ -201,7 +213,7 @@ class Controller:
         rendered, desired, modes = judged.rendered, wanted.desired, self._consent.modes
         if rendered is None or desired is None:
             return False
-        last, known = self._engine.last(key), self._world.watched_kinds()
+        last, known = self._engine.last(key), self._services[key.dialect].made_kinds()
         plan = make_plan(rendered, observed.live, last=last, known=known)
         if not judged.may_act:
             return plan.action == "none"
@@ -229,6 +241,17 @@ class Controller:
             self._batcher.submit(drift.rendered)
         return plan.action == "none"
 
+    def _certified(self, key: ServiceKey, cr: Object, wanted: Wanted, judged: Judged) -> Wanted:
+        """See to it that the certificate of a service stands before its pods ask for it."""
+        desired, issuer = wanted.desired, self._certificates
+        workloads = desired.workloads if desired is not None and not desired.suspended else None
+        if issuer is None or desired is None or workloads is None or workloads.certificate is None:
+            return wanted
+        if not judged.may_act or self._consent.modes.still(key, wanted.mode):
+            return wanted
+        problem = issuer.ensure(key, cr, workloads.certificate, desired)
+        return wanted if problem is None else replace(wanted, unhonoured=(*wanted.unhonoured, problem))
+
     def _remove(self, key: ServiceKey) -> None:
         """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
 
@@ -237,14 +260,17 @@ class Controller:
         if self._forget(key) or self._batcher.holds(key):
             self._batcher.remove(key)
             return
-        leftovers = observe(self._world, key, owner=None).live
+        leftovers = self._services[key.dialect].observe(key, owner=None).live
         if leftovers and self._is_gone(key):
             self._sweep(key, leftovers)
 
     def _forget(self, key: ServiceKey) -> bool:
         """Have every part forget a service; True when an outcome of the engine was still awaited."""
         self._others.take(key)
-        self._statuses.forget(key.namespace, key.name)
+        self._statuses[key.dialect].forget(key.namespace, key.name)
+        self._services[key.dialect].forget(key)
+        if self._certificates is not None:
+            self._certificates.forget(key)
         self._checks.forget(key)
         self._consent.forget(key)
         if self._sleep is not None:
@@ -259,7 +285,7 @@ class Controller:
     def _is_gone(self, key: ServiceKey) -> bool:
         """Ask the API server, since a cache may be behind what made the objects."""
         try:
-            self._client.get(kinds.INFERENCE_SERVICES, key.namespace, key.name)
+            self._client.get(self._services[key.dialect].kind, key.namespace, key.name)
         except NotFound:
             return True
         return False
@@ -288,8 +314,10 @@ class Controller:
             if any(host is not None and not self._world.registry.has_lease(host) for host in hosting.hosts):
                 self._requeue(key, HOSTED_RECHECK_S)
             return
+        if desired.workloads is not None:
+            return
         if self._sleep is not None:
-            self._sleep.tend(key, self._statuses.latest(cr), desired, observed)
+            self._sleep.tend(key, self._statuses[key.dialect].latest(cr), desired, observed)
         release_ready_pods(self._client, desired, observed.pods)
         self._checks.retire(key, cr, desired, observed, proofs, now=now)
 
@@ -304,7 +332,8 @@ class Controller:
         if submitted is None:
             return
         repaired = self._drift.settled(key)
-        cr = self._world.services.get(key.namespace, key.name)
+        services = self._services[key.dialect]
+        cr = services.get(key.namespace, key.name)
         if cr is not None and outcome.error is not None:
             self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
         elif cr is not None and repaired:
@@ -312,7 +341,7 @@ class Controller:
         elif cr is not None and (message := told(outcome.changes)):
             self._recorder.record(cr, type="Normal", reason="Applied", message=message)
         if cr is not None and self._history is not None and cr["metadata"].get("generation") == submitted.asked[1]:
-            self._history.record(key, cr, self._world.models_of(cr), outcome, duration=now - submitted.at)
+            self._history.record(key, cr, services.references(cr), outcome, duration=now - submitted.at)
         self._requeue(key, 0.0)
 
     # --- reporting ------------------------------------------------------------------------------------------------
@@ -321,7 +350,6 @@ class Controller:
         self,
         key: ServiceKey,
         cr: Object,
-        model: Object | None,
         wanted: Wanted,
         judged: Judged,
         observed: Observed,
@@ -331,18 +359,15 @@ class Controller:
     ) -> ServiceFacts:
         """Gather all that the status is made of."""
         desired = wanted.desired
-        facts = service_facts(
+        facts = self._services[key.dialect].facts(
+            key,
+            cr,
+            wanted,
             observed,
-            desired=desired,
-            cr=cr,
-            model=model,
             applying=self._batcher.busy(key),
             objects_exist=complete and judged.rendered is not None and bool(judged.rendered.objects),
             problem=judged.problem,
-            unhonoured=wanted.unhonoured,
             quota=judged.quota,
-            registry=self._world.registry,
-            hosts=wanted.hosts,
             now=now,
         )
         facts = counted(facts, observed.pods, judged.proofs)
@@ -369,24 +394,18 @@ class Controller:
         if facts.problem is None and not facts.rollout.timed_out and self._engine.quiet_for_s(key, now=now) > 0:
             self._requeue(key, QUIET_S)
             return
-        before = cr.get("status")
-        status = service_status(cr, desired, facts, now=now)
-        if status == before or not self._statuses.write(cr, status):
+        services, before = self._services[key.dialect], cr.get("status")
+        status = services.status(key, cr, desired, facts, now=now)
+        if status == before or not self._statuses[key.dialect].write(cr, status):
             return
         was, phase = (before or {}).get("phase"), status.get("phase")
         if was != phase:
             log.info("Changed phase", before=was, after=phase, ready=f"{facts.ready_replicas}")
-        edited = (before or {}).get("observedGeneration") != status.get("observedGeneration")
-        for entry in (*story(before, status, facts), *(advice(cr) if edited else ())):
+        for entry in services.story(cr, status, facts):
             self._recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
 
-    def _asked(self, key: ServiceKey, cr: Object, model: Object | None) -> Asked:
-        """What decides the rendered objects, cheap to compare: versions instead of contents where there are any."""
-        metadata = cr["metadata"]
-        drafts = sorted(models_of(cr) - {cr["spec"].get("modelRef")})
-        models = (model, *(self._world.models.get(key.namespace, name) for name in drafts))
-        versions = tuple(((found or {}).get("metadata") or {}).get("resourceVersion") for found in models)
-        return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
+    def _status_writer(self, key: ServiceKey) -> StatusWriter:
+        return self._statuses[key.dialect]
 
 
 def _terminating(key: ServiceKey, observed: Observed) -> Problem | None:

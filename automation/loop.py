@@ -230,8 +230,9 @@ class Loop:
 
     def _enqueue_orphans(self, world: World, engine: PulumiEngine, shard: Shard) -> None:
         """Enqueue what the caches and the state know but no custom resource does: deleted while we were away."""
-        for namespace, service in world.index.services_with_objects():
-            self._queue.add(ServiceKey("llmkube", namespace, service))
+        for dialect, index in world.indexes.items():
+            for namespace, service in index.services_with_objects():
+                self._queue.add(ServiceKey(dialect, namespace, service))
         try:
             self._enqueue_state(engine, shard)
         except EngineFailed as error:
@@ -282,7 +283,7 @@ class Loop:
         """Judge a `--once` run: every service must have been applied."""
         unfinished = [
             f"{s['metadata']['namespace']}/{s['metadata']['name']}"
-            for s in world.services.list()
+            for s in world.every_service()
             if world.is_ours(s) and _is_stuck(s.get("status") or {})
         ]
         if unfinished:

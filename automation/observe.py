@@ -14,8 +14,10 @@ from automation.hosts.host_book import Decision
 from automation.hosts.hosted import hosted_facts
 from automation.hosts.registry import HostRegistry
 from automation.plan import LiveObject, ObjectName
+from automation.service_index import ServiceIndex
 from automation.serving import scaling
 from automation.serving.engine_start import is_foreign
+from automation.trim import LABEL_COMPONENT
 from automation.watch import World, priority_class_of
 from components import naming
 from components.deployment import is_stopped
@@ -49,6 +51,8 @@ class Observed:
     """The HostProcesses made for the service, by replica."""
     endpoint_slices: Mapping[int, Object] = field(default_factory=dict)
     """What agents published for it, by replica."""
+    sets: Mapping[ObjectName, Object] = field(default_factory=dict)
+    """The Deployments and LeaderWorkerSets of a service that describes its pods itself."""
     autoscaler: Object | None = None
     """The HorizontalPodAutoscaler or ScaledObject made for the service."""
     route: Object | None = None
@@ -77,19 +81,7 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
     What merely carries the service's label is somebody else's.
     """
     objects = world.index.objects(key.namespace, key.name)
-    live = tuple(
-        LiveObject(
-            name=ObjectName(kind, name),
-            uid=obj["metadata"]["uid"],
-            applied_hash=obj["metadata"]["annotations"].get(naming.ANNOTATION_APPLIED_HASH, ""),
-            generation=obj["metadata"]["generation"],
-            owned=obj["metadata"].get("owned", ""),
-            content=obj["metadata"].get("content", 0),
-        )
-        for (kind, name), obj in sorted(objects.items())
-        if not obj["metadata"]["deleting"]
-        and (obj["metadata"]["owner"] == owner or (owner is None and obj["metadata"]["owner"]))
-    )
+    live = _live(objects, owner)
     claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
     pods = tuple(_as_left(world, pod) for pod in world.index.pods(key.namespace, key.name) if not is_foreign(pod))
@@ -114,8 +106,50 @@ def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
     )
 
 
+def observe_described(world: World, index: ServiceIndex, key: ServiceKey, *, owner: str | None) -> Observed:
+    """Collect the same of a service of another dialect, which describes its pods itself."""
+    objects = index.objects(key.namespace, key.name)
+    processes = {obj["spec"]["replica"]: obj for (kind, _), obj in objects.items() if kind == "HostProcess"}
+    sets = {
+        ObjectName(kind, name): obj
+        for (kind, name), obj in objects.items()
+        if kind in ("Deployment", "LeaderWorkerSet")
+        and obj["metadata"]["owner"] == owner
+        and not obj["metadata"]["deleting"]
+    }
+    pods = tuple(_as_left(world, pod) for pod in index.pods(key.namespace, key.name))
+    return Observed(
+        live=_live(objects, owner),
+        claim_exists=True,
+        deployment=None,
+        pods=pods,
+        host_processes=processes,
+        endpoint_slices=_endpoint_slices(world, key, {0, *processes}),
+        sets=sets,
+        autoscaler=_first(objects, "HorizontalPodAutoscaler", "ScaledObject", owner=owner),
+        namespace_terminating=world.is_terminating(key.namespace),
+    )
+
+
+def _live(objects: Mapping[tuple[str, str], Object], owner: str | None) -> tuple[LiveObject, ...]:
+    """Name the objects that live for the custom resource with the uid `owner`; None: for one that is gone."""
+    return tuple(
+        LiveObject(
+            name=ObjectName(kind, name),
+            uid=obj["metadata"]["uid"],
+            applied_hash=obj["metadata"]["annotations"].get(naming.ANNOTATION_APPLIED_HASH, ""),
+            generation=obj["metadata"]["generation"],
+            owned=obj["metadata"].get("owned", ""),
+            content=obj["metadata"].get("content", 0),
+        )
+        for (kind, name), obj in sorted(objects.items())
+        if not obj["metadata"]["deleting"]
+        and (obj["metadata"]["owner"] == owner or (owner is None and obj["metadata"]["owner"]))
+    )
+
+
 def _endpoint_slices(world: World, key: ServiceKey, replicas: Iterable[int]) -> dict[int, Object]:
-    names = ((number, naming.endpoint_slice_name(key.name, number)) for number in replicas)
+    names = ((number, naming.endpoint_slice_name(key.name, number, key.dialect)) for number in replicas)
     found = ((number, world.endpoint_slices.get(key.namespace, name)) for number, name in names)
     return {number: each for number, each in found if each is not None}
 
@@ -208,7 +242,7 @@ def service_facts(
         # The spec is the truth at once; the Deployment follows in a moment.
         target = desired.replicas
     pods = [p for p in observed.pods if p["preempted"] or p.get("lost") or not p["metadata"]["deleting"]]
-    facts = tuple(_pod_facts(pod, proofs) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])))
+    facts = tuple(pod_facts(pod, proofs) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])))
     checked = proofs is not None and (desired is None or desired.completion_check)
     unproved = sum(1 for pod in facts if checked and pod.ready and pod.proof in ("", "failed"))
     return ServiceFacts(
@@ -223,7 +257,7 @@ def service_facts(
         preemption=observed.preemption,
         replica_failure=deployment.get("replica_failure", ""),
         cache_claim=observed.cache_claim,
-        autoscaler=_autoscaler_facts(observed.autoscaler),
+        autoscaler=autoscaler_facts(observed.autoscaler),
         gateway=_gateway_facts(observed.route, desired),
         template_hash=_template_hash(deployment),
         **common,
@@ -243,7 +277,8 @@ def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:
     return scaling.scaled_elsewhere(desired, observed.deployment)
 
 
-def _autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:
+def autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:
+    """Say what an autoscaler complains of."""
     if autoscaler is None:
         return None
     return AutoscalerFacts(kind=autoscaler["kind"], problem=autoscaler["problem"])
@@ -269,12 +304,14 @@ def _template_hash(deployment: Object) -> str:
     return str(metadata["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
 
 
-def _pod_facts(pod: Object, proofs: Mapping[str, tuple[str, str]] | None) -> PodFacts:
+def pod_facts(pod: Object, proofs: Mapping[str, tuple[str, str]] | None) -> PodFacts:
+    """Say how one pod is; `proofs` as in `service_facts`."""
     problem = next((p for p in pod["problems"] if p["reason"]), pod["problems"][0] if pod["problems"] else {})
     proof, proof_message = (proofs or {}).get(pod["metadata"]["uid"], ("", "")) if pod["ready"] else ("", "")
     return PodFacts(
         name=pod["metadata"]["name"],
         uid=pod["metadata"]["uid"],
+        component=pod["metadata"]["labels"].get(LABEL_COMPONENT, ""),
         node=pod["node"],
         node_lost=pod.get("lost", ""),
         leaving=pod["metadata"]["deleting"],

@@ -18,10 +18,10 @@ from kubeapi.kinds import Kind
 Object = dict[str, Any]
 
 
-def written_by_another(status: Object | None) -> bool:
-    """Tell whether a status has content of a controller other than ours, which never leaves Ready out."""
+def written_by_another(status: Object | None, mark: str = "Ready") -> bool:
+    """Tell whether a status has content of a controller other than ours, whose statuses all have condition `mark`."""
     conditions = (status or {}).get("conditions") or ()
-    return bool(status) and not any(condition["type"] == "Ready" for condition in conditions)
+    return bool(status) and not any(condition["type"] == mark for condition in conditions)
 
 
 ONLY_OURS = frozenset(
@@ -34,13 +34,16 @@ ONLY_OURS = frozenset(
 `written_by_another` would not know that status for its."""
 
 
-def leave_status(client: KubeClient, kind: Kind, cr: Object) -> None:
+def leave_status(client: KubeClient, kind: Kind, cr: Object, mark: str = "Ready") -> None:
     """Take out of a status what nobody but us says, before another controller goes on with the rest.
+
+    Where our mark is not Ready, the peer knows Ready too, and it stays.
 
     Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
     """
     conditions = (cr.get("status") or {}).get("conditions") or ()
-    kept = [c for c in conditions if c["type"] not in ONLY_OURS]
+    ours = ONLY_OURS if mark == "Ready" else ONLY_OURS - {"Ready"}
+    kept = [c for c in conditions if c["type"] not in ours]
     if len(kept) == len(conditions):
         return
     metadata = cr["metadata"]

@@ -28,8 +28,15 @@ class StatusWriter:
     """
 
     def __init__(
-        self, client: KubeClient, kind: Kind, *, on_written: Callable[[Object, Object], None] = lambda *_: None
+        self,
+        client: KubeClient,
+        kind: Kind,
+        *,
+        mark: str = "Ready",
+        on_written: Callable[[Object, Object], None] | None = None,
     ) -> None:
+        """`mark` is a condition that every status of ours has, and the peer's have not."""
+        self._mark = mark
         self._client = client
         self._kind = kind
         self._on_written = on_written
@@ -60,7 +67,7 @@ class StatusWriter:
         }
         try:
             with span("status write", kind=self._kind.kind, namespace=namespace, name=name):
-                if written_by_another(cr.get("status")):
+                if written_by_another(cr.get("status"), self._mark):
                     clear_status(self._client, self._kind, cr)
                 written = self._client.apply(
                     self._kind, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
@@ -71,7 +78,8 @@ class StatusWriter:
         version = int(written["metadata"]["resourceVersion"])
         with self._lock:
             self._written[(namespace, name)] = (uid, version, written.get("status") or {})
-        self._on_written(cr, status)
+        if self._on_written is not None:
+            self._on_written(cr, status)
         return True
 
     def has_written(self, namespace: str, name: str) -> bool:
@@ -85,7 +93,7 @@ class StatusWriter:
         Raises ApiError: Conflict while the cache has not seen our last write.
         """
         with suppress(NotFound):
-            leave_status(self._client, self._kind, cr)
+            leave_status(self._client, self._kind, cr, self._mark)
         self.forget(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
     def forget(self, namespace: str, name: str) -> None:

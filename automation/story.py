@@ -55,6 +55,12 @@ _ALARMING = MODEL_TRANSFER_REASONS | {
 }
 """Reasons that somebody should look at. What the engine reports itself (ApplyFailed, ForeignObject) is told by it."""
 
+
+def is_alarming(reason: str) -> bool:
+    """Tell whether somebody should look at a service that is not ready for this reason."""
+    return reason in _ALARMING
+
+
 _TURNS = (
     ("MemoryFits", "False", "MemoryInsufficient"),
     ("AutoscalerReady", "False", "AutoscalerNotReady"),

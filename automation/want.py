@@ -94,9 +94,9 @@ def want(
             desired, rendered, hosts=hosts, mode=mode, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s
         )
     except SpecInvalid as error:
-        return Wanted(problem=_problem_of(error, terminal=True))
+        return Wanted(problem=problem_of(error, terminal=True))
     except NotYet as error:
-        return Wanted(problem=_problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+        return Wanted(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
 
 
 def model_is_ready(model_cr: Object) -> bool:
@@ -153,7 +153,8 @@ def _has_service(world: World, namespace: str, name: str) -> bool:
     return ("Service", naming.service_name(name)) in world.index.objects(namespace, name)
 
 
-def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:
+def problem_of(error: DesiredError, *, terminal: bool) -> Problem:
+    """Make an expected error the problem that a status names."""
     return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
 
 

@@ -14,6 +14,7 @@ from automation.admission.quota import Denial, QuotaName, quota_of
 from automation.admission.quota_book import QuotaBook
 from automation.admission.scheduling import Scheduling
 from automation.concerns import asks_for_work, changed_hands, uses, without_version
+from automation.dialects.caches import DialectCaches
 from automation.hosts.registry import HostRegistry
 from automation.optional_apis import OptionalApis
 from automation.service_index import ServiceIndex
@@ -24,7 +25,8 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
 from kubeapi.kinds import Kind
-from program.desired.keys import ServiceKey
+from program.desired.keys import LABEL_DIALECT, ServiceKey
+from program.dialects.registry import DIALECT_KINDS
 
 Object = dict[str, Any]
 DIALECT = "llmkube"
@@ -63,6 +65,19 @@ class World:
 
         def informer(kind: Kind, transform: Callable[[Object], Object], on_change: Any, **options: Any) -> Informer:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
+
+        self.dialects = {
+            name: DialectCaches(
+                client,
+                name,
+                informer=informer,
+                enqueue=enqueue,
+                enqueue_after=self._enqueue_after,
+                namespaces=namespaces,
+            )
+            for name in DIALECT_KINDS
+        }
+        """What is known of the services of the other dialects, each while its CRDs are installed."""
 
         made_for_service = {"label_selector": naming.LABEL_SERVICE}
         self.services = informer(kinds.INFERENCE_SERVICES, trim.custom_resource, self._service_changed)
@@ -156,9 +171,13 @@ class World:
         for informer in self.informers:
             informer.start()
         self.optional.start()
+        for dialect in self.dialects.values():
+            dialect.start()
 
     def stop(self) -> None:
         self.optional.stop()
+        for dialect in self.dialects.values():
+            dialect.stop()
         for informer in self.informers:
             informer.stop()
 
@@ -169,11 +188,23 @@ class World:
         def left_s() -> float:
             return max(0.0, deadline - time.monotonic())
 
-        return all(each.wait_synced(left_s()) for each in self.informers) and self.optional.wait_synced(left_s())
+        apis = (self.optional, *(dialect.apis for dialect in self.dialects.values()))
+        of_all = all(each.wait_synced(left_s()) for each in self.informers)
+        return of_all and all(each.wait_synced(left_s()) for each in apis)
+
+    @property
+    def indexes(self) -> dict[str, ServiceIndex]:
+        """What was made for the services of each dialect."""
+        return {DIALECT: self.index, **{name: dialect.index for name, dialect in self.dialects.items()}}
+
+    def every_service(self) -> list[Object]:
+        """The custom resources of the services of all dialects."""
+        others = (dialect.listed(dialect.kind) for dialect in self.dialects.values())
+        return [*self.services.list(), *(cr for each in others for cr in each)]
 
     def installed(self) -> frozenset[str]:
         """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
-        return self.optional.installed()
+        return self.optional.installed().union(*(dialect.apis.installed() for dialect in self.dialects.values()))
 
     def watched_kinds(self) -> frozenset[str]:
         """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
@@ -275,9 +306,13 @@ class World:
     def _process_changed(self, old: Object | None, new: Object | None) -> None:
         metadata = (new or old or {})["metadata"]
         service = metadata["labels"].get(naming.LABEL_SERVICE, "")
-        key = ServiceKey(DIALECT, metadata["namespace"], service)
+        key = ServiceKey(metadata["labels"].get(LABEL_DIALECT, DIALECT), metadata["namespace"], service)
         self.registry.process_changed(key, new, replica=(new or old or {})["spec"]["replica"])
-        self._host_process_changed(old, new)
+        dialect = self.dialects.get(key.dialect)
+        if dialect is not None:
+            dialect.process_changed(old, new)
+        else:
+            self._host_process_changed(old, new)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         if changed_hands(old, new):
@@ -329,6 +364,9 @@ class World:
         name = (new or old or {})["metadata"]["name"]
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
         said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
+        if old is not None and new is not None and (said != says or old["terminating"] != new["terminating"]):
+            for dialect in self.dialects.values():
+                dialect.enqueue_all(name)
         if said is not None and says is not None and said != says:
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
             for model in self.models.list(name):
@@ -360,6 +398,8 @@ class World:
         metadata = (new or old or {})["metadata"]
         names = self.index.services_named(metadata["namespace"], metadata["service"])
         self._enqueue_services(metadata["namespace"], names)
+        for dialect in self.dialects.values():
+            dialect.slice_changed(metadata["namespace"])
 
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:

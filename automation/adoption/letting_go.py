@@ -30,14 +30,15 @@ RELEASE_RECHECK_S = 5.0
 class LettingGo:
     """The services that are not ours. One per loop; thread-safe for different services.
 
-    `forget` makes the controller's parts forget a service, without doing anything to it.
+    `statuses` gives the writer of a service's status; `forget` makes the controller's parts forget a service, without
+    doing anything to it.
     """
 
     def __init__(
         self,
         world: World,
         batcher: Batcher,
-        statuses: StatusWriter,
+        statuses: Callable[[ServiceKey], StatusWriter],
         *,
         forget: Callable[[ServiceKey], object],
         requeue: Callable[[ServiceKey, float], None],
@@ -60,8 +61,9 @@ class LettingGo:
                 self._requeue(key, BUSY_RECHECK_S)
                 return
             held = self._batcher.holds(key)
-            if held or self._statuses.has_written(key.namespace, key.name):
-                self._statuses.leave(cr)
+            statuses = self._statuses(key)
+            if held or statuses.has_written(key.namespace, key.name):
+                statuses.leave(cr)
             self._forget(key)
             if held:
                 self._batcher.release(key)

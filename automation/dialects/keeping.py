@@ -20,7 +20,7 @@ def workload(obj: Object) -> Object:
     """Keep of a Deployment or LeaderWorkerSet of a service that describes its pods itself: also its conditions."""
     status = obj.get("status") or {}
     conditions = {
-        kind: {key: str(each.get(key, ""))[:trim.MESSAGE_LENGTH] for key in ("status", "reason", "message")}
+        kind: {key: str(each.get(key, ""))[: trim.MESSAGE_LENGTH] for key in ("status", "reason", "message")}
         for kind, each in trim.conditions_of(obj).items()
         if kind in ("Available", "Progressing")
     }
@@ -45,6 +45,8 @@ def described_pod(obj: Object) -> Object:
     kept = trim.pod(obj)
     engine = {key: value for key, value in kept["engine"].items() if key != "foreign"}
     if not engine.get("port"):
-        named = next((c for c in (obj.get("spec") or {}).get("containers") or () if c.get("name") in _ENGINES), {})
+        named: Object = next(
+            (c for c in (obj.get("spec") or {}).get("containers") or () if c.get("name") in _ENGINES), {}
+        )
         engine["port"] = next((p.get("containerPort", 0) for p in named.get("ports") or ()), 0)
     return {**kept, "engine": engine}

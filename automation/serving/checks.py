@@ -161,7 +161,8 @@ class Checks:
         self._replicas.forget(key)
         self._rollback.forget(key)
         self._kept.forget(key)
-        self._metrics.forget_service(key.namespace, key.name)
+        if key.dialect == "llmkube":
+            self._metrics.forget_service(key.namespace, key.name)
 
     def idle(self) -> bool:
         """Whether no answer is awaited."""

@@ -47,8 +47,6 @@ class Dialect(Protocol):
     """First part of a `ServiceKey`."""
     kind: Kind
     """The custom resource, in its storage version."""
-    refers_to: tuple[Kind, ...]
-    """Kinds that `parse` and `status` look up. Those that have CRDs need not be installed."""
     peer_finalizers: tuple[str, ...]
     """Finalizers that the peer's controller put on, which nobody takes off once that is gone."""
 

@@ -19,6 +19,17 @@ DIALECT_KINDS: dict[str, Kind] = {name: kind for name, (kind, _) in _BY_NAME.ite
 """The custom resource of each dialect, which says whether the dialect is there."""
 
 
+REFERS_TO: dict[str, tuple[Kind, ...]] = {
+    "kserve": (
+        *(kinds.LLM_CONFIGS, kinds.LLM_SERVICES, kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS),
+        *(kinds.GATEWAYS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS),
+    ),
+    "llmaz": (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS, kinds.LLMAZ_SERVICES),
+    "llmaz-service": (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS, kinds.PLAYGROUNDS),
+}
+"""By dialect the kinds that it looks up; here and not beside its code, so that asking does not import it."""
+
+
 def dialect_named(name: str) -> Dialect:
     """Give a dialect. Raises KeyError for a name that is none of `DIALECT_KINDS`."""
     module = importlib.import_module(_BY_NAME[name][1])

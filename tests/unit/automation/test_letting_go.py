@@ -45,7 +45,7 @@ class Parts:
         return LettingGo(
             world,
             parts,
-            parts,
+            lambda _: parts,
             forget=lambda _: self.done.append("forget"),
             requeue=lambda _, delay_s: self.requeued.append(delay_s),
         )

@@ -1,0 +1,208 @@
+"""Answers the controller for a dialect of `program.dialects.registry`: caches in, wanted and status out.
+
+The dialect itself is pure; what it looks up is noted here, so that a change of any of it brings the service back.
+"""
+
+# ruff: noqa: ARG002 - the port asks more than each dialect needs
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from automation import ownership
+from automation.approval.modes import mode_of
+from automation.dialects.caches import ANY, DialectCaches, Reference
+from automation.dialects.described_facts import described_facts
+from automation.dialects.described_story import described_story
+from automation.engine_runs import Asked
+from automation.hosts.hosted import without_agent
+from automation.observe import Observed, observe_described
+from automation.status_ownership import written_by_another
+from automation.story import Entry
+from automation.want import Wanted, problem_of
+from automation.watch import World
+from components.extensions import asked_in_vain
+from components.render import RenderOptions, render
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.kinds import Kind
+from program.desired.errors import NotYet, SpecInvalid
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.dialects.dialect import Dialect
+from program.dialects.registry import dialect_named
+
+Object = dict[str, Any]
+
+
+_RECORDED = frozenset({kinds.LLM_CONFIGS.kind, kinds.OPEN_MODELS.kind, kinds.BACKEND_RUNTIMES.kind})
+"""Kinds that a service's history keeps with it: what it asks for stands partly in them."""
+
+
+class _Recorder:
+    """A `Lookup` over the caches that notes what it was asked for."""
+
+    def __init__(self, caches: DialectCaches) -> None:
+        self._caches = caches
+        self.seen: set[Reference] = set()
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Object | None:
+        self.seen.add(Reference(kind, namespace or "", name))
+        return self._caches.get(kind, namespace, name)
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[Object, ...]:
+        self.seen.add(Reference(kind, namespace, ANY))
+        return tuple(self._caches.listed(kind, namespace))
+
+
+class DescribedServices:
+    """The services of one dialect that describe their pods themselves. Thread-safe for different services."""
+
+    status_mark = "Reconciling"
+
+    def __init__(self, client: KubeClient, world: World, caches: DialectCaches) -> None:
+        self.kind = caches.kind
+        self._client = client
+        self._world = world
+        self._caches = caches
+        self._parsed_from: dict[ServiceKey, frozenset[Reference]] = {}
+
+    @functools.cached_property
+    def _dialect(self) -> Dialect:
+        """Imported once there is something to ask it: most clusters have no services of its kind."""
+        return dialect_named(self._caches.name)
+
+    def ready(self) -> bool:
+        return self._caches.ready()
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        return self._caches.get(self.kind, namespace, name)
+
+    def listed(self) -> list[Object]:
+        return self._caches.listed(self.kind)
+
+    def is_ours(self, cr: Object) -> bool:
+        """Whether this loop looks after a service.
+
+        One that the peer's controller has put its mark on is taken only where somebody said so: it may still run. What
+        it made for another custom resource of the dialect is nobody's but that one's.
+        """
+        metadata = cr["metadata"]
+        if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+            return False
+        said = self._world.namespace_annotations(metadata["namespace"])
+        if not ownership.controller_of(cr, said) and self._is_held(cr):
+            return False
+        return self._world.is_ours(cr)
+
+    def _is_held(self, cr: Object) -> bool:
+        """Tell whether the peer's controller has, or had, this service in its hands."""
+        finalizers = cr["metadata"].get("finalizers") or ()
+        held = any(each in self._dialect.peer_finalizers for each in finalizers)
+        return held or written_by_another(cr.get("status"), self.status_mark)
+
+    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+        metadata = cr["metadata"]
+        found = sorted(self._parsed_from.get(key, ()), key=str)
+        versions = tuple(self._caches.version(reference) for reference in found)
+        return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
+
+    def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
+        return observe_described(self._world, self._caches.index, key, owner=owner)
+
+    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+        look, registry = _Recorder(self._caches), self._world.registry
+        try:
+            mode = mode_of(cr, self._world.namespace_annotations(key.namespace))
+            parsed = self._dialect.parse(cr, look)
+            desired, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+            rendered = render(desired, options)
+            in_vain = (*parsed.unhonoured, *asked_in_vain(desired, options), *without_agent(registry, desired))
+            retry_after_s = hosts.retry_after_s if hosts is not None else None
+            return Wanted(desired, rendered, hosts=hosts, mode=mode, unhonoured=in_vain, retry_after_s=retry_after_s)
+        except SpecInvalid as error:
+            return Wanted(problem=problem_of(error, terminal=True))
+        except NotYet as error:
+            return Wanted(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+        finally:
+            self._parsed_from[key] = frozenset(look.seen)
+            self._caches.needs(key, frozenset(look.seen))
+
+    def facts(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        wanted: Wanted,
+        observed: Observed,
+        *,
+        applying: bool,
+        objects_exist: bool,
+        problem: Problem | None,
+        quota: Problem | None,
+        now: datetime,
+    ) -> ServiceFacts:
+        return described_facts(
+            observed,
+            wanted,
+            registry=self._world.registry,
+            applying=applying,
+            objects_exist=objects_exist,
+            problem=problem,
+            quota=quota,
+            now=now,
+        )
+
+    def status(
+        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> Object:
+        look = _Recorder(self._caches)
+        status = self._dialect.status(cr, desired, facts, look, now=now)
+        self._caches.needs(key, self._parsed_from.get(key, frozenset()) | look.seen)
+        return status
+
+    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+        return described_story(cr, status, facts)
+
+    def made_kinds(self) -> frozenset[str]:
+        return self._caches.made_kinds() | {"HostProcess"}
+
+    def references(self, cr: Object) -> tuple[Object, ...]:
+        metadata = cr["metadata"]
+        key = ServiceKey(self._caches.name, metadata["namespace"], metadata["name"])
+        found = sorted(self._parsed_from.get(key, ()), key=str)
+        objects = (self._caches.get(each.kind, each.namespace or None, each.name) for each in found if each.name)
+        return tuple(obj for obj in objects if obj and obj["kind"] in _RECORDED)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        self._parsed_from.pop(key, None)
+        self._caches.forget(key)
+
+    def tend(self, key: ServiceKey, cr: Object) -> None:
+        """Give the custom resource the labels that the peer's webhook gives, or take off the peer's finalizers.
+
+        Nobody else takes those off once the peer's controller is gone, and the object could never be deleted.
+        """
+        metadata = cr["metadata"]
+        change: Object
+        if "deletionTimestamp" in metadata:
+            finalizers = metadata.get("finalizers") or []
+            kept = [each for each in finalizers if each not in self._dialect.peer_finalizers]
+            change = {"finalizers": kept} if kept != finalizers else {}
+        else:
+            labels = metadata.get("labels") or {}
+            missing = {k: v for k, v in self._dialect.labels(cr).items() if labels.get(k) != v}
+            change = {"labels": missing} if missing else {}
+        if not change:
+            return
+        # An object of another uid, or one that was changed since the cache saw it, answers with a conflict.
+        body = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], **change}}
+        try:
+            self._client.patch(self.kind, key.namespace, key.name, body, field_manager="herdsman")
+        except NotFound:
+            return
