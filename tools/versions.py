@@ -14,6 +14,7 @@ KUBERNETES = "1.34.4"
 KWOK = "0.8.0"
 KIND = "0.33.0"
 VERSITYGW = "1.8.0"
+LWS = "0.8.0"
 ETCD = "3.5.1"
 LLAMA_CPP = "11434"
 
@@ -150,6 +151,16 @@ TOOLS: dict[str, Tool] = {
             needed=False,
             module="versitygw",
             package="github.com/versity/versitygw/cmd/versitygw",
+        ),
+        Tool(
+            name="lws-controller",
+            version=LWS,
+            origin=Origin.GO,
+            summary="makes the pods of LeaderWorkerSets, for tests",
+            build_minutes=1.5,
+            needed=False,
+            module="lws",
+            package="sigs.k8s.io/lws/cmd",
         ),
     )
 }
