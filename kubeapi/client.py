@@ -44,6 +44,8 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""To be answered with an object's metadata alone."""
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_THROTTLED_S = 30.0
@@ -263,10 +265,14 @@ class KubeClient:
         query: Mapping[str, str | None] | None = None,
         body: Any = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Json:
-        """Send one request and return the JSON object that it is answered with. Query values of None are left out."""
-        data = self._request(method, path, query, body, content_type, timeout_s)
+        """Send one request and return the JSON object that it is answered with. Query values of None are left out.
+
+        With `accept` METADATA the answer holds no more of an object than its metadata, whatever was written.
+        """
+        data = self._request(method, path, query, body, content_type, timeout_s, accept)
         try:
             answer = json.loads(data) if data else {}
         except ValueError as error:
@@ -325,13 +331,14 @@ class KubeClient:
         body: Any,
         content_type: str,
         timeout_s: float,
+        accept: str = JSON,
     ) -> bytes:
         payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         throttled_s = 0.0
         resets = refusals = 0
         while True:
             try:
-                response = self._send(method, path, query, payload, content_type, timeout_s)
+                response = self._send(method, path, query, payload, content_type, timeout_s, accept=accept)
                 if response.status < 400:
                     return response.data
                 raise _error(response)
@@ -364,6 +371,7 @@ class KubeClient:
         content_type: str,
         timeout_s: float,
         *,
+        accept: str = JSON,
         stream: bool = False,
         verb: str = "",
     ) -> urllib3.BaseHTTPResponse:
@@ -371,7 +379,7 @@ class KubeClient:
         pairs = {key: value for key, value in (query or {}).items() if value is not None}
         if pairs:
             url += "?" + urlencode(pairs)
-        headers = {"Accept": ACCEPT.get(path, JSON), "User-Agent": "herdsman"}
+        headers = {"Accept": ACCEPT.get(path, accept), "User-Agent": "herdsman"}
         if payload is not None:
             headers["Content-Type"] = content_type
         try:

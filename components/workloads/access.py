@@ -15,7 +15,7 @@ _GROUP = kinds.ROLES.group
 
 
 def access_objects(desired: DesiredService, access: Access) -> Iterator[RenderedObject]:
-    """Build what one account needs, the account first.
+    """Build what one account needs, the account first, unless it is the user's own.
 
     Nothing in a namespace can own the ClusterRoleBinding, so it goes with the service's place in the program, and is
     found by its labels where the state was lost.
@@ -30,7 +30,8 @@ def access_objects(desired: DesiredService, access: Access) -> Iterator[Rendered
     if access.secrets:
         account["secrets"] = settled(access.secrets)
     name = access.service_account
-    yield placed("account", manifest(desired, kinds.SERVICE_ACCOUNTS, name, labels=access.labels, **account))
+    if not access.account_exists:
+        yield placed("account", manifest(desired, kinds.SERVICE_ACCOUNTS, name, labels=access.labels, **account))
     if access.role:
         rules = settled(access.rules)
         yield placed("role", manifest(desired, kinds.ROLES, access.role, labels=access.labels, rules=rules))

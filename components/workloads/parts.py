@@ -11,7 +11,7 @@ from kubeapi.kinds import Kind
 from program.desired.base import JsonObject
 from program.desired.service import DesiredService
 
-_ROUTING = frozenset({"scheduler", "tokenizer", "epp"})
+_ROUTING = frozenset({"scheduler", "tokenizer"})
 """Parts of a service that choose where a request goes."""
 
 

@@ -207,6 +207,15 @@ def test_an_account_alone_needs_no_role() -> None:
     assert "labels" not in account["metadata"]
 
 
+def test_an_account_of_the_users_gets_its_rights_and_is_not_made() -> None:
+    (access,) = everything("svc").access
+    own = access.model_copy(update={"service_account": "mine", "account_exists": True})
+    made = by_part(everything("svc", access=(own,)))
+    assert "access/scheduler/account" not in made
+    subjects = [made[f"access/scheduler/{part}"].manifest["subjects"] for part in ("binding", "cluster-binding")]
+    assert subjects == [[{"kind": "ServiceAccount", "name": "mine", "namespace": "ns"}]] * 2
+
+
 def test_adoption_reaches_every_object() -> None:
     for obj in render(described(adopt=True), ALL).objects:
         assert obj.manifest["metadata"]["annotations"][naming.ANNOTATION_ADOPT] == "true"
