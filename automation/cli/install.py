@@ -32,6 +32,8 @@ def install(
     passphrase_secret: Annotated[str | None, typer.Option(help="Secret with the state's `passphrase`.")] = None,
     metrics_secret: Annotated[str | None, typer.Option(help="Secret with the `token` that scrapers send.")] = None,
     policies: Annotated[str | None, typer.Option(help="ConfigMap with a file for each policy.")] = None,
+    kserve: Annotated[bool, typer.Option("--kserve", help="Grant what KServe's services need.")] = False,
+    llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant what llmaz's services need.")] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of `herdsman run`, as NAME=VALUE; again for more.")
     ] = None,
@@ -58,6 +60,8 @@ def install(
             "passphrase_secret": passphrase_secret,
             "metrics_secret": metrics_secret,
             "policies": policies,
+            "kserve": kserve,
+            "llmaz": llmaz,
             "settings": _pairs(settings or ()),
         }
     )

@@ -48,6 +48,8 @@ LANGUAGE = Language(
         "metrics": _is("metrics_secret"),
         "pull_secret": _is("pull_secret"),
         "policies": _is("policies"),
+        "kserve": _is("kserve"),
+        "llmaz": _is("llmaz"),
         "several": f"gt (int {_is('replicas')}) 1",
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },
@@ -62,7 +64,7 @@ def chart_files() -> dict[str, str]:
         "values.yaml": _values(),
         "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
         "templates/NOTES.txt": _NOTES,
-        **{f"crds/{name}": text for name, text in crd_files().items()},
+        **{f"crds/{name}": text for name, text in crd_files().items() if "/" not in name},
         **dict(_templates()),
     }
 

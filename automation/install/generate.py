@@ -25,7 +25,15 @@ def files() -> dict[str, str]:
     everything = [part for part in objects.chosen(options) if part.kind not in _OF_CLUSTER]
     roles = [part for part in everything if part.kind in _ROLES or part.kind == "Namespace"]
     others = [part for part in everything if part.kind not in _ROLES and part.kind != "Namespace"]
+    dialects = {
+        name: [part for part in objects.parts() if part.condition == name and part.kind in _ROLES]
+        for name in objects.DIALECTS
+    }
     return {
+        **{
+            f"{DOCS}/rbac-{name}.yaml": f"{GENERATED} The table: permissions.py.\n{objects.manifest(wanted, options)}"
+            for name, wanted in dialects.items()
+        },
         f"{DOCS}/rbac.yaml": f"{GENERATED} The table: permissions.py.\n{objects.manifest(roles, options)}",
         f"{DOCS}/operator.yaml": f"{GENERATED} As `herdsman install --render` without options, less rbac.yaml.\n"
         f"{objects.manifest(others, options)}",

@@ -28,6 +28,9 @@ HEALTH_PORT = 8081
 USER = 10001
 """The user of the image; it owns what it writes by fsGroup."""
 
+DIALECTS = {"kserve": "KServe", "llmaz": "llmaz"}
+"""The dialects whose rights are granted apart, by name."""
+
 SELECTOR = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "loop"}
 LABELS = {**SELECTOR, "app.kubernetes.io/part-of": NAME}
 PART_OF = {"app.kubernetes.io/part-of": NAME}
@@ -42,6 +45,8 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "pull_secret": lambda o: bool(o.pull_secret),
     "policies": lambda o: bool(o.policies),
     "several": lambda o: o.replicas > 1,
+    "kserve": lambda o: o.kserve,
+    "llmaz": lambda o: o.llmaz,
     "elsewhere": lambda o: o.namespace != SYSTEM_NAMESPACE,
 }
 """What the trees ask of the options."""
@@ -196,6 +201,16 @@ def _loop_roles() -> list[Part]:
         Part("operator", _binding("Role", LOOP_ROLE, **own)),
         Part("operator", _role("Role", LOOP_ROLE, permissions.LOOP_LEASES, **hosts), leases, "elsewhere"),
         Part("operator", _binding("Role", LOOP_ROLE, **hosts), condition="elsewhere"),
+        *(part for name in permissions.DIALECTS for part in _dialect_role(name)),
+    ]
+
+
+def _dialect_role(dialect: str) -> list[Part]:
+    name = f"{LOOP_ROLE}-{dialect}"
+    why = f"What the loop may do besides for services of {DIALECTS[dialect]}; nobody needs it who has none."
+    return [
+        Part("operator", _role("ClusterRole", name, permissions.DIALECTS[dialect]), why, dialect),
+        Part("operator", _binding("ClusterRole", name), condition=dialect),
     ]
 
 

@@ -74,6 +74,10 @@ class InstallOptions(BaseModel):
     """Secret whose key `token` scrapers must send. Empty: metrics are served to the pod itself alone."""
     policies: str = ""
     """ConfigMap with a file for each policy."""
+    kserve: bool = False
+    """Grant what KServe's LLMInferenceServices need. Their CRDs are yours to install: `herdsman crds --dialect`."""
+    llmaz: bool = False
+    """Grant what llmaz's Playgrounds and Services need, likewise."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by their names there."""
 

@@ -27,10 +27,13 @@ class Permission:
     verbs: tuple[str, ...]
     why: str = ""
     """A sentence or two, which become a comment; empty where it goes without saying."""
+    names: tuple[str, ...] = ()
+    """Of these objects only; empty: of all."""
 
     @property
     def rule(self) -> Json:
-        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+        found: Json = {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+        return {**found, "resourceNames": list(self.names)} if self.names else found
 
     @property
     def requests(self) -> tuple[tuple[str, str, str], ...]:
@@ -130,6 +133,62 @@ LOOP = (
     Permission("", ("events",), ("create", "patch")),
 )
 """Of the loop, in all namespaces. It reads no Secrets: pods take them by secretKeyRef."""
+
+GROUPS = Permission("leaderworkerset.x-k8s.io", ("leaderworkersets",), MAKE, "Groups of pods over several nodes.")
+SETTINGS = Permission(
+    "",
+    ("configmaps",),
+    FOLLOW,
+    "The peer's settings, and a scheduler's configuration where a user keeps it apart. Each is followed by its name.",
+)
+RBAC = "rbac.authorization.k8s.io"
+SCHEDULER_READS = ("inferencepools", "inferenceobjectives", "inferencemodels", "inferencemodelrewrites")
+
+DIALECTS: dict[str, tuple[Permission, ...]] = {
+    "kserve": (
+        Permission(
+            "serving.kserve.io",
+            ("llminferenceservices",),
+            (*READ, "patch"),
+            "Patched to label them as KServe's webhook does, and to take its finalizer off those that are deleted.",
+        ),
+        Permission("serving.kserve.io", ("llminferenceserviceconfigs",), FOLLOW),
+        Permission("serving.kserve.io", ("llminferenceservices/status",), ("patch",)),
+        GROUPS,
+        SETTINGS,
+        Permission("gateway.networking.k8s.io", ("gateways",), FOLLOW, "For the addresses in a service's status."),
+        Permission(
+            "inference.networking.k8s.io",
+            SCHEDULER_READS,
+            MAKE,
+            "Pools are made; the others a scheduler's role lets it read, and nobody may give what he has not.",
+        ),
+        Permission("inference.networking.x-k8s.io", SCHEDULER_READS, READ, "The same, of the older group."),
+        Permission("llm-d.ai", SCHEDULER_READS, READ, "The same, of the scheduler's own group."),
+        Permission("coordination.k8s.io", ("leases",), (*MAKE, "update"), "Schedulers elect a leader."),
+        Permission("", ("serviceaccounts",), MAKE, "Accounts of schedulers and of pods with a routing sidecar."),
+        Permission(RBAC, ("roles", "rolebindings"), MAKE, "What those accounts may read in their namespace."),
+        Permission(
+            RBAC, ("clusterrolebindings",), ("get", "create", "patch", "delete"), "Schedulers review access tokens."
+        ),
+        Permission(RBAC, ("clusterroles",), ("bind",), "That role, and no other.", names=("system:auth-delegator",)),
+        Permission("resource.k8s.io", ("resourceclaimtemplates",), MAKE, "Devices by dynamic resource allocation."),
+    ),
+    "llmaz": (
+        Permission("llmaz.io", ("openmodels",), FOLLOW),
+        Permission("inference.llmaz.io", ("backendruntimes",), FOLLOW),
+        Permission(
+            "inference.llmaz.io",
+            ("playgrounds", "services"),
+            (*READ, "patch"),
+            "Patched to label them as llmaz's webhook does.",
+        ),
+        Permission("inference.llmaz.io", ("playgrounds/status", "services/status"), ("patch",)),
+        GROUPS,
+        SETTINGS,
+    ),
+}
+"""Of the loop, by dialect, beside `LOOP`: granted only where the dialect is used."""
 
 LOOP_LEASES = (
     Permission(
