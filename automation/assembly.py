@@ -111,6 +111,7 @@ def assemble(
         enqueue_model=lambda namespace, name: models.add(ModelKey(namespace, name)),
         host_move_after_s=settings.host_move_after_s,
         controller_class=settings.controller_class,
+        api_check_s=settings.api_check_s,
     )
     shard = leadership.shard
     of_services = ServiceCollector(

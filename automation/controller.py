@@ -108,12 +108,12 @@ class Controller:
         self._history = history
         self._clock = clock
         self._engine = EngineRuns()
-        self._services: Mapping[str, Services] = {DIALECT: LlmkubeServices(world, sleep), **(services or {})}
+        self.services: Mapping[str, Services] = {DIALECT: LlmkubeServices(world, sleep), **(services or {})}
         self._certificates = certificates
         on_written = {DIALECT: metrics.on_service_status} if metrics is not None else {}
         self._statuses = {
             name: StatusWriter(client, each.kind, mark=each.status_mark, on_written=on_written.get(name))
-            for name, each in self._services.items()
+            for name, each in self.services.items()
         }
         self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)
         self._others = LettingGo(world, batcher, self._status_writer, forget=self._forget, requeue=requeue)
@@ -122,7 +122,7 @@ class Controller:
 
     def reconcile(self, key: ServiceKey) -> None:
         """Bring one service closer to what its custom resource says, and say in its status how far it is."""
-        services, now = self._services[key.dialect], self._clock()
+        services, now = self.services[key.dialect], self._clock()
         if not services.ready():
             # Its kinds are being listed, or are not served any more; either way nothing can be said of it.
             return
@@ -213,7 +213,7 @@ class Controller:
         rendered, desired, modes = judged.rendered, wanted.desired, self._consent.modes
         if rendered is None or desired is None:
             return False
-        last, known = self._engine.last(key), self._services[key.dialect].made_kinds()
+        last, known = self._engine.last(key), self.services[key.dialect].made_kinds()
         plan = make_plan(rendered, observed.live, last=last, known=known)
         if not judged.may_act:
             return plan.action == "none"
@@ -260,7 +260,7 @@ class Controller:
         if self._forget(key) or self._batcher.holds(key):
             self._batcher.remove(key)
             return
-        leftovers = self._services[key.dialect].observe(key, owner=None).live
+        leftovers = self.services[key.dialect].observe(key, owner=None).live
         if leftovers and self._is_gone(key):
             self._sweep(key, leftovers)
 
@@ -268,7 +268,7 @@ class Controller:
         """Have every part forget a service; True when an outcome of the engine was still awaited."""
         self._others.take(key)
         self._statuses[key.dialect].forget(key.namespace, key.name)
-        self._services[key.dialect].forget(key)
+        self.services[key.dialect].forget(key)
         if self._certificates is not None:
             self._certificates.forget(key)
         self._checks.forget(key)
@@ -285,7 +285,7 @@ class Controller:
     def _is_gone(self, key: ServiceKey) -> bool:
         """Ask the API server, since a cache may be behind what made the objects."""
         try:
-            self._client.get(self._services[key.dialect].kind, key.namespace, key.name)
+            self._client.get(self.services[key.dialect].kind, key.namespace, key.name)
         except NotFound:
             return True
         return False
@@ -332,7 +332,7 @@ class Controller:
         if submitted is None:
             return
         repaired = self._drift.settled(key)
-        services = self._services[key.dialect]
+        services = self.services[key.dialect]
         cr = services.get(key.namespace, key.name)
         if cr is not None and outcome.error is not None:
             self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
@@ -359,7 +359,7 @@ class Controller:
     ) -> ServiceFacts:
         """Gather all that the status is made of."""
         desired = wanted.desired
-        facts = self._services[key.dialect].facts(
+        facts = self.services[key.dialect].facts(
             key,
             cr,
             wanted,
@@ -394,7 +394,7 @@ class Controller:
         if facts.problem is None and not facts.rollout.timed_out and self._engine.quiet_for_s(key, now=now) > 0:
             self._requeue(key, QUIET_S)
             return
-        services, before = self._services[key.dialect], cr.get("status")
+        services, before = self.services[key.dialect], cr.get("status")
         status = services.status(key, cr, desired, facts, now=now)
         if status == before or not self._statuses[key.dialect].write(cr, status):
             return

@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from automation.assembly import Leadership, ModelKey, assemble
+from automation.assembly import Leadership, ModelKey, Parts, assemble
 from automation.backoff import Backoff
-from automation.engine.batches import Batcher
+from automation.dialects.port import Services
 from automation.engine.port import EngineFailed
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.fencing import Fence
 from automation.leader import LeaseElector, LeaseTimes
-from automation.models.model_probe import ModelProbe
 from automation.queue import WorkQueue
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from automation.shards import Shard
@@ -207,7 +207,7 @@ class Loop:
             worker.daemon = True
             worker.start()
         try:
-            code = self._wait(parts.batcher, parts.probe, parts.world, stop)
+            code = self._wait(parts, stop)
         finally:
             self._queue.shutdown()
             self._model_queue.shutdown()
@@ -263,28 +263,29 @@ class Loop:
             for key in engine.services(stack):
                 self._queue.add(key)
 
-    def _wait(self, batcher: Batcher, probe: ModelProbe, world: World, stop: threading.Event) -> int:
+    def _wait(self, parts: Parts, stop: threading.Event) -> int:
         quiet_since: float | None = None
         while not stop.wait(0.1 if self._settings.once else 0.5):
             if self._lost.is_set():
                 return 1
             if not self._settings.once:
                 continue
-            idle = self._queue.idle() and self._model_queue.idle() and batcher.idle() and probe.idle()
+            idle = self._queue.idle() and self._model_queue.idle() and parts.batcher.idle() and parts.probe.idle()
             if not idle:
                 quiet_since = None
             elif quiet_since is None:
                 quiet_since = time.monotonic()
             elif time.monotonic() - quiet_since > 1.0:
-                return self._verdict(world)
+                return self._verdict(parts.controller.services)
         return 0
 
-    def _verdict(self, world: World) -> int:
-        """Judge a `--once` run: every service must have been applied."""
+    def _verdict(self, services: Mapping[str, Services]) -> int:
+        """Judge a `--once` run: every service of ours must have been applied."""
         unfinished = [
             f"{s['metadata']['namespace']}/{s['metadata']['name']}"
-            for s in world.every_service()
-            if world.is_ours(s) and _is_stuck(s.get("status") or {})
+            for of_dialect in services.values()
+            for s in of_dialect.listed()
+            if of_dialect.is_ours(s) and _is_stuck(s.get("status") or {})
         ]
         if unfinished:
             log.error("Left services unfinished", services=sorted(unfinished))
@@ -336,4 +337,6 @@ def _nobody_led(client: KubeClient, namespaces: tuple[str, ...]) -> bool:
 def _is_stuck(status: dict[str, Any]) -> bool:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     stalled = (conditions.get("Stalled") or {}).get("status") == "True"
-    return stalled or not status.get("observedGeneration")
+    # llmaz's statuses have a generation in their conditions only.
+    seen = status.get("observedGeneration") or (conditions.get("Reconciling") or {}).get("observedGeneration")
+    return stalled or not seen

@@ -131,6 +131,8 @@ class Settings(BaseSettings):
     """A replica with requests under way that produces no token for this long is taken out and restarted."""
     stall_check_s: float = Field(default=60.0, gt=0)
     """How often a ready replica is looked at for that."""
+    api_check_s: float = Field(default=60.0, ge=0.1)
+    """How often the loop asks which optional APIs the cluster serves: extensions, and the CRDs of other dialects."""
     host_move_after_s: float = Field(default=60.0, ge=0)
     """Services that may move leave a host that was lost for this long."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)

@@ -16,7 +16,7 @@ from automation.admission.scheduling import Scheduling
 from automation.concerns import asks_for_work, changed_hands, uses, without_version
 from automation.dialects.caches import DialectCaches
 from automation.hosts.registry import HostRegistry
-from automation.optional_apis import OptionalApis
+from automation.optional_apis import CHECK_EVERY_S, OptionalApis
 from automation.service_index import ServiceIndex
 from automation.service_index import models_of as models_of
 from automation.settings import SYSTEM_NAMESPACE
@@ -49,6 +49,7 @@ class World:
         enqueue_after: Callable[[ServiceKey, float], None] | None = None,
         host_move_after_s: float = 60.0,
         controller_class: str = "",
+        api_check_s: float = CHECK_EVERY_S,
     ) -> None:
         self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
         """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
@@ -74,6 +75,7 @@ class World:
                 enqueue=enqueue,
                 enqueue_after=self._enqueue_after,
                 namespaces=namespaces,
+                check_every_s=api_check_s,
             )
             for name in DIALECT_KINDS
         }
@@ -142,6 +144,7 @@ class World:
             ),
             on_change=self._apis_changed,
             namespace=min(namespaces, default=None),
+            check_every_s=api_check_s,
         )
         self.registry.hosts_served = lambda: kinds.HOSTS in self.optional.served
 

@@ -16,7 +16,7 @@ from automation import trim
 from automation.concerns import asks_for_work, changed_hands, without_version
 from automation.dialects import keeping
 from automation.dialects.config_maps import ConfigMaps
-from automation.optional_apis import OptionalApis
+from automation.optional_apis import CHECK_EVERY_S, OptionalApis
 from automation.service_index import ServiceIndex
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -66,6 +66,7 @@ class DialectCaches:
         enqueue: Callable[[ServiceKey], None],
         enqueue_after: Callable[[ServiceKey, float], None],
         namespaces: tuple[str, ...],
+        check_every_s: float = CHECK_EVERY_S,
     ) -> None:
         """`informer` makes one in the namespaces of the loop: (kind, transform, on_change, **options)."""
         self.name = name
@@ -90,6 +91,7 @@ class DialectCaches:
             on_change=self._apis_changed,
             namespace=min(namespaces, default=None),
             requires=self.kind,
+            check_every_s=check_every_s,
         )
 
     def start(self) -> None:
