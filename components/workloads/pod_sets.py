@@ -21,15 +21,15 @@ def kind_of(pods: PodSet) -> Kind:
 def pod_set(desired: DesiredService, pods: PodSet, options: RenderOptions, *, is_main: bool = False) -> RenderedObject:
     """Build the object that runs a set of pods.
 
-    The number of pods is left to others while an autoscaler exists, or, of the pods that serve, while somebody scales
-    them by hand (`options.scaled_elsewhere`).
+    The number of pods is left to others while an autoscaler sets it, or, of the pods that serve, while somebody scales
+    them by hand (`options.scaled_elsewhere`). An autoscaler that scales the custom resource leaves it to us.
     """
     spec = _deployment_spec(desired, pods) if pods.group is None else _group_spec(pods, pods.group)
     template = spec["template"] if pods.group is None else spec["leaderWorkerTemplate"]
     annotations = {**pods.annotations, naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template)}
     if is_main and options.scaled_elsewhere and pods.replicas is not None:
         annotations[naming.ANNOTATION_ASKED_REPLICAS] = str(pods.replicas)
-    elif pods.replicas is not None and pods.scaler is None:
+    elif pods.replicas is not None and (pods.scaler is None or pods.scaler.target is not None):
         spec = {"replicas": pods.replicas, **spec}
     made = manifest(desired, kind_of(pods), pods.name, labels=pods.labels, annotations=annotations, spec=spec)
     return RenderedObject(f"pods/{pods.part}", component_of(pods.part), made)

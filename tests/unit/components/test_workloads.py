@@ -132,6 +132,7 @@ def test_autoscalers_aim_at_their_pods_or_at_what_they_are_told() -> None:
         "name": "svc-mn",
     }
     assert made["scaler/prefill"].manifest["spec"]["scaleTargetRef"]["kind"] == "Playground"
+    assert made["pods/prefill"].manifest["spec"]["replicas"] == 1, "what scales the Playground leaves its pods to us"
     assert made["scaler/main"].component == naming.TYPE_AUTOSCALER
     assert made["scaler/main"].kind == "ScaledObject"
 
