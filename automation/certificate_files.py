@@ -1,0 +1,96 @@
+"""Makes the certificate that pods of a service serve with, and its key. Pure but for the random numbers of the keys.
+
+Called by `certificates`. The authority behind a certificate signs it and nothing else: its key is never written down,
+so nobody can have another one signed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+LIFETIME = datetime.timedelta(days=365)
+_BACKDATED = datetime.timedelta(hours=1)
+"""So that a clock set back a little does not refuse them."""
+_LONGEST_COMMON_NAME = 64
+
+
+def serving_files(dns_names: Sequence[str], ip_addresses: Sequence[str], *, now: datetime.datetime) -> dict[str, bytes]:
+    """Make the files of a Secret of type kubernetes.io/tls: `tls.crt`, `tls.key` and `ca.crt`, all PEM.
+
+    P-256, which every TLS library takes and which costs servers a fraction of RSA. Raises ValueError for an address
+    that is none, and where there is neither name nor address.
+    """
+    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
+    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]
+    if not alternatives:
+        raise ValueError("a certificate without a name or an address serves nobody")
+    common = next((name for name in dns_names if len(name) <= _LONGEST_COMMON_NAME), "herdsman")
+    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = _named(f"authority of {common}"[:_LONGEST_COMMON_NAME])
+    authority = (
+        _draft(issuer, issuer, authority_key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    certificate = (
+        _draft(issuer, _named(common), key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(
+            # Both: with mutual TLS the pods of one service show it to each other.
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            critical=False,
+        )
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return {
+        "tls.crt": certificate.public_bytes(serialization.Encoding.PEM),
+        "tls.key": key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        "ca.crt": authority.public_bytes(serialization.Encoding.PEM),
+    }
+
+
+def _named(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _draft(
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + LIFETIME)
+    )
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
