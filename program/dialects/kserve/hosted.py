@@ -1,0 +1,100 @@
+"""An LLMInferenceService that annotations place on hosts: what of it a process can have, and what it cannot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from program.desired.base import JsonObject
+from program.desired.keys import ServiceKey
+from program.dialects.annotations import Annotated
+from program.dialects.dialect import Parsed
+from program.dialects.hosted_model import HostedModel
+from program.dialects.hosting import HostedArgs, hosted_service, not_on_hosts
+from program.dialects.kserve.gpus import gpu_of_container
+from program.dialects.kserve.subject import MAIN, Subject, main_container, value_at
+
+_PROGRAMS = {"llama-server": "llamacpp", "vllm": "vllm"}
+_OF_PODS = (
+    ("router",),
+    ("prefill",),
+    ("worker",),
+    ("scaling",),
+    ("parallelism",),
+    ("kvCacheOffloading",),
+    ("rolloutStrategy",),
+    ("tracing",),
+    ("labels",),
+    ("annotations",),
+    ("storageInitializer",),
+    ("model", "lora"),
+    ("model", "confidential"),
+)
+_PRESET_ENV = frozenset({"HOME", "VLLM_LOGGING_LEVEL", "HF_HUB_CACHE"})
+_TAKEN = frozenset({"name", "args", "command", "env", "resources"})
+"""Of the container that serves; its image is the host's own program."""
+
+
+def hosted(subject: Subject, annotated: Annotated) -> Parsed:
+    """Describe the service as processes on hosts. Raises SpecInvalid for a model that no host can have."""
+    main = main_container(subject.at("template"), field="spec.template")
+    engine, own = _arguments(main)
+    resources = main.get("resources") or {}
+    memory = (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
+    gpu = gpu_of_container(main)
+    replicas = subject.at("replicas")
+    index = next(i for i, c in enumerate(subject.spec["template"]["containers"]) if c.get("name") == MAIN)
+    field = f"spec.template.containers[{index}]"
+    return hosted_service(
+        subject.cr,
+        key=ServiceKey("kserve", subject.namespace, subject.name),
+        annotated=annotated,
+        model=HostedModel(
+            address=str(subject.at("model", "uri") or ""), field="spec.model.uri", name=subject.model_name
+        ),
+        args=HostedArgs(engine=engine, own=own, field=f"{field}.args"),
+        env=[variable for variable in main.get("env") or () if variable["name"] not in _PRESET_ENV],
+        env_field=f"{field}.env",
+        replicas=1 if replicas is None else int(replicas),
+        memory=str(memory) if memory else None,
+        gpus=gpu.count if gpu is not None else 0,
+        unhonoured=not_on_hosts(_lost(subject)),
+    )
+
+
+def _arguments(main: JsonObject) -> tuple[str, list[str]]:
+    """Tell whose arguments the container has, and which: the preset's script starts vLLM with the user's own."""
+    args = [str(arg) for arg in main.get("args") or ()]
+    command = [str(word) for word in main.get("command") or ()]
+    if starts_vllm(main):
+        return "vllm", args
+    if not command:
+        return "", args
+    engine = _PROGRAMS.get(PurePosixPath(command[0]).name, "")
+    return engine, [*command[1:], *args] if engine else args
+
+
+def starts_vllm(main: JsonObject) -> bool:
+    """Tell whether a container runs a start script of the presets."""
+    return any("vllm serve" in str(word) for word in main.get("command") or ())
+
+
+def _lost(subject: Subject) -> Iterator[str]:
+    """Name what the user asks of pods."""
+    for path in _OF_PODS:
+        if value_at(subject.combined.own, *path) is not None:
+            yield ".".join(("spec", *path))
+    template = value_at(subject.combined.own, "template") or {}
+    for name, value in template.items():
+        if name != "containers" and value not in (None, [], {}):
+            yield f"spec.template.{name}"
+    for index, container in enumerate(template.get("containers") or ()):
+        field = f"spec.template.containers[{index}]"
+        if container.get("name") != MAIN:
+            yield field
+            continue
+        for name in container:
+            if name not in _TAKEN:
+                yield f"{field}.{name}"
+        if container.get("command") and not starts_vllm(container) and not _arguments(container)[0]:
+            yield f"{field}.command"

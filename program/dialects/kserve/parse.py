@@ -1,0 +1,165 @@
+"""An LLMInferenceService becomes desired state. Pure.
+
+The order: bring it to the version that this package knows, check it, combine it with presets and base configs, then
+describe its pods and the way to them. On hosts only what a process needs is taken of the result.
+"""
+
+from __future__ import annotations
+
+from program.desired import keys
+from program.desired.base import JsonObject
+from program.desired.engines import Generic, Vllm
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.desired.keys import Owner, ServiceKey, is_dns_label
+from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
+from program.desired.service import DesiredService
+from program.desired.workloads import FrontService, ModelArtifact, PodSet, Workloads
+from program.dialects.annotations import Annotated, read_annotations
+from program.dialects.dialect import Lookup, Parsed
+from program.dialects.hosting import on_host
+from program.dialects.kserve import labels, naming
+from program.dialects.kserve.certificates import certificate_of
+from program.dialects.kserve.configuration import combined
+from program.dialects.kserve.conversion import to_hub
+from program.dialects.kserve.credentials import ambiguous_credentials
+from program.dialects.kserve.devices import claim_template, devices_of
+from program.dialects.kserve.gpus import gpu_of
+from program.dialects.kserve.hosted import hosted, starts_vllm
+from program.dialects.kserve.lora import Adapter, adapters
+from program.dialects.kserve.model_address import model_address, source_of
+from program.dialects.kserve.routing import route_of
+from program.dialects.kserve.scheduler import scheduler_of
+from program.dialects.kserve.storage import MODELS, Weights
+from program.dialects.kserve.subject import Subject, is_stopped, main_container
+from program.dialects.kserve.validation import check
+from program.dialects.kserve.workload import prefill_pods, serving_pods
+from program.dialects.pod_annotations import not_in_workloads
+
+PORT = 8000
+"""Of the Service before the pods, and of the process that answers in each of them."""
+
+
+def parse_service(cr: JsonObject, look: Lookup) -> Parsed:
+    """Read a service with all that it refers to. Raises SpecInvalid with the path of what makes no sense."""
+    cr = to_hub(cr)
+    metadata = cr["metadata"]
+    name = str(metadata["name"])
+    if not is_dns_label(name):
+        raise SpecInvalid(
+            field="metadata.name", why=f"`{name[:64]}` is not a DNS label; its Services are named after it"
+        )
+    check(cr)
+    annotations: dict[str, str] = metadata.get("annotations") or {}
+    annotated = read_annotations(annotations)
+    subject = Subject(cr=cr, combined=combined(cr, look), look=look)
+    if on_host(annotated):
+        return hosted(subject, annotated)
+    return _in_pods(subject, annotated)
+
+
+def _in_pods(subject: Subject, annotated: Annotated) -> Parsed:
+    spec = subject.spec
+    loaded = adapters(spec)
+    weights = _weights(subject, loaded)
+    devices = devices_of(subject)
+    serving, prefill = serving_pods(subject, weights, devices), prefill_pods(subject, weights, devices)
+    scheduler = scheduler_of(subject, weights)
+    route, left_out = route_of(subject, loaded)
+    services = (_workload_service(subject), *scheduler.services)
+    sets = (serving.pods, *((prefill.pods,) if prefill is not None else ()), *scheduler.pods)
+    access = tuple(a for a in (serving.access, prefill.access if prefill is not None else None) if a is not None)
+    main = main_container(_front(serving.pods)["spec"], field="spec.template")
+    workloads = Workloads(
+        pods=sets,
+        services=services,
+        access=(*access, *scheduler.access),
+        pool=scheduler.pool,
+        route=route,
+        certificate=certificate_of(subject, services),
+        claim_templates=(claim_template(subject, devices),) if devices is not None else (),
+        artifacts=_artifacts(subject, weights, loaded),
+    )
+    problems: list[Problem | None] = [scheduler.problem, *left_out, *not_in_workloads(subject.annotations)]
+    if weights is not None and weights.model.is_fetched:
+        problems.append(ambiguous_credentials(subject, str(subject.at("template", "serviceAccountName") or "")))
+    desired = DesiredService(
+        key=ServiceKey("kserve", subject.namespace, subject.name),
+        owner=owner_of(subject.cr),
+        generation=int(subject.cr["metadata"].get("generation") or 0),
+        model=DesiredModel(name=subject.model_name, source=_source(subject, weights), format=ModelFormat.CUSTOM),
+        engine=Vllm() if starts_vllm(main) else Generic(),
+        image=main.get("image"),
+        replicas=1 if serving.pods.replicas is None else serving.pods.replicas,
+        container_port=_port(main),
+        gpu=gpu_of(serving.pods),
+        workloads=workloads,
+        suspended=is_stopped(subject.cr),
+        completion_check=subject.annotations.get(keys.ANNOTATION_COMPLETION_CHECK) == "true",
+        drift=annotated.drift,
+        adopt=subject.annotations.get(keys.ANNOTATION_ADOPT) == "true",
+    )
+    return Parsed(desired=desired, unhonoured=tuple(p for p in problems if p is not None))
+
+
+def owner_of(cr: JsonObject) -> Owner | None:
+    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
+    metadata = cr["metadata"]
+    if not metadata.get("uid"):
+        return None
+    return Owner(
+        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
+    )
+
+
+def _weights(subject: Subject, loaded: tuple[Adapter, ...]) -> Weights | None:
+    """Say what pods get; None where the service turns that off and they get it themselves."""
+    if subject.at("storageInitializer", "enabled") is False:
+        return None
+    uri = str(subject.at("model", "uri") or "")
+    address = model_address(uri, subject.annotations, subject.settings.storage, field="spec.model.uri")
+    return Weights(model=address, adapters=loaded)
+
+
+def _source(subject: Subject, weights: Weights | None) -> ModelSource:
+    if weights is not None:
+        return source_of(weights.model)
+    return ModelSource(kind=SourceKind.OTHER, address=str(subject.at("model", "uri") or ""))
+
+
+def _front(pods: PodSet) -> JsonObject:
+    """Give the template of the pods that take requests."""
+    if pods.group is not None and pods.group.leader is not None:
+        return pods.group.leader
+    return pods.template
+
+
+def _port(main: JsonObject) -> int | None:
+    ports = main.get("ports") or ()
+    return int(ports[0]["containerPort"]) if ports else None
+
+
+def _workload_service(subject: Subject) -> FrontService:
+    """Describe the Service before all pods that answer requests; there always is one."""
+    scheme = "https" if subject.settings.tls else "http"
+    given = {str(key): str(value) for key, value in (subject.at("labels") or {}).items()}
+    return FrontService(
+        part="main",
+        name=naming.workload_service(subject.name),
+        labels={**given, **labels.of_component(subject.name, labels.WORKLOAD)},
+        annotations=labels.own_annotations(subject.at("annotations")),
+        selector=labels.behind_service(subject.name),
+        ports=({"name": scheme, "protocol": "TCP", "appProtocol": scheme, "port": PORT, "targetPort": PORT},),
+    )
+
+
+def _artifacts(subject: Subject, weights: Weights | None, loaded: tuple[Adapter, ...]) -> tuple[ModelArtifact, ...]:
+    uri = str(subject.at("model", "uri") or "")
+    path = MODELS if weights is not None else ""
+    return (
+        ModelArtifact(role="main", name=subject.model_name, address=uri, path=path),
+        *(
+            ModelArtifact(role="adapter", name=adapter.name, address=adapter.address.written, path=adapter.path)
+            for adapter in loaded
+        ),
+    )

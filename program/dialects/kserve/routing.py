@@ -1,0 +1,164 @@
+"""The HTTPRoute of an LLMInferenceService. Pure; `parse` calls it.
+
+Its rules come from the preset or the user, rendered. What depends on more than the service's own spec happens here:
+whether routes match the header with the model's name, the adapters' names beside the model's, and the group's members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.desired.facts import Problem
+from program.desired.workloads import Route
+from program.dialects.kserve import labels, naming
+from program.dialects.kserve.groups import POOL_GROUP, Member, group_of, members
+from program.dialects.kserve.lora import Adapter
+from program.dialects.kserve.subject import Subject, value_at
+
+MIGRATED = "serving.kserve.io/inference-pool-migrated"
+"""Annotation of a route: it names pools of `inference.networking.k8s.io`, and never those of the group before."""
+MOST_MATCHES = 64
+"""Matches that one rule may have, by the Gateway API."""
+_OLD_POOL_GROUP = "inference.networking.x-k8s.io"
+
+
+def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | None, tuple[Problem, ...]]:
+    """Describe the route, and name what does not fit into it; None where the service asks for none of its own."""
+    route = subject.at("router", "route")
+    spec: JsonObject | None = value_at(route, "http", "spec")
+    if route is None or spec is None or value_at(route, "http", "refs"):
+        return None, ()
+    rules = list(spec.get("rules") or ())
+    group = group_of(subject)
+    problems: tuple[Problem, ...] = ()
+    if not matches_header(subject, spec.get("parentRefs") or ()):
+        rules = [rule for rule in (_without_header(rule, subject.settings.model_header) for rule in rules) if rule]
+    elif adapters:
+        published = naming.published_model(subject.namespace, subject.model_name)
+        names = [naming.published_model(subject.namespace, adapter.name) for adapter in adapters]
+        extended = [_with_adapters(rule, subject.settings.model_header, published, names) for rule in rules]
+        rules = [rule for rule, _ in extended]
+        problems = _left_out(max((left_out for _, left_out in extended), default=0), len(adapters))
+    if group:
+        shared = members(subject)
+        rules = [_weighted(rule, subject, shared) for rule in rules]
+    rules = [_with_pools_of_today(rule) for rule in rules]
+    own = labels.of_component(subject.name, labels.ROUTER)
+    pool = naming.pool(subject.name)
+    described = Route(
+        name=naming.route(subject.name),
+        labels={**own, labels.ROUTING_GROUP: group} if group else own,
+        annotations={MIGRATED: "v1"} if any(_leads_to(rule, pool) for rule in rules) else {},
+        spec={**spec, "rules": rules},
+    )
+    return described, problems
+
+
+def matches_header(subject: Subject, parents: Sequence[JsonObject]) -> bool:
+    """Tell whether requests are routed by the header with the model's name: by settings, service and gateways."""
+    if subject.settings.header_routing == "disabled":
+        return False
+    if str((subject.at("annotations") or {}).get(labels.HEADER_ROUTING)) != "true":
+        return False
+    return subject.settings.header_routing == "forced" or not any(_declines(subject, parent) for parent in parents)
+
+
+def _declines(subject: Subject, parent: JsonObject) -> bool:
+    if parent.get("kind", "Gateway") != "Gateway" or parent.get("group", kinds.GATEWAYS.group) != kinds.GATEWAYS.group:
+        return False
+    namespace = str(parent.get("namespace") or subject.namespace)
+    gateway = subject.look(kinds.GATEWAYS, namespace, str(parent.get("name") or "")) or {}
+    annotations = (gateway.get("metadata") or {}).get("annotations") or {}
+    return bool(annotations.get(labels.HEADER_ROUTING) == "false")
+
+
+def _without_header(rule: JsonObject, header: str) -> JsonObject | None:
+    """Take the matches by the header out; a rule that has no other goes."""
+    matches = rule.get("matches") or ()
+    kept = [match for match in matches if _header_value(match, header) is None]
+    if len(kept) == len(matches):
+        return rule
+    return {**rule, "matches": kept} if kept else None
+
+
+def _with_adapters(rule: JsonObject, header: str, published: str, names: Sequence[str]) -> tuple[JsonObject, int]:
+    """Match each adapter's name where the model's is matched, as far as a rule holds; say how many do not fit."""
+    matches = rule.get("matches") or ()
+    by_model = [match for match in matches if _header_value(match, header) == published]
+    if not by_model:
+        return rule, 0
+    room = max(0, (MOST_MATCHES - len(matches)) // len(by_model))
+    fitting = names[:room]
+    added = [_for_name(match, header, name) for match in by_model for name in fitting]
+    return {**rule, "matches": [*matches, *added]}, len(names) - len(fitting)
+
+
+def _for_name(match: JsonObject, header: str, name: str) -> JsonObject:
+    return {
+        **match,
+        "headers": [{**h, "value": name} if _is(h, header) else h for h in match["headers"]],
+    }
+
+
+def _left_out(count: int, adapters: int) -> tuple[Problem, ...]:
+    if not count:
+        return ()
+    return (
+        Problem(
+            reason="NotHonoured",
+            message=f"a rule of a route holds {MOST_MATCHES} matches, so requests that name one of the last {count} of "
+            f"{adapters} adapters by header are not led past the endpoint picker; ask for those by path",
+            field="spec.model.lora.adapters",
+            terminal=True,
+        ),
+    )
+
+
+def _header_value(match: JsonObject, header: str) -> str | None:
+    return next((str(h.get("value")) for h in match.get("headers") or () if _is(h, header)), None)
+
+
+def _is(header: JsonObject, name: str) -> bool:
+    return str(header.get("name", "")).lower() == name.lower()
+
+
+def _weighted(rule: JsonObject, subject: Subject, shared: Sequence[Member]) -> JsonObject:
+    """Share a rule among the group, if what it matches is the model and not the service."""
+    if not _is_shared(rule, subject):
+        return rule
+    return {**rule, "backendRefs": [{**member.backend, "weight": member.weight} for member in shared]}
+
+
+def _is_shared(rule: JsonObject, subject: Subject) -> bool:
+    published = naming.published_model(subject.namespace, subject.model_name)
+    prefix = f"/{published}"
+    matches = rule.get("matches") or ()
+
+    def of_model(match: JsonObject) -> bool:
+        path = str(value_at(match, "path", "value") or "")
+        by_path = path == prefix or path.startswith(f"{prefix}/")
+        by_header = (_header_value(match, subject.settings.model_header) or "").startswith(
+            naming.published_model(subject.namespace, "")
+        )
+        return by_path or by_header
+
+    return bool(matches) and all(of_model(match) for match in matches)
+
+
+def _with_pools_of_today(rule: JsonObject) -> JsonObject:
+    backends = rule.get("backendRefs") or ()
+    if all(backend.get("group") != _OLD_POOL_GROUP for backend in backends):
+        return rule
+    return {
+        **rule,
+        "backendRefs": [
+            {**backend, "group": POOL_GROUP} if backend.get("group") == _OLD_POOL_GROUP else backend
+            for backend in backends
+        ],
+    }
+
+
+def _leads_to(rule: JsonObject, pool: str) -> bool:
+    return any(b.get("kind") == "InferencePool" and b.get("name") == pool for b in rule.get("backendRefs") or ())

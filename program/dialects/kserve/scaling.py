@@ -1,0 +1,102 @@
+"""The autoscalers of an LLMInferenceService: a HorizontalPodAutoscaler, or a ScaledObject of KEDA. Pure.
+
+`wva` follows a number that llm-d's variant autoscaler works out and publishes as a metric; `keda` follows triggers of
+the user's own. Either way the number of pods is not ours while the autoscaler exists.
+"""
+
+from __future__ import annotations
+
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.workloads import Scaler
+from program.dialects.kserve import labels, naming
+from program.dialects.kserve.settings import PrometheusSettings
+from program.dialects.kserve.subject import Subject
+
+METRIC = "wva_desired_replicas"
+ACCELERATOR = "inference.optimization/acceleratorName"
+DEFAULT_COST = "10.0"
+_KEDA_FIELDS = ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "idleReplicaCount", "fallback")
+
+
+def scaler_of(subject: Subject, workload: JsonObject, *, prefill: bool, field: str) -> Scaler | None:
+    """Describe the autoscaler of a workload; None where it has none.
+
+    Raises SpecInvalid where the metric is to be read from a Prometheus that the cluster's settings do not name.
+    """
+    scaling = workload.get("scaling")
+    if scaling is None:
+        return None
+    part = "prefill" if prefill else "main"
+    common = labels.of_component(subject.name, labels.WORKLOAD)
+    wva, keda = scaling.get("wva"), scaling.get("keda")
+    if keda is not None:
+        spec = {**_bounds(scaling), **_keda(keda), "triggers": list(keda.get("triggers") or ())}
+        name = naming.scaled_object(subject.name, prefill=prefill)
+        return Scaler(part=part, kind="ScaledObject", name=name, labels=common, spec=spec)
+    if wva is None:
+        raise SpecInvalid(field=f"{field}.scaling", why="names no autoscaler; set wva or keda")
+    common[ACCELERATOR] = str((workload.get("labels") or {}).get(ACCELERATOR) or "unknown")
+    annotations = {
+        "llm-d.ai/managed": "true",
+        "llm-d.ai/model-id": subject.model_name,
+        "llm-d.ai/variant-cost": str(wva.get("variantCost") or DEFAULT_COST),
+    }
+    if wva.get("keda") is not None:
+        name = naming.scaled_object(subject.name, prefill=prefill)
+        trigger = _trigger(subject.settings.prometheus, name, subject.namespace, field=f"{field}.scaling.wva.keda")
+        spec = {**_bounds(scaling), **_keda(wva["keda"]), "triggers": [trigger]}
+        return Scaler(part=part, kind="ScaledObject", name=name, labels=common, annotations=annotations, spec=spec)
+    name = naming.autoscaler(subject.name, prefill=prefill)
+    return Scaler(
+        part=part,
+        kind="HorizontalPodAutoscaler",
+        name=name,
+        labels=common,
+        annotations=annotations,
+        spec=_autoscaler(scaling, wva.get("hpa") or {}, name),
+    )
+
+
+def _bounds(scaling: JsonObject) -> JsonObject:
+    return {"minReplicaCount": int(scaling.get("minReplicas") or 1), "maxReplicaCount": int(scaling["maxReplicas"])}
+
+
+def _keda(keda: JsonObject) -> JsonObject:
+    return {name: keda[name] for name in (*_KEDA_FIELDS, "advanced") if keda.get(name) is not None}
+
+
+def _autoscaler(scaling: JsonObject, hpa: JsonObject, name: str) -> JsonObject:
+    metric = {"name": METRIC, "selector": {"matchLabels": {"variant_name": name}}}
+    spec: JsonObject = {
+        "minReplicas": int(scaling.get("minReplicas") or 1),
+        "maxReplicas": int(scaling["maxReplicas"]),
+        "metrics": [{"type": "External", "external": {"metric": metric, "target": {"type": "Value", "value": "1"}}}],
+    }
+    if hpa.get("behavior"):
+        spec["behavior"] = hpa["behavior"]
+    return spec
+
+
+def _trigger(prometheus: PrometheusSettings, name: str, namespace: str, *, field: str) -> JsonObject:
+    if not prometheus.url:
+        raise SpecInvalid(
+            field=field,
+            why="needs a Prometheus, and the cluster's settings name none; set `prometheus.url` in key "
+            "`autoscaling-wva-controller-config` of ConfigMap kserve/inferenceservice-config",
+        )
+    metadata = {
+        "serverAddress": prometheus.url,
+        "query": f'{METRIC}{{variant_name="{name}",exported_namespace="{namespace}"}}',
+        "threshold": "1",
+        "unsafeSsl": "true" if prometheus.tls_insecure_skip_verify else "false",
+    }
+    if prometheus.auth_modes:
+        metadata["authModes"] = prometheus.auth_modes
+    trigger: JsonObject = {"type": "prometheus", "name": "wva-desired-replicas", "metadata": metadata}
+    if prometheus.trigger_auth_name:
+        reference = {"name": prometheus.trigger_auth_name}
+        if prometheus.trigger_auth_kind:
+            reference["kind"] = prometheus.trigger_auth_kind
+        trigger["authenticationRef"] = reference
+    return trigger

@@ -1,0 +1,185 @@
+"""The endpoint picker of an LLMInferenceService, and the tokenizer that it may ask. Pure.
+
+A gateway asks the picker for each request which pod of the pool shall have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.desired.workloads import Access, FrontService, PodSet, Pool
+from program.dialects.kserve import labels, naming
+from program.dialects.kserve.access import scheduler_access
+from program.dialects.kserve.picker_config import default_config, given_config
+from program.dialects.kserve.pod_draft import Container, PodDraft
+from program.dialects.kserve.storage import Weights, add_weights
+from program.dialects.kserve.subject import Subject, main_container
+from program.dialects.kserve.tracing import trace_scheduler
+
+_FIELD = "spec.router.scheduler"
+_SERVED_PORTS = ("grpc", "grpc-health", "metrics", "zmq")
+_CONFIG_FLAGS = ("--config-text", "--config-file")
+_TOKENIZER_PATH = "/mnt/models/base"
+_RENDER_PORT = "render-http"
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """All that is made so that requests find the best pod."""
+
+    pods: tuple[PodSet, ...] = ()
+    services: tuple[FrontService, ...] = ()
+    access: tuple[Access, ...] = ()
+    pool: Pool | None = None
+    problem: Problem | None = None
+    """Why there is none although one is asked for."""
+
+
+def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
+    """Describe it; empty where the service has none, or uses a pool of the user's.
+
+    Raises SpecInvalid for a configuration that makes no sense.
+    """
+    scheduler = subject.at("router", "scheduler")
+    if scheduler is None or (scheduler.get("pool") or {}).get("ref"):
+        return Scheduler()
+    account = str((scheduler.get("template") or {}).get("serviceAccountName") or naming.scheduler_account(subject.name))
+    problem = _missing(subject, account)
+    if problem is not None:
+        return Scheduler(problem=problem)
+    own = labels.of_component(subject.name, labels.SCHEDULER)
+    given = {**_texts(scheduler.get("labels")), **own}
+    draft = _picker(subject, scheduler, account)
+    pods = PodSet(
+        part="scheduler",
+        name=naming.scheduler(subject.name),
+        labels=given,
+        selector=own,
+        template=_template(draft, given, labels.own_annotations(scheduler.get("annotations"))),
+        replicas=int(scheduler["replicas"]) if scheduler.get("replicas") is not None else 1,
+        # Two pickers at a time would not know of each other's requests.
+        strategy={"type": "Recreate"},
+    )
+    pool = scheduler.get("pool") or {}
+    pool_spec: JsonObject = pool.get("spec") or {}
+    service = FrontService(
+        part="scheduler",
+        name=str((pool_spec.get("endpointPickerRef") or {}).get("name") or naming.scheduler_service(subject.name)),
+        labels=own,
+        selector=own,
+        ports=_ports(main_container(scheduler.get("template"), field=f"{_FIELD}.template")),
+    )
+    tokenizer = _tokenizer(subject, scheduler, weights)
+    return Scheduler(
+        pods=(pods, *(t for t, _ in tokenizer)),
+        services=(service, *(s for _, s in tokenizer)),
+        access=(scheduler_access(subject, account),),
+        pool=Pool(name=naming.pool(subject.name), labels=own, spec=pool_spec),
+    )
+
+
+def _missing(subject: Subject, account: str) -> Problem | None:
+    """Tell of an account of the user's that does not exist: the picker comes with it, the rest serves."""
+    if account == naming.scheduler_account(subject.name):
+        return None
+    if subject.look(kinds.SERVICE_ACCOUNTS, subject.namespace, account) is not None:
+        return None
+    return Problem(
+        reason="DependencyMissing",
+        message=f"ServiceAccount {subject.namespace}/{account} does not exist, so there is no endpoint picker; create "
+        "it, or leave the field out for one of the service's own",
+        field=f"{_FIELD}.template.serviceAccountName",
+    )
+
+
+def _picker(subject: Subject, scheduler: JsonObject, account: str) -> PodDraft:
+    draft = PodDraft(scheduler.get("template") or {}, field=f"{_FIELD}.template")
+    draft.set("serviceAccountName", account)
+    main = draft.main
+    if int(scheduler.get("replicas") or 1) > 1 and not main.has_flag("--ha-enable-leader-election"):
+        main.add_args("--ha-enable-leader-election")
+    _configure(main, subject, scheduler)
+    trace_scheduler(main, subject)
+    return draft
+
+
+def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None:
+    """Give the picker its configuration: the user's object, else the user's flag, else the one that is worked out."""
+    inline = (scheduler.get("config") or {}).get("inline")
+    if inline is not None:
+        args = _without_flags(main.args)
+        main.set("args", [*args, "--config-text", given_config(inline, tls=subject.settings.tls)])
+    elif not any(main.has_flag(flag) for flag in _CONFIG_FLAGS):
+        text = default_config(
+            prefill=subject.at("prefill") is not None,
+            adapters=bool(subject.at("model", "lora", "adapters")),
+            tls=subject.settings.tls,
+        )
+        main.add_args("--config-text", text)
+
+
+def _without_flags(args: list[str]) -> list[str]:
+    """Take configuration flags out, each with its value: two of them would contradict each other."""
+    kept: list[str] = []
+    skip = False
+    for arg in args:
+        if skip:
+            skip = False
+        elif arg in _CONFIG_FLAGS:
+            skip = True
+        elif not arg.startswith(tuple(f"{flag}=" for flag in _CONFIG_FLAGS)):
+            kept.append(arg)
+    return kept
+
+
+def _tokenizer(
+    subject: Subject, scheduler: JsonObject, weights: Weights | None
+) -> tuple[tuple[PodSet, FrontService], ...]:
+    template = (scheduler.get("tokenizer") or {}).get("template")
+    if template is None:
+        return ()
+    own = labels.of_component(subject.name, labels.TOKENIZER)
+    name = naming.tokenizer(subject.name)
+    draft = PodDraft(template, field=f"{_FIELD}.tokenizer.template")
+    if weights is not None:
+        add_weights(draft, Weights(model=weights.model, path=_TOKENIZER_PATH), subject)
+    pods = PodSet(part="tokenizer", name=name, labels=own, selector=own, template=_template(draft, own, {}))
+    port = _container_ports(main_container(template, field=draft.field)).get(_RENDER_PORT)
+    if port is None:
+        raise SpecInvalid(field=f"{draft.field}.containers", why=f"has no port named `{_RENDER_PORT}`")
+    service = FrontService(
+        part="tokenizer",
+        name=name,
+        labels=own,
+        selector=own,
+        ports=({"name": _RENDER_PORT, "protocol": "TCP", "port": port, "targetPort": _RENDER_PORT},),
+    )
+    return ((pods, service),)
+
+
+def _ports(main: JsonObject) -> tuple[JsonObject, ...]:
+    known = _container_ports(main)
+    return tuple(
+        {"name": name, "protocol": "TCP", "port": known[name], "targetPort": name}
+        for name in _SERVED_PORTS
+        if name in known
+    )
+
+
+def _container_ports(container: JsonObject) -> dict[str, int]:
+    return {str(port.get("name")): int(port["containerPort"]) for port in container.get("ports") or ()}
+
+
+def _template(draft: PodDraft, pod_labels: dict[str, str], annotations: dict[str, str]) -> JsonObject:
+    metadata: JsonObject = {"labels": pod_labels}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": draft.finished()}
+
+
+def _texts(value: JsonObject | None) -> dict[str, str]:
+    return {str(key): str(text) for key, text in (value or {}).items()}

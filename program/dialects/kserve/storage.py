@@ -1,0 +1,169 @@
+"""How the model and its adapters come into a pod: an init container, a claim, an image beside it, an image mounted.
+
+Pure; `workload` and `tokenizer` call it for every kind of pod of a service.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from program.desired.base import JsonObject
+from program.dialects.kserve.credentials import credentials
+from program.dialects.kserve.lora import Adapter
+from program.dialects.kserve.model_address import Address
+from program.dialects.kserve.pod_draft import PodDraft
+from program.dialects.kserve.subject import Subject
+
+MODELS = "/mnt/models"
+"""Where pods find the model."""
+INITIALIZER = "storage-initializer"
+_SHARED = "kserve-provision-location"
+_CLAIM = "kserve-pvc-source"
+_IMAGE = "kserve-oci-source"
+_CERTIFICATES = "cabundle-cert"
+_MODELCAR = "modelcar"
+_PARENT = "/mnt"
+_TRANSFER = (
+    {"name": "HF_HUB_ENABLE_HF_TRANSFER", "value": "1"},
+    {"name": "HF_XET_HIGH_PERFORMANCE", "value": "1"},
+    {"name": "HF_XET_NUM_CONCURRENT_RANGE_GETS", "value": "8"},
+)
+"""Hugging Face's fast downloads."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a pod needs to have before it serves."""
+
+    model: Address
+    adapters: tuple[Adapter, ...] = ()
+    path: str = MODELS
+    """Where the container that serves has the model."""
+
+
+def add_weights(draft: PodDraft, weights: Weights, subject: Subject) -> None:
+    """Have the pod get all of it."""
+    fetched = tuple(adapter for adapter in weights.adapters if adapter.address.is_fetched)
+    if weights.model.scheme == "pvc":
+        _mount_claim(draft, _CLAIM, weights.model, weights.path)
+    elif weights.model.scheme == "oci":
+        _add_modelcar(draft, weights, subject)
+    elif weights.model.scheme == "oci+native":
+        draft.add_volume({"name": _IMAGE, "image": {"reference": weights.model.rest}})
+        draft.main.add_mount({"name": _IMAGE, "mountPath": weights.path, "readOnly": True, "subPath": "models"})
+    on_claims = tuple(adapter for adapter in weights.adapters if not adapter.address.is_fetched)
+    if weights.model.is_fetched or fetched:
+        _fetch(draft, weights, fetched, subject, apart=bool(on_claims))
+    for adapter in on_claims:
+        _mount_claim(draft, adapter.volume, adapter.address, adapter.path)
+
+
+def _mount_claim(draft: PodDraft, volume: str, address: Address, path: str) -> None:
+    draft.add_volume({"name": volume, "persistentVolumeClaim": {"claimName": address.claim}})
+    mount: JsonObject = {"name": volume, "mountPath": path, "readOnly": True}
+    draft.main.add_mount({**mount, "subPath": address.path} if address.path else mount)
+
+
+def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subject: Subject, *, apart: bool) -> None:
+    """Add the init container, or complete the user's: image, resources and variables of theirs win, no more."""
+    args: list[str] = [weights.model.written, MODELS] if weights.model.is_fetched else []
+    for adapter in fetched:
+        args += [adapter.address.written, adapter.path]
+    storage = subject.settings.storage
+    init = draft.init_container(INITIALIZER)
+    init.drop("command")
+    init.set("args", args)
+    if not init.get("image"):
+        init.set("image", storage.image)
+    resources = init.get("resources") or {}
+    init.set(
+        "resources",
+        {
+            **resources,
+            "requests": {"cpu": storage.cpu_request, "memory": storage.memory_request, **resources.get("requests", {})},
+            "limits": {"cpu": storage.cpu_limit, "memory": storage.memory_limit, **resources.get("limits", {})},
+        },
+    )
+    schemes = [a.scheme for a in (weights.model, *(adapter.address for adapter in fetched)) if a.is_fetched]
+    if "hf" in schemes:
+        init.add_env(_TRANSFER)
+    init.add_env(credentials(subject, schemes, draft.service_account))
+    confidential = subject.at("model", "confidential") or {}
+    if confidential.get("enabled"):
+        init.add_env(
+            (
+                {"name": "CONFIDENTIAL_ENABLED", "value": "true"},
+                {"name": "CONFIDENTIAL_RESOURCE_ID", "value": str(confidential.get("resourceId") or "")},
+            )
+        )
+    draft.add_volume({"name": _SHARED, "emptyDir": {}})
+    if not fetched:
+        init.add_mount({"name": _SHARED, "mountPath": MODELS})
+        draft.main.add_mount({"name": _SHARED, "mountPath": weights.path, "readOnly": True})
+    elif weights.model.is_fetched and not apart:
+        init.add_mount({"name": _SHARED, "mountPath": _PARENT})
+        draft.main.add_mount({"name": _SHARED, "mountPath": _PARENT, "readOnly": True})
+    else:
+        _mount_folders(draft, weights, fetched)
+    _trust_certificates(draft, subject)
+
+
+def _mount_folders(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...]) -> None:
+    """Mount each folder by itself: nothing could be mounted inside of one that is read-only as a whole."""
+    draft.init_container(INITIALIZER).add_mount({"name": _SHARED, "mountPath": _PARENT})
+    folders = [weights.path] if weights.model.is_fetched else []
+    for path in (*folders, *(adapter.path for adapter in fetched)):
+        draft.main.add_mount(
+            {"name": _SHARED, "mountPath": path, "subPath": path.removeprefix(f"{_PARENT}/"), "readOnly": True}
+        )
+
+
+def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:
+    """Hold the image's files open in a container beside the one that serves, which sees them through /proc."""
+    storage = subject.settings.storage
+    image = weights.model.rest
+    size = {"cpu": storage.modelcar_cpu, "memory": storage.modelcar_memory}
+    resources = {"limits": size, "requests": size}
+    parent = weights.path.rpartition("/")[0]
+    draft.set("shareProcessNamespace", True)
+    draft.add_volume({"name": _SHARED, "emptyDir": {}})
+    mount = {"name": _SHARED, "mountPath": parent}
+    car: JsonObject = {
+        "name": _MODELCAR,
+        "image": image,
+        # Kubernetes halves the dollars: the shell sees `$$`, its own process.
+        "args": ["sh", "-c", f"ln -sf /proc/$$$$/root/models {weights.path} && sleep infinity"],
+        "resources": resources,
+        "volumeMounts": [mount],
+    }
+    main = draft.main
+    if storage.modelcar_uid is not None:
+        # Only the same user may look through another process's root.
+        car["securityContext"] = {"runAsUser": storage.modelcar_uid}
+        main.set_within("securityContext", runAsUser=storage.modelcar_uid)
+    draft.add_container(car)
+    main.add_mount(mount)
+    main.add_env(({"name": "MODEL_INIT_MODE", "value": "async"},))
+    first = draft.init_container(f"{_MODELCAR}-init")
+    first.set("image", image)
+    first.set("args", ["sh", "-c", _CHECK])
+    first.set("resources", resources)
+
+
+_CHECK = '[ -n "$$(ls -A /models 2>/dev/null)" ] || { echo "the image has no files in /models" >&2; exit 1; }'
+"""Run in the image before anything else, so that it is there, and is known to be a model, when the others start."""
+
+
+def _trust_certificates(draft: PodDraft, subject: Subject) -> None:
+    storage = subject.settings.storage
+    if not storage.ca_bundle_config_map:
+        return
+    draft.add_volume({"name": _CERTIFICATES, "configMap": {"name": storage.ca_bundle_config_map}})
+    init = draft.init_container(INITIALIZER)
+    init.add_mount({"name": _CERTIFICATES, "mountPath": storage.ca_bundle_mount_path, "readOnly": True})
+    init.add_env(
+        (
+            {"name": "CA_BUNDLE_CONFIGMAP_NAME", "value": storage.ca_bundle_config_map},
+            {"name": "CA_BUNDLE_VOLUME_MOUNT_POINT", "value": storage.ca_bundle_mount_path},
+        )
+    )
