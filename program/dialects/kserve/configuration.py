@@ -1,13 +1,32 @@
-"""How an LLMInferenceService becomes one complete spec: presets, base configs and its own spec, merged and rendered."""
+"""How an LLMInferenceService becomes one complete spec: presets, base configs and its own spec, merged and rendered.
+
+Called by `parse` and by `status`. Configs are looked up in the service's namespace, then in that of KServe, then among
+the presets of ours. Then all references of the router are resolved, as far as they are part of the spec: gateways,
+the pool, the endpoint picker's configuration and account. What objects follow from it is the business of `parse`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
+from kubeapi import kinds
 from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
 from program.dialects.dialect import Lookup
-from program.dialects.kserve.settings import Settings
+from program.dialects.kserve import naming, presets
+from program.dialects.kserve.merging import merged
+from program.dialects.kserve.resolving import picker_config, resolved
+from program.dialects.kserve.selection import pinned, pins, wanted_presets
+from program.dialects.kserve.settings import Settings, settings
+from program.dialects.kserve.template_data import spec_data, template_data
+from program.dialects.kserve.template_functions import functions
+from program.dialects.kserve.templating import render
+from program.dialects.reading import without_nulls
+
+_MOST_BASE_REFS = 32
 
 
 @dataclass(frozen=True)
@@ -34,9 +53,129 @@ class Combined:
     model_name: str
 
 
+@dataclass(frozen=True)
+class _Config:
+    applied: AppliedConfig
+    spec: JsonObject
+
+
 def combined(cr: JsonObject, look: Lookup) -> Combined:
     """Merge and render all that a service consists of.
 
     Raises SpecInvalid with reason ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
     """
-    raise NotImplementedError
+    metadata = cr["metadata"]
+    name, namespace = str(metadata["name"]), str(metadata.get("namespace") or "")
+    known = settings(look)
+    own = own_spec(cr)
+    bases = [_base(at, ref, namespace, look) for at, ref in enumerate(_base_refs(own))]
+    laid: JsonObject = {}
+    for base in bases:
+        laid = merged(laid, base.spec, field=f"LLMInferenceServiceConfig {base.applied.name}: spec")
+    laid = picker_config(merged(laid, own), namespace, look)
+    kept = pins(cr.get("status") or {})
+    chosen = [_preset(pinned(preset, kept), namespace, look) for preset in wanted_presets(laid)]
+    spec = merged(_together(chosen), laid)
+    data = template_data(metadata, spec, known)
+    spec = render(spec, data, functions(spec_data(spec)), field="spec")
+    return Combined(
+        spec=picker_config(resolved(spec, name), namespace, look),
+        own=own,
+        applied=tuple(config.applied for config in (*chosen, *bases)),
+        settings=known,
+        pins=kept,
+        model_name=own["model"]["name"],
+    )
+
+
+def own_spec(cr: JsonObject) -> JsonObject:
+    """Give a service's own spec with what KServe's webhook adds: the model is called as the service is."""
+    spec: JsonObject = without_nulls(cr.get("spec") or {})
+    model = spec.get("model")
+    model = model if isinstance(model, dict) else {}
+    return {**spec, "model": {**model, "name": str(model.get("name") or cr["metadata"]["name"])}}
+
+
+def _base_refs(own: JsonObject) -> list[Any]:
+    refs = own.get("baseRefs") or []
+    if not isinstance(refs, list) or len(refs) > _MOST_BASE_REFS:
+        raise SpecInvalid(
+            field="spec.baseRefs", why=f"is not a list of at most {_MOST_BASE_REFS} names", reason="CombineBaseError"
+        )
+    return refs
+
+
+def _base(at: int, ref: Any, namespace: str, look: Lookup) -> _Config:
+    field = f"spec.baseRefs[{at}].name"
+    name = ref.get("name") if isinstance(ref, dict) else None
+    if not isinstance(name, str) or not name:
+        raise SpecInvalid(field=field, why="is not set; name a config", reason="CombineBaseError")
+    found = _found(name, "UserRef", namespace, look)
+    if found is None:
+        raise SpecInvalid(
+            field=field,
+            why=f"there is no LLMInferenceServiceConfig `{name[:253]}` in namespace `{namespace}` or "
+            f"`{naming.SYSTEM_NAMESPACE}`; create it, or take the reference out",
+            reason="ConfigNotFound",
+        )
+    return found
+
+
+def _preset(name: str, namespace: str, look: Lookup) -> _Config:
+    found = _found(name, "Preset", namespace, look)
+    if found is None:
+        raise SpecInvalid(
+            field="status.annotations",
+            why=f"the service keeps preset `{name[:253]}`, which is in neither namespace `{namespace}` nor "
+            f"`{naming.SYSTEM_NAMESPACE}`, nor one that Herdsman brings; put the LLMInferenceServiceConfig back, or "
+            "remove the annotation from the status to take today's",
+            reason="ConfigNotFound",
+        )
+    return found
+
+
+def _found(name: str, source: Literal["Preset", "UserRef"], namespace: str, look: Lookup) -> _Config | None:
+    for place in dict.fromkeys((namespace, naming.SYSTEM_NAMESPACE)):
+        config = look(kinds.LLM_CONFIGS, place, name)
+        if config is not None:
+            return _Config(AppliedConfig(name, place, source), _spec_of(config, name))
+    ours = presets.preset(name)
+    if ours is None:
+        return None
+    return _Config(AppliedConfig(name, naming.SYSTEM_NAMESPACE, source), ours["spec"])
+
+
+def _spec_of(config: Mapping[str, Any], name: str) -> JsonObject:
+    spec = config.get("spec") or {}
+    if not isinstance(spec, dict):
+        raise SpecInvalid(
+            field=f"LLMInferenceServiceConfig {name}: spec", why="is not an object", reason="CombineBaseError"
+        )
+    if spec.get("baseRefs"):
+        raise SpecInvalid(
+            field=f"LLMInferenceServiceConfig {name}: spec.baseRefs",
+            why="a config cannot refer to others; name them all in the service",
+            reason="CombineBaseError",
+        )
+    return spec
+
+
+def _together(configs: list[_Config]) -> JsonObject:
+    """Merge presets. Those of ours are the same for thousands of services, so that the result is kept."""
+    names = tuple(config.applied.name for config in configs)
+    if all((ours := presets.preset(config.applied.name)) and config.spec is ours["spec"] for config in configs):
+        return _presets_of_ours(names)
+    spec: JsonObject = {}
+    for config in configs:
+        spec = merged(spec, config.spec, field=f"LLMInferenceServiceConfig {config.applied.name}: spec")
+    return spec
+
+
+@lru_cache(maxsize=64)
+def _presets_of_ours(names: tuple[str, ...]) -> JsonObject:
+    spec: JsonObject = {}
+    for name in names:
+        config = presets.preset(name)
+        assert config is not None
+        spec = merged(spec, config["spec"], field=name)
+    return spec

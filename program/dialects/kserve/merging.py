@@ -1,0 +1,151 @@
+"""Strategic merge over plain JSON: what a service says on top of its base configs, and those on top of presets. Pure.
+
+Called by `configuration`. Objects merge field by field. Lists of things that have a name merge by that name; all other
+lists are replaced. Nothing is ever erased: null, an empty text, list or object, and a zero that KServe's types cannot
+tell from an absent field say nothing. What is merged is never changed; results share parts with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "ports": ("containerPort", "protocol"),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "resourceClaims": ("name",),
+    "schedulingGates": ("name",),
+}
+"""Lists of a pod that merge, by what tells their members apart; the first field is required."""
+_DEFAULTS = {"protocol": "TCP"}
+
+_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
+"""Objects whose fields are the user's words: there an empty text is a value."""
+_WHOLE = frozenset({"inline", "endpointPickerRef"})
+"""Objects that are replaced: documents of other programs, and references, whose defaults are of their own kind."""
+
+_ZERO_SAYS_NOTHING = frozenset(
+    {
+        "failureThreshold",
+        "hostIPC",
+        "hostNetwork",
+        "hostPID",
+        "initialDelaySeconds",
+        "periodSeconds",
+        "readOnly",
+        "stdin",
+        "stdinOnce",
+        "successThreshold",
+        "timeoutSeconds",
+        "tty",
+    }
+)
+"""Fields whose 0 or false is the same as leaving them out."""
+
+_PROBE = frozenset({"exec", "httpGet", "tcpSocket", "grpc"})
+_HOOK = frozenset({"exec", "httpGet", "tcpSocket", "sleep"})
+_ONE_OF: Mapping[str, tuple[frozenset[str], ...]] = {
+    "livenessProbe": (_PROBE,),
+    "readinessProbe": (_PROBE,),
+    "startupProbe": (_PROBE,),
+    "preStop": (_HOOK,),
+    "postStart": (_HOOK,),
+    "valueFrom": (frozenset({"fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"}),),
+    "env[]": (frozenset({"value", "valueFrom"}),),
+    "http": (frozenset({"refs", "spec"}),),
+    "pool": (frozenset({"ref", "spec"}),),
+    "config": (frozenset({"inline", "ref"}),),
+    "scaling": (frozenset({"wva", "keda"}),),
+    "wva": (frozenset({"hpa", "keda"}),),
+    "prefill": (frozenset({"replicas", "scaling"}),),
+    "": (frozenset({"replicas", "scaling"}),),
+}
+"""Fields of which an object has one: another one on top replaces it. By the object's field; empty for the spec."""
+
+_DEEPEST = 64
+
+
+def merged(base: JsonObject, over: JsonObject, *, field: str = "spec") -> JsonObject:
+    """Put `over` on top of `base`, both the spec of a service. `field` names `over` in errors.
+
+    Raises SpecInvalid with reason CombineBaseError where a list that merges by name has members without one.
+    """
+    return _objects(base, over, "", field, _DEEPEST)
+
+
+def _objects(base: JsonObject, over: JsonObject, name: str, field: str, deeper: int) -> JsonObject:
+    if not deeper:
+        raise _wrong(field, f"is nested more than {_DEEPEST} levels deep")
+    if name in _MAPS:
+        return {**base, **{key: value for key, value in over.items() if value is not None}}
+    said = {key: value for key, value in over.items() if not _says_nothing(key, value)}
+    if not said:
+        return base
+    result = dict(base)
+    for group in _one_of(name, base, said):
+        if group & said.keys():
+            for other in group - said.keys():
+                result.pop(other, None)
+    for key, value in said.items():
+        under = result.get(key)
+        if isinstance(value, dict) and key not in _WHOLE:
+            below = under if isinstance(under, dict) else {}
+            result[key] = _objects(below, value, key, f"{field}.{key}", deeper - 1)
+        elif isinstance(value, list) and key in _KEYS:
+            below_list = under if isinstance(under, list) else []
+            result[key] = _lists(below_list, value, key, f"{field}.{key}", deeper - 1)
+        else:
+            result[key] = value
+    return result
+
+
+def _lists(base: list[Any], over: list[Any], name: str, field: str, deeper: int) -> list[Any]:
+    """Merge by name. Members that only `over` has come first, in its order; then those of `base` in theirs."""
+    wanted = _by_name(over, _KEYS[name], field)
+    known = _by_name(base, _KEYS[name], field)
+    first = [_objects({}, member, f"{name}[]", field, deeper) for at, member in wanted.items() if at not in known]
+    return first + [
+        _objects(member, wanted[at], f"{name}[]", f"{field}[{at[0]}]", deeper) if at in wanted else member
+        for at, member in known.items()
+    ]
+
+
+def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tuple[Any, ...], JsonObject]:
+    found: dict[tuple[Any, ...], JsonObject] = {}
+    for at, member in enumerate(members):
+        if not isinstance(member, dict):
+            raise _wrong(f"{field}[{at}]", "is not an object")
+        if not isinstance(member.get(keys[0]), str | int):
+            raise _wrong(f"{field}[{at}]", f"has no `{keys[0]}`, by which it would be merged")
+        # The last one of a name wins, as it does in a pod's env.
+        found[tuple(str(member.get(key) or _DEFAULTS.get(key, "")) for key in keys)] = member
+    return found
+
+
+def _says_nothing(key: str, value: Any) -> bool:
+    if value is None or value == "" or value == []:
+        return True
+    # An empty object is a choice where it stands for a kind of thing: emptyDir, route, gateway, scheduler.
+    return key in _ZERO_SAYS_NOTHING and isinstance(value, int) and not value
+
+
+def _one_of(name: str, base: JsonObject, said: JsonObject) -> tuple[frozenset[str], ...]:
+    if name == "volumes[]":
+        # Every field of a volume but its name is a kind of volume.
+        return (frozenset(base.keys() | said.keys()) - {"name"},)
+    return _ONE_OF.get(name, ())
+
+
+def _wrong(field: str, why: str) -> SpecInvalid:
+    return SpecInvalid(field=field, why=why, reason="CombineBaseError")

@@ -1,0 +1,119 @@
+"""What template expressions see: plain JSON under the field names of KServe's Go types. Pure; never a Python attribute.
+
+Called by `templating` and `template_functions`. A `Struct` knows which fields there are, so that a field which is not
+set is told from one that does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Shape = Mapping[str, Any] | str
+"""Of a struct: its fields' JSON names with their shapes. Else one of the words below."""
+ANY = "any"
+"""Any JSON; objects in it are structs whose fields nobody listed."""
+MAP = "map"
+"""An object whose keys are the user's words."""
+TEXT = "text"
+"""A text, empty where it is not set."""
+LEAF = "leaf"
+LIST = "[]"
+"""Field of a shape that stands for the members of a list."""
+
+
+class TemplateError(Exception):
+    """An expression that has no value. The words name it and say what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """An object whose fields are found by their Go name, whatever its case."""
+
+    value: Mapping[str, Any]
+    shape: Shape
+
+
+def wrap(value: Any, shape: Shape) -> Any:
+    """Give JSON its shape."""
+    if value is None:
+        return "" if shape == TEXT else None
+    if isinstance(value, dict) and shape not in (MAP, LEAF):
+        return Struct(value, shape)
+    if isinstance(value, list):
+        inner = shape.get(LIST, ANY) if isinstance(shape, Mapping) else shape
+        return [wrap(member, inner) for member in value]
+    return value
+
+
+def unwrap(value: Any) -> Any:
+    """Take the shape off."""
+    if isinstance(value, Struct):
+        return dict(value.value)
+    if isinstance(value, list):
+        return [unwrap(member) for member in value]
+    return value
+
+
+def field_of(value: Any, name: str, path: str) -> Any:
+    """Evaluate `.name` on a value that `path` named. Raises TemplateError."""
+    if isinstance(value, Struct):
+        return _field(value, name, path)
+    if isinstance(value, Mapping):
+        if name not in value:
+            raise TemplateError(f"`{path}` has no entry `{name}`")
+        return wrap(value[name], MAP)
+    if value is None:
+        raise TemplateError(f"`{path}` is not set, so it has no `.{name}`; ask with `if` or `with` first")
+    raise TemplateError(f"`{path}` is {_kind(value)}, which has no fields")
+
+
+def _field(struct: Struct, name: str, path: str) -> Any:
+    wanted = name.lower()
+    if isinstance(struct.shape, Mapping):
+        for key, shape in struct.shape.items():
+            if key.lower() == wanted and key != LIST:
+                return wrap(struct.value if shape == "self" else struct.value.get(key), _inner(shape, struct))
+        raise TemplateError(f"there is no field `{path}.{name}`" if path else f"there is no field `.{name}`")
+    for key, value in struct.value.items():
+        if key.lower() == wanted:
+            return wrap(value, ANY)
+    return None
+
+
+def _inner(shape: Shape, struct: Struct) -> Shape:
+    return struct.shape if shape == "self" else shape
+
+
+def truth(value: Any) -> bool:
+    """Say what `if` says: false for what is not set, zero or empty. A struct that is set is true, fields or not."""
+    if isinstance(value, Struct):
+        return True
+    return bool(value)
+
+
+def text_of(value: Any) -> str:
+    """Write a value into the output. Raises TemplateError for what has no text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return json.dumps(value)
+    if value is None:
+        raise TemplateError("has no value; ask with `if` first, or give one with `default`")
+    raise TemplateError(f"is {_kind(value)}, which has no text; write it with `toJson`")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Struct | Mapping):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return "a text"
+    return "a number" if not isinstance(value, bool) else "true or false"
