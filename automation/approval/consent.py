@@ -9,10 +9,10 @@ from automation.approval.policy_book import PolicyBook
 from automation.plan import LiveObject
 from automation.preview.changes import ServicePreview
 from automation.preview.previewer import Previewer
-from automation.watch import DIALECT, SPREAD_S, World
+from automation.service_kinds import key_of, kind_of_cr
+from automation.watch import SPREAD_S, World
 from components.render import RenderOptions
 from components.rendered import RenderedService
-from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.desired.base import JsonObject
@@ -51,7 +51,7 @@ def is_current(client: KubeClient, cr: JsonObject) -> bool:
     """Tell whether a service's spec and annotations are still as a cache has them. Raises ApiError."""
     metadata = cr["metadata"]
     try:
-        now = client.get(kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"])["metadata"]
+        now = client.get(kind_of_cr(cr), metadata["namespace"], metadata["name"])["metadata"]
     except NotFound:
         return False
     same = all(now.get(name) == metadata.get(name) for name in ("uid", "generation"))
@@ -60,6 +60,5 @@ def is_current(client: KubeClient, cr: JsonObject) -> bool:
 
 def every_service(world: World, enqueue: Callable[[ServiceKey, float], None]) -> None:
     """Have all services looked at again, one after the other, so that a thousand of them are no burst."""
-    for number, service in enumerate(world.services.list()):
-        key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])
-        enqueue(key, number * SPREAD_S)
+    for number, service in enumerate(world.every_service()):
+        enqueue(key_of(service), number * SPREAD_S)

@@ -20,7 +20,7 @@ from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
 from automation.history.revision import Outcome
-from components import naming
+from automation.made_for import selector_of
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -147,7 +147,7 @@ class RevisionRecorder:
     def _amend(self, entry: _Entry, last: _Last) -> None:
         """Say of a version that failed before that it was applied now."""
         body = {"metadata": {"annotations": revision.outcome_annotations(entry.outcome)}}
-        name = revision.name_of(entry.key.name, last.number)
+        name = revision.name_of(entry.key, last.number)
         with suppress(NotFound):
             self._client.patch(kinds.CONTROLLER_REVISIONS, entry.key.namespace, name, body)
         self._last[entry.key] = _Last(last.owner, last.number, last.digest, failed=False)
@@ -155,10 +155,10 @@ class RevisionRecorder:
     def _prune(self, key: ServiceKey) -> None:
         if (last := self._last.get(key)) is None or last.number <= self._kept:
             return
-        oldest = revision.name_of(key.name, last.number - self._kept)
+        oldest = revision.name_of(key, last.number - self._kept)
         with suppress(NotFound):
             self._client.delete(kinds.CONTROLLER_REVISIONS, key.namespace, oldest)
 
     def _list(self, key: ServiceKey) -> list[Json]:
-        selector = f"{naming.LABEL_SERVICE}={key.name}"
+        selector = selector_of(key.dialect, (key.name,))
         return list(self._client.list(kinds.CONTROLLER_REVISIONS, key.namespace, label_selector=selector)["items"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from automation.history.revision import Revision, data_of, kept_annotations
+from automation.history.revision import Revision, data_of, kept_annotations, reference_of
 from components.rendered import fingerprint_of
 
 Json = dict[str, Any]
@@ -50,7 +50,9 @@ def restored(cr: Json, revision: Revision) -> Json:
 
 
 def changed_models(revision: Revision, models: Sequence[Json]) -> dict[str, Json | None]:
-    """Name the Models that were other than they are now, each with its spec of then; None for one that is gone."""
-    now = {model["metadata"]["name"]: model.get("spec") or {} for model in models}
+    """Name the Models, and what else the service refers to, that were other than they are now, each with its spec of
+    then; None for one that is gone.
+    """
+    now = {reference_of(model): model.get("spec") or {} for model in models}
     was = revision.data["models"]
     return {name: spec if name in now else None for name, spec in was.items() if now.get(name) != spec}

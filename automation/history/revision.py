@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from components import naming
+from automation.made_for import labels_of
+from automation.service_kinds import LLMKUBE, key_of
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from program.desired import keys
@@ -28,6 +29,8 @@ CHANGE_CAUSE = "kubernetes.io/change-cause"
 """What `kubectl annotate` and `kubectl rollout history` call the reason that a person gives for a change."""
 APPLIED = "Applied"
 
+RECORDED = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
+"""Kinds that a service is made from beside its own spec; a version of it has theirs as well."""
 _LONGEST_TEXT = 2048
 _PREFIX = "herdsman.dev/"
 _NOT_PART = frozenset(
@@ -59,7 +62,7 @@ class Revision:
 
     number: int
     data: Json
-    """`spec` and `annotations` of the service, and `models`: the specs of its Models by name."""
+    """`spec` and `annotations` of the service, and `models`: the specs of what it refers to by `reference_of`."""
     changed_by: str
     """The field manager of the edit (`kubectl-edit`), for the API server tells controllers no user names."""
     changed_at: str
@@ -82,12 +85,31 @@ class Revision:
 
 
 def data_of(cr: Json, models: Iterable[Json]) -> Json:
-    """Take from a service and its Models what they ask for, and nothing that changes by itself."""
+    """Take from a service and what it refers to what they ask for, and nothing that changes by itself.
+
+    Of `models` those of other kinds than `RECORDED` do not count.
+    """
+    known = {(kind.group, kind.kind) for kind in RECORDED}
+    referred = [each for each in models if _group_kind(each) in known]
     return {
         "spec": cr.get("spec") or {},
         "annotations": kept_annotations(cr["metadata"].get("annotations") or {}),
-        "models": {model["metadata"]["name"]: model.get("spec") or {} for model in models},
+        "models": {reference_of(each): each.get("spec") or {} for each in sorted(referred, key=reference_of)},
     }
+
+
+def reference_of(obj: Json) -> str:
+    """Name an object that a service refers to: a Model by its name, any other as `Kind/name`, or with its namespace
+    between where it has one.
+    """
+    metadata, kind = obj["metadata"], obj["kind"]
+    if kind == kinds.MODELS.kind:
+        return str(metadata["name"])
+    return "/".join(filter(None, (kind, metadata.get("namespace"), metadata["name"])))
+
+
+def _group_kind(obj: Json) -> tuple[str, str]:
+    return str(obj.get("apiVersion", "")).rpartition("/")[0], str(obj["kind"])
 
 
 def kept_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -111,14 +133,14 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
         "apiVersion": kinds.CONTROLLER_REVISIONS.api_version,
         "kind": kinds.CONTROLLER_REVISIONS.kind,
         "metadata": {
-            "name": name_of(metadata["name"], number),
+            "name": name_of(key_of(cr), number),
             "namespace": metadata["namespace"],
-            "labels": {naming.LABEL_SERVICE: metadata["name"]},
+            "labels": labels_of(key_of(cr)),
             "annotations": {**{k: v for k, v in told.items() if v}, **outcome_annotations(outcome)},
             "ownerReferences": [
                 {
-                    "apiVersion": kinds.INFERENCE_SERVICES.api_version,
-                    "kind": kinds.INFERENCE_SERVICES.kind,
+                    "apiVersion": cr["apiVersion"],
+                    "kind": cr["kind"],
                     "name": metadata["name"],
                     "uid": metadata["uid"],
                     "controller": True,
@@ -131,9 +153,13 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
     }
 
 
-def name_of(service: str, number: int) -> str:
-    """Name a revision. Two writers that give the same number meet at the API server, which takes one of them."""
-    return f"{service}-v{number}"
+def name_of(key: keys.ServiceKey, number: int) -> str:
+    """Name a revision. Two writers that give the same number meet at the API server, which takes one of them.
+
+    Services of two dialects may have one name, so all but LLMKube's say their dialect.
+    """
+    name = f"{key.name}-v{number}"
+    return name if key.dialect == LLMKUBE else f"{name}.{key.dialect}"
 
 
 def outcome_annotations(outcome: Outcome) -> dict[str, str]:

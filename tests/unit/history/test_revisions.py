@@ -10,13 +10,22 @@ import pytest
 from automation.history import revision
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
 from automation.history.revision import Outcome, Revision, data_of, edit_of, manifest, read, read_all
+from kubeapi import kinds
+from kubeapi.kinds import Kind
 
 Json = dict[str, Any]
-MODEL: Json = {"metadata": {"name": "base"}, "spec": {"source": "org/repo"}}
+MODEL: Json = {
+    "apiVersion": kinds.MODELS.api_version,
+    "kind": "Model",
+    "metadata": {"name": "base", "namespace": "ns"},
+    "spec": {"source": "org/repo"},
+}
 
 
 def service(**spec: Any) -> Json:
     return {
+        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+        "kind": "InferenceService",
         "metadata": {
             "name": "chat",
             "namespace": "ns",
@@ -57,6 +66,52 @@ def test_others_revisions_and_those_of_an_earlier_service_of_the_name_are_left_o
     )
     foreign = {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "data": {"spec": {}}, "revision": 7}
     assert [each.number for each in read_all([mine, earlier, foreign], owner="u1")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "labels"),
+    [
+        (kinds.INFERENCE_SERVICES, "chat-v2", {"inference.llmkube.dev/service": "chat"}),
+        (
+            kinds.LLM_SERVICES,
+            "chat-v2.kserve",
+            {"app.kubernetes.io/part-of": "llminferenceservice", "app.kubernetes.io/name": "chat"},
+        ),
+        (kinds.PLAYGROUNDS, "chat-v2.llmaz", {"herdsman.dev/playground": "chat"}),
+        (kinds.LLMAZ_SERVICES, "chat-v2.llmaz-service", {"herdsman.dev/llmaz-service": "chat"}),
+    ],
+)
+def test_services_of_one_name_have_revisions_apart(kind: Kind, name: str, labels: Json) -> None:
+    cr = {**service(), "apiVersion": kind.api_version, "kind": kind.kind}
+    metadata = manifest(cr, 2, data_of(cr, ()), Outcome("", "", timedelta()))["metadata"]
+    assert (metadata["name"], metadata["labels"]) == (name, labels)
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["apiVersion"], owner["kind"], owner["uid"]) == (kind.api_version, kind.kind, "u1")
+
+
+def test_what_a_service_refers_to_is_recorded_by_kind_and_nothing_else_is() -> None:
+    def referred(kind: Kind, name: str, **spec: Any) -> Json:
+        where = {"namespace": "ns"} if kind.namespaced else {}
+        return {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name, **where},
+            "spec": spec,
+        }
+
+    model, config = referred(kinds.OPEN_MODELS, "tiny", size=1), referred(kinds.LLM_CONFIGS, "base", size=2)
+    others = (referred(kinds.CONFIG_MAPS, "c"), referred(kinds.LLM_SERVICES, "member"), referred(kinds.GATEWAYS, "g"))
+    data = data_of(service(), (model, config, MODEL, *others))
+    assert data["models"] == {
+        "LLMInferenceServiceConfig/ns/base": {"size": 2},
+        "OpenModel/tiny": {"size": 1},
+        "base": {"source": "org/repo"},
+    }
+    found = Revision(1, data, "", "", "", "Applied", "", 0.0, "")
+    assert changed_models(found, (model, referred(kinds.LLM_CONFIGS, "base", size=3))) == {
+        "LLMInferenceServiceConfig/ns/base": {"size": 2},
+        "base": None,
+    }
 
 
 def test_the_last_writer_of_spec_or_annotations_is_named_and_no_status_writer() -> None:
@@ -101,6 +156,6 @@ def test_spec_and_annotations_come_back_and_nothing_else_changes() -> None:
 
 
 def test_models_that_were_other_are_named() -> None:
-    then = recorded(1, models=(MODEL, {"metadata": {"name": "draft"}, "spec": {"source": "d"}}))
-    now = [{"metadata": {"name": "base"}, "spec": {"source": "org/newer"}}]
+    then = recorded(1, models=(MODEL, {**MODEL, "metadata": {"name": "draft"}, "spec": {"source": "d"}}))
+    now = [{**MODEL, "spec": {"source": "org/newer"}}]
     assert changed_models(then, now) == {"base": {"source": "org/repo"}, "draft": None}
