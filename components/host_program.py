@@ -17,7 +17,8 @@ from program.runtimes import runtime_for
 from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small_completion
 from program.runtimes.llamacpp import host_argv
 from program.runtimes.ollama import HEALTH_PATH as OLLAMA_HEALTH
-from program.runtimes.ollama import OllamaRuntime, ollama_name
+from program.runtimes.ollama import HOST_COMMAND as OLLAMA_COMMAND
+from program.runtimes.ollama import ollama_name
 from program.runtimes.omlx import HEALTH_PATH as OMLX_HEALTH
 from program.runtimes.omlx import MODELS, OmlxRuntime, omlx_name
 from program.runtimes.vllm import VllmRuntime
@@ -52,7 +53,7 @@ def host_program(desired: DesiredService) -> HostProgram:
         case Ollama():
             return HostProgram(
                 "ollama",
-                OllamaRuntime.command,
+                OLLAMA_COMMAND,
                 health_path=OLLAMA_HEALTH,
                 completion_path=_completion_path(desired),
                 daemon_model=ollama_name(desired.model),

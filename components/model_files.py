@@ -21,7 +21,7 @@ from components.downloader import (
 )
 from components.options import RenderOptions
 from program.desired.base import JsonObject
-from program.desired.engines import SecretKey, Sglang, Tgi, Vllm
+from program.desired.engines import SecretKey, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.llmkube.source import needs_cache
@@ -176,4 +176,4 @@ def _security(desired: DesiredService) -> JsonObject:
 
 
 def _hub_token(desired: DesiredService) -> SecretKey | None:
-    return desired.engine.hf_token if isinstance(desired.engine, (Vllm, Sglang, Tgi)) else None
+    return desired.engine.hf_token if isinstance(desired.engine, (Vllm, Sglang, TensorRtLlm, Tgi)) else None

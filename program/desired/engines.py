@@ -152,8 +152,29 @@ class Sglang(Desired):
     extra_args: tuple[str, ...] = ()
 
 
+class TensorRtLlm(Desired):
+    """TensorRT-LLM's server; fields mean what the flags of `trtllm-serve` mean. None leaves the choice to it."""
+
+    kind: Literal["tensorrt-llm"] = "tensorrt-llm"
+    backend: str | None = None
+    """`pytorch`, `tensorrt` for engines that were built before, or `_autodeploy`."""
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    expert_parallel_size: int | None = None
+    max_batch_size: int | None = None
+    max_num_tokens: int | None = None
+    max_seq_len: int | None = None
+    kv_cache_free_gpu_memory_fraction: float | None = None
+    extra_llm_api_options: str | None = None
+    """Path of a YAML file in the container, which wins over the flags."""
+    reasoning_parser: str | None = None
+    trust_remote_code: bool | None = None
+    hf_token: SecretKey | None = None
+    extra_args: tuple[str, ...] = ()
+
+
 class Ollama(Desired):
-    """A model in a host's Ollama, which decides on everything else by itself."""
+    """A model in Ollama, which decides on everything else by itself."""
 
     kind: Literal["ollama"] = "ollama"
 
@@ -178,4 +199,4 @@ class Generic(Desired):
     """HTTP path whose 2xx means that the server works on no request; empty where there is none."""
 
 
-EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | PersonaPlex | Ollama | Omlx | Generic
+EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | TensorRtLlm | PersonaPlex | Ollama | Omlx | Generic

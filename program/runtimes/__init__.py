@@ -16,6 +16,7 @@ from program.desired.engines import (
     Omlx,
     PersonaPlex,
     Sglang,
+    TensorRtLlm,
     Tgi,
     Vllm,
 )
@@ -27,6 +28,7 @@ from program.runtimes.ollama import OllamaRuntime
 from program.runtimes.omlx import OmlxRuntime
 from program.runtimes.personaplex import PersonaPlexRuntime
 from program.runtimes.sglang import SglangRuntime
+from program.runtimes.tensorrt_llm import TensorRtLlmRuntime
 from program.runtimes.tgi import TgiRuntime
 from program.runtimes.vllm import VllmRuntime
 
@@ -46,6 +48,8 @@ def runtime_for(settings: EngineSettings) -> Runtime:
             return SglangRuntime()
         case Tgi():
             return TgiRuntime()
+        case TensorRtLlm():
+            return TensorRtLlmRuntime()
         case PersonaPlex():
             return PersonaPlexRuntime()
         case Ollama():

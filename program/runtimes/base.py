@@ -137,6 +137,11 @@ def tcp_probes(port: int) -> Probes:
     return _probes({"tcpSocket": {"port": port}})
 
 
+def exec_probes(*command: str) -> Probes:
+    """Run a command in the container: for what no answer over HTTP tells."""
+    return _probes({"exec": {"command": list(command)}})
+
+
 def _probes(handler: JsonObject) -> Probes:
     return Probes(
         startup={**handler, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": STARTUP_FAILURES},

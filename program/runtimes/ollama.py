@@ -1,6 +1,6 @@
-"""Ollama: one daemon on a host, into which each service has its model loaded. Called through `runtime_for`.
+"""Ollama: in a pod a server of its own, which pulls the model as it starts; on a host one daemon for all services.
 
-Runs on hosts only. Ollama keeps models in a store of its own and knows them by names of its own.
+Called through `runtime_for`. Ollama keeps models in a store of its own and knows them by names of its own.
 """
 
 # ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
@@ -10,13 +10,14 @@ from __future__ import annotations
 from urllib.parse import unquote, urlsplit
 
 from program.desired.base import JsonObject
-from program.desired.model import DesiredModel, SourceKind
+from program.desired.model import DesiredModel, GpuVendor, SourceKind
 from program.desired.service import DesiredService
 from program.runtimes.base import (
     CompletionRequest,
     IdleProbe,
     Probes,
     ProgressMetrics,
+    exec_probes,
     http_probes,
     served_mode,
     small_completion,
@@ -28,16 +29,39 @@ SCHEME = "ollama://"
 """Before a name of Ollama's own, in addresses of llmaz's models."""
 LIBRARY = "library"
 """The organisation that stands for Ollama's own library, as it does in Ollama's registry."""
+IMAGE = "ollama/ollama:0.12.6"
+MODEL_ENV = "HERDSMAN_OLLAMA_MODEL"
+"""In a pod: the model's name, which its probes ask for."""
+HOST_COMMAND = ("ollama", "serve")
+"""What the daemon of a host is started with."""
+START = """\
+ollama serve &
+server=$!
+trap 'kill -TERM "$server"' TERM INT
+until ollama list >/dev/null 2>&1; do
+  kill -0 "$server" || exit 1
+  sleep 1
+done
+ollama show "$1" >/dev/null 2>&1 || ollama pull "$1" || exit 1
+while :; do
+  wait "$server"
+  code=$?
+  kill -0 "$server" 2>/dev/null || exit "$code"
+done
+"""
+"""Serves, and pulls the model named by the first argument unless the store has it. A pull that fails ends the
+container, so that its status and log say why."""
+HAS_MODEL = f'ollama show "${MODEL_ENV}" >/dev/null'
 _HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 
 
 class OllamaRuntime:
-    """`ollama serve` on a host."""
+    """`ollama serve` in a container; on a host the agent does what `START` does here."""
 
     name = "ollama"
     container_name = "ollama"
     default_port = 11434
-    command: tuple[str, ...] = ("ollama", "serve")
+    command: tuple[str, ...] = ("/bin/sh", "-c", START, "ollama")
     needs_model_init = False
     takes_port = False
     serves_metrics = False
@@ -46,18 +70,27 @@ class OllamaRuntime:
     api_key_env = ""
 
     def default_image(self, desired: DesiredService) -> str | None:
-        return None
+        amd = desired.gpu is not None and desired.gpu.vendor is GpuVendor.AMD
+        return f"{IMAGE}-rocm" if amd else IMAGE
 
     def argv(
         self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
     ) -> list[str]:
-        return []
+        return [ollama_name(desired.model)]
 
     def env(self, desired: DesiredService) -> list[JsonObject]:
-        return []
+        host = desired.bind_address or "0.0.0.0"  # noqa: S104 - a pod is there for others
+        port = desired.container_port or self.default_port
+        return [
+            {"name": "OLLAMA_HOST", "value": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"},
+            {"name": MODEL_ENV, "value": ollama_name(desired.model)},
+        ]
 
     def probes(self, port: int) -> Probes:
-        return http_probes(HEALTH_PATH, port)
+        alive = http_probes(HEALTH_PATH, port)
+        # Ollama answers long before the model is there, and then refuses every request for it.
+        asked = exec_probes("/bin/sh", "-c", HAS_MODEL)
+        return alive.model_copy(update={"startup": asked.startup, "readiness": asked.readiness})
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
         mode = served_mode(desired)
@@ -76,9 +109,9 @@ class OllamaRuntime:
 def ollama_name(model: DesiredModel) -> str:
     """Name the model as Ollama knows it, so that it can be pulled.
 
-    `ollama://NAME` is what it says. `library/NAME` and `hf://library/NAME@TAG` are Ollama's own; another repository is Hugging Face's, its tag the
-    Model's quantization; one file of a repository is named by that file. Everything else goes by the Model's own name,
-    as it does with LLMKube.
+    `ollama://NAME` is what it says. `library/NAME` and `hf://library/NAME@TAG` are Ollama's own; another repository is
+    Hugging Face's, its tag the Model's quantization; one file of a repository is named by that file. Everything else
+    goes by the Model's own name, as it does with LLMKube.
     """
     source = model.source
     if source.address.startswith(SCHEME):

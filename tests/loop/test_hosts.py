@@ -116,8 +116,8 @@ def test_a_model_of_ollama_is_pulled_loaded_and_gone_with_its_service(client: Ku
 
 
 def test_a_daemon_of_a_host_is_refused_in_pods(client: KubeClient, namespace: str) -> None:
-    model(client, namespace, source="library/tiny")
-    service(client, namespace, runtime="ollama")
+    model(client, namespace, source="mlx-community/tiny")
+    service(client, namespace, runtime="omlx")
     await_condition(client, namespace, "svc", "Ready", "False", saying="herdsman.dev/host-selector")
 
 

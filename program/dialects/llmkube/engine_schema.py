@@ -109,6 +109,25 @@ class TgiSpec(CrdModel):
     quantize: Literal["bitsandbytes", "gptq", "awq", "eetq"] | None = optional("Quantization method (--quantize).")
 
 
+class TensorRtLlmSpec(CrdModel):
+    backend: Literal["pytorch", "tensorrt", "_autodeploy"] | None = optional("What runs the model (--backend).")
+    expert_parallel_size: int | None = optional("Ranks that share the experts (--ep_size).", ge=1)
+    extra_llm_api_options: str | None = optional(
+        "Path of a YAML file in the container that wins over the flags (--extra_llm_api_options).", min_length=1
+    )
+    hf_token_secret_ref: KeySelector | None = optional("Secret key with the Hugging Face token.")
+    kv_cache_free_gpu_memory_fraction: float | None = optional(
+        "Share of the GPU memory left by the weights that the KV cache takes.", ge=0.05, le=0.99
+    )
+    max_batch_size: int | None = optional("Most requests at once (--max_batch_size).", ge=1)
+    max_num_tokens: int | None = optional("Most tokens in one batch (--max_num_tokens).", ge=1)
+    max_seq_len: int | None = optional("Longest prompt and answer together, in tokens (--max_seq_len).", ge=1)
+    pipeline_parallel_size: int | None = optional("GPUs that the layers are split over (--pp_size).", ge=1)
+    reasoning_parser: str | None = optional("Parser of reasoning (--reasoning_parser).", min_length=1)
+    tensor_parallel_size: int | None = optional("GPUs that each layer is split over (--tp_size).", ge=1)
+    trust_remote_code: bool | None = optional("Run code that comes with the model (--trust_remote_code).")
+
+
 class PersonaPlexSpec(CrdModel):
     cpu_offload: bool | None = optional("Offload weights to RAM; the image needs accelerate.")
     hf_token_secret_ref: KeySelector | None = optional("Secret key with the Hugging Face token.")

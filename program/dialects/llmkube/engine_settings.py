@@ -17,12 +17,13 @@ from program.desired.engines import (
     RopeScaling,
     SecretKey,
     Speculative,
+    TensorRtLlm,
     Tgi,
     Vllm,
 )
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.model import DesiredModel, Gpu, SourceKind
-from program.dialects.llmkube.engine_schema import PersonaPlexSpec, TgiSpec, VllmSpec
+from program.dialects.llmkube.engine_schema import PersonaPlexSpec, TensorRtLlmSpec, TgiSpec, VllmSpec
 from program.dialects.llmkube.parallelism import check_ranks
 from program.dialects.llmkube.pod_schema import KeySelector
 from program.dialects.llmkube.service_schema import ServiceSpec
@@ -53,6 +54,8 @@ def engine_settings(
             )
         case "tgi":
             return _tgi(spec)
+        case "tensorrt-llm":
+            return _tensorrt_llm(spec, gpu=gpu)
         case "personaplex":
             return _personaplex(spec.persona_plex_config or PersonaPlexSpec())
         case "ollama":
@@ -143,6 +146,34 @@ def _tgi(spec: ServiceSpec) -> Tgi:
         max_input_length=config.max_input_length,
         max_total_tokens=config.max_total_tokens,
         dtype=config.dtype,
+        hf_token=secret_key(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
+        extra_args=tuple(spec.extra_args),
+    )
+
+
+def _tensorrt_llm(spec: ServiceSpec, *, gpu: Gpu | None) -> TensorRtLlm:
+    config = spec.tensor_rt_llm_config or TensorRtLlmSpec()
+    at = "spec.tensorRTLLMConfig"
+    ranks = (config.tensor_parallel_size or 1) * (config.pipeline_parallel_size or 1)
+    check_ranks(ranks, gpu, field=f"{at}.tensorParallelSize")
+    experts = config.expert_parallel_size
+    if experts is not None and config.tensor_parallel_size and config.tensor_parallel_size % experts:
+        raise SpecInvalid(
+            field=f"{at}.expertParallelSize",
+            why=f"{experts} does not divide tensorParallelSize {config.tensor_parallel_size}",
+        )
+    return TensorRtLlm(
+        backend=config.backend,
+        tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_parallel_size,
+        expert_parallel_size=experts,
+        max_batch_size=config.max_batch_size or spec.parallel_slots,
+        max_num_tokens=config.max_num_tokens,
+        max_seq_len=config.max_seq_len,
+        kv_cache_free_gpu_memory_fraction=config.kv_cache_free_gpu_memory_fraction,
+        extra_llm_api_options=config.extra_llm_api_options,
+        reasoning_parser=config.reasoning_parser,
+        trust_remote_code=config.trust_remote_code,
         hf_token=secret_key(config.hf_token_secret_ref, f"{at}.hfTokenSecretRef"),
         extra_args=tuple(spec.extra_args),
     )

@@ -16,6 +16,7 @@ from program.dialects.llmkube.engine_schema import (
     RopeScalingSpec,
     SglangSpec,
     SpeculativeDecodingSpec,
+    TensorRtLlmSpec,
     TgiSpec,
     VllmSpec,
 )
@@ -35,7 +36,9 @@ from program.dialects.llmkube.service_status_schema import Condition as Conditio
 from program.dialects.llmkube.service_status_schema import Phase as Phase
 from program.dialects.llmkube.service_status_schema import ServiceStatus as ServiceStatus
 
-Runtime = Literal["llamacpp", "llamacpp-router", "personaplex", "vllm", "tgi", "sglang", "ollama", "omlx", "generic"]
+Runtime = Literal[
+    "llamacpp", "llamacpp-router", "personaplex", "vllm", "tgi", "sglang", "tensorrt-llm", "ollama", "omlx", "generic"
+]
 _DECIMAL = r"^[0-9]+(\.[0-9]+)?$"
 Priority = Literal["critical", "high", "normal", "low", "batch"]
 
@@ -242,7 +245,7 @@ class ServiceSpec(CrdModel):
     revision_history_limit: int | None = optional("Old pod templates that are kept for a rollback.", ge=0)
     rollout_policy: RolloutPolicySpec | None = optional("How a change replaces pods that serve.")
     rope_scaling: RopeScalingSpec | None = optional("Context beyond what the model was trained with.")
-    runtime: Runtime = optional("The inference engine; ollama and omlx run on hosts only.", "llamacpp")
+    runtime: Runtime = optional("The inference engine; omlx runs on hosts only.", "llamacpp")
     runtime_class_name: str | None = optional("RuntimeClass of the pods, for example nvidia.")
     security_context: SecurityContext | None = optional("Security context of the container.")
     sglang_config: SglangSpec | None = optional("Settings of runtime sglang.")
@@ -250,6 +253,9 @@ class ServiceSpec(CrdModel):
     slo: SloSpec | None = optional("A service level objective, which Pyrra turns into rules.")
     speculative_decoding: SpeculativeDecodingSpec | None = optional("Speculative decoding of llama.cpp.")
     suspend: bool = optional("Run nothing, and keep `replicas` for later.", False)
+    tensor_rt_llm_config: TensorRtLlmSpec | None = optional(
+        "Settings of runtime tensorrt-llm.", name="tensorRTLLMConfig"
+    )
     tensor_overrides: list[str] = optional("Tensor placement as name=device (--override-tensor each).", [])
     tgi_config: TgiSpec | None = optional("Settings of runtime tgi.")
     tolerations: list[Toleration] = optional("Taints that the pods tolerate.", [])

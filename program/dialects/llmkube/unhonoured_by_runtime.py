@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from program.desired.facts import Problem
+from program.desired.model import SourceKind
 from program.desired.service import DesiredService
-from program.dialects.llmkube.engine_schema import SglangSpec, SglangSpeculativeSpec, SpeculativeSpec, VllmSpec
+from program.dialects.llmkube.engine_schema import (
+    SglangSpec,
+    SglangSpeculativeSpec,
+    SpeculativeSpec,
+    TensorRtLlmSpec,
+    VllmSpec,
+)
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.dialects.llmkube.sglang_settings import UNKNOWN_ALGORITHMS, UNKNOWN_PARSERS
+from program.runtimes.ollama import ollama_name, pulls_by_name
 
 _LLAMACPP = frozenset({"llamacpp"})
 _RUNTIMES_OF = {
@@ -36,9 +44,9 @@ _RUNTIMES_OF = {
         ),
         _LLAMACPP,
     ),
-    "parallel_slots": frozenset({"llamacpp", "vllm"}),
-    "extra_args": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi", "omlx"}),
-    "bind_address": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi"}),
+    "parallel_slots": frozenset({"llamacpp", "vllm", "tensorrt-llm"}),
+    "extra_args": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi", "tensorrt-llm", "omlx"}),
+    "bind_address": frozenset({"llamacpp", "llamacpp-router", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama"}),
     **dict.fromkeys(
         ("hot_cache_max_size", "paged_ssd_cache_dir", "paged_ssd_cache_max_size", "turbo_quant_bits"),
         frozenset({"omlx"}),
@@ -47,9 +55,10 @@ _RUNTIMES_OF = {
     "vllm_config": frozenset({"vllm"}),
     "sglang_config": frozenset({"sglang"}),
     "tgi_config": frozenset({"tgi"}),
+    "tensor_rt_llm_config": frozenset({"tensorrt-llm"}),
     "persona_plex_config": frozenset({"personaplex"}),
 }
-_CHAT_ONLY = ("tgi", "personaplex", "llamacpp-router")
+_CHAT_ONLY = ("tgi", "personaplex", "llamacpp-router", "tensorrt-llm")
 
 
 def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
@@ -67,6 +76,10 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         yield _problem("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
     if spec.runtime == "vllm":
         yield from _vllm((spec.vllm_config or VllmSpec()).speculative or SpeculativeSpec())
+    if spec.runtime == "ollama":
+        yield from _ollama(desired)
+    if spec.runtime == "tensorrt-llm":
+        yield from _tensorrt_llm(spec.tensor_rt_llm_config or TensorRtLlmSpec(), desired)
     if spec.runtime == "sglang":
         yield from _sglang(spec.sglang_config or SglangSpec())
 
@@ -87,6 +100,24 @@ def _vllm(speculative: SpeculativeSpec) -> Iterator[Problem]:
             "is empty, so speculative decoding stays off; name the draft Model",
             "SpeculativeMissingModel",
         )
+
+
+def _ollama(desired: DesiredService) -> Iterator[Problem]:
+    model = desired.model
+    if pulls_by_name(model):
+        why = f"Ollama pulls `{ollama_name(model)}` from its own library, whatever lies at this source"
+        yield _problem(f"Model/{model.name} spec.source", why)
+    if model.sha256:
+        yield _problem(f"Model/{model.name} spec.sha256", "is not checked: Ollama verifies what it pulls by itself")
+
+
+def _tensorrt_llm(config: TensorRtLlmSpec, desired: DesiredService) -> Iterator[Problem]:
+    source = desired.model.source
+    if source.kind is SourceKind.REPOSITORY and source.revision and not desired.model.files:
+        why = f"trtllm-serve takes no revision; `{source.revision}` is ignored"
+        yield _problem(f"Model/{desired.model.name} spec.source", why)
+    if desired.gpu is None and config.kv_cache_free_gpu_memory_fraction is not None:
+        yield _problem("spec.tensorRTLLMConfig.kvCacheFreeGpuMemoryFraction", "has no effect without a GPU")
 
 
 def _sglang(config: SglangSpec) -> Iterator[Problem]:

@@ -10,7 +10,6 @@ from program.desired.service import DesiredService
 from program.dialects.annotations import POD_ONLY_ANNOTATIONS
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.llmkube.unhonoured_by_runtime import wire_name
-from program.runtimes.ollama import ollama_name, pulls_by_name
 
 _POD_ONLY = (
     "affinity",
@@ -75,7 +74,7 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     if spec.flash_attention and spec.runtime == "llamacpp" and desired.model.accelerator == "cpu":
         yield _problem("spec.flashAttention", "has no effect without a GPU")
     yield from _of_files(desired)
-    yield from _of_engine(spec, desired)
+    yield from _of_engine(spec)
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield _problem(f"metadata.annotations[{name}]", _WHY)
@@ -91,16 +90,10 @@ def _of_files(desired: DesiredService) -> Iterator[Problem]:
             )
 
 
-def _of_engine(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
-    model = desired.model
+def _of_engine(spec: ServiceSpec) -> Iterator[Problem]:
     if spec.runtime == "vllm" and spec.vllm_config and spec.vllm_config.hf_token_secret_ref:
         why = "does not reach a host; give the agent HF_TOKEN in its own environment"
         yield _problem("spec.vllmConfig.hfTokenSecretRef", why)
-    if spec.runtime == "ollama" and pulls_by_name(model):
-        why = f"Ollama pulls `{ollama_name(model)}` from its own library, whatever lies at this source"
-        yield _problem(f"Model/{model.name} spec.source", why)
-    if spec.runtime == "ollama" and model.sha256:
-        yield _problem(f"Model/{model.name} spec.sha256", "is not checked: Ollama verifies what it pulls by itself")
 
 
 def _problem(field: str, message: str) -> Problem:
