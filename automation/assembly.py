@@ -17,6 +17,8 @@ from automation.admission.quota_controller import QuotaController
 from automation.approval.consent import Consent, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
+from automation.certificates import CertificateIssuer
+from automation.certifying import Certifying
 from automation.controller import Controller
 from automation.dialects.described import DescribedServices
 from automation.engine.batches import Batcher, BatchReport
@@ -166,6 +168,7 @@ def assemble(
         metrics=metrics,
         history=history,
         ignored=ignored,
+        certifying=Certifying(CertificateIssuer(client), requeue=services.add_after),
         services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.items()},
     )
     controllers.append(controller)

@@ -9,7 +9,7 @@ the pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +18,9 @@ import structlog
 from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
 from automation.approval.consent import Consent
+from automation.certifying import Certifying
 from automation.dialects.llmkube import LlmkubeServices
-from automation.dialects.port import CertificateIssuer, Services
+from automation.dialects.port import Services
 from automation.drift.drift_watch import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.outcomes import told
@@ -93,7 +94,7 @@ class Controller:
         history: RevisionRecorder | None = None,
         ignored: IgnoredFields | None = None,
         services: Mapping[str, Services] | None = None,
-        certificates: CertificateIssuer | None = None,
+        certifying: Certifying | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._client = client
@@ -109,7 +110,7 @@ class Controller:
         self._clock = clock
         self._engine = EngineRuns()
         self.services: Mapping[str, Services] = {DIALECT: LlmkubeServices(world, sleep), **(services or {})}
-        self._certificates = certificates
+        self._certifying = certifying
         on_written = {DIALECT: metrics.on_service_status} if metrics is not None else {}
         self._statuses = {
             name: StatusWriter(client, each.kind, mark=each.status_mark, on_written=on_written.get(name))
@@ -151,7 +152,8 @@ class Controller:
         for moved in wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ():
             self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
         judged = self._judge(key, cr, wanted, observed, now=now)
-        wanted = self._certified(key, cr, wanted, judged)
+        if self._certifying is not None and judged.may_act and not self._consent.modes.still(key, wanted.mode):
+            wanted = self._certifying.certified(key, cr, wanted)
         complete = self._act(key, cr, wanted, judged, observed, asked=asked, now=now)
         if wanted.retry_after_s is not None:
             self._requeue(key, wanted.retry_after_s)
@@ -241,17 +243,6 @@ class Controller:
             self._batcher.submit(drift.rendered)
         return plan.action == "none"
 
-    def _certified(self, key: ServiceKey, cr: Object, wanted: Wanted, judged: Judged) -> Wanted:
-        """See to it that the certificate of a service stands before its pods ask for it."""
-        desired, issuer = wanted.desired, self._certificates
-        workloads = desired.workloads if desired is not None and not desired.suspended else None
-        if issuer is None or desired is None or workloads is None or workloads.certificate is None:
-            return wanted
-        if not judged.may_act or self._consent.modes.still(key, wanted.mode):
-            return wanted
-        problem = issuer.ensure(key, cr, workloads.certificate, desired)
-        return wanted if problem is None else replace(wanted, unhonoured=(*wanted.unhonoured, problem))
-
     def _remove(self, key: ServiceKey) -> None:
         """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
 
@@ -269,8 +260,8 @@ class Controller:
         self._others.take(key)
         self._statuses[key.dialect].forget(key.namespace, key.name)
         self.services[key.dialect].forget(key)
-        if self._certificates is not None:
-            self._certificates.forget(key)
+        if self._certifying is not None:
+            self._certifying.forget(key)
         self._checks.forget(key)
         self._consent.forget(key)
         if self._sleep is not None:

@@ -1,4 +1,4 @@
-"""Finds the one service that a command is about, also where its namespace was not said."""
+"""Finds the service that a command is about, of whatever dialect, also where its namespace was not said."""
 
 from __future__ import annotations
 
@@ -7,21 +7,75 @@ from typing import Any
 import typer
 
 from automation.cli.output import complain
-from kubeapi import kinds
+from automation.service_kinds import KINDS, LLMKUBE, dialect_of_cr, is_part_of_another, kind_text, qualified, split_name
 from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden, NotFound
 
 Object = dict[str, Any]
 
+NAME_HELP = "NAME, or KIND/NAME where several kinds have it (playground/chat, llminferenceservice/chat)."
+
 
 def find_service(client: KubeClient, namespace: str | None, name: str) -> Object:
-    """Find an InferenceService by name. Says what is wrong and raises typer.Exit(1) when there is none, or several."""
-    found = client.list(kinds.INFERENCE_SERVICES, namespace, field_selector=f"metadata.name={name}")["items"]
+    """Find a service by `NAME` or `KIND/NAME`, of all dialects that the cluster serves.
+
+    Says what is wrong and raises typer.Exit(1) when there is none, or several. Raises NotFound where the cluster serves
+    no dialect at all.
+    """
+    dialect, name = split_or_end(name)
+    found = listed(client, namespace, dialect=dialect, name=name)
+    if dialect is None:
+        found = [cr for cr in found if not is_part_of_another(cr)]
     if not found:
         where = f" in namespace `{namespace}`" if namespace else ""
-        complain(f"no InferenceService `{name}`{where}")
+        complain(f"no {kind_text(dialect or LLMKUBE)} `{name}`{where}", hint=_others(dialect))
+        raise typer.Exit(1)
+    if len({dialect_of_cr(cr) for cr in found}) > 1:
+        choices = " or ".join(dict.fromkeys(qualified(dialect_of_cr(cr), name) for cr in found))
+        complain(f"`{name}` means several services", hint=f"say {choices}")
         raise typer.Exit(1)
     if len(found) > 1:
         namespaces = ", ".join(sorted(service["metadata"]["namespace"] for service in found))
         complain(f"`{name}` is in several namespaces: {namespaces}", hint="name one with -n")
         raise typer.Exit(1)
     return dict(found[0])
+
+
+def split_or_end(name: str) -> tuple[str | None, str]:
+    """Split `KIND/NAME` into dialect and name; says what is wrong with it and raises typer.Exit(1)."""
+    try:
+        return split_name(name)
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+
+
+def listed(
+    client: KubeClient, namespace: str | None, *, dialect: str | None = None, name: str | None = None
+) -> list[Object]:
+    """List services of one dialect, or of all that the cluster serves, LLMKube's first.
+
+    A dialect that is not asked for by name and that the caller may not see has none. Raises NotFound where the cluster
+    serves none of them.
+    """
+    wanted = KINDS if dialect is None else {dialect: KINDS[dialect]}
+    selector = f"metadata.name={name}" if name is not None else None
+    found: list[Object] = []
+    unserved: NotFound | None = None
+    served = 0
+    for each, kind in wanted.items():
+        try:
+            found += client.list(kind, namespace, field_selector=selector)["items"]
+            served += 1
+        except NotFound as error:
+            unserved = unserved or error
+        except Forbidden:
+            if each in (LLMKUBE, dialect):
+                raise
+    if not served and unserved is not None:
+        raise unserved
+    return found
+
+
+def _others(dialect: str | None) -> str:
+    return "" if dialect is not None else "`herdsman get -A` shows the services of all kinds"

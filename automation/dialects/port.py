@@ -18,21 +18,8 @@ from kubeapi.kinds import Kind
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.desired.workloads import Certificate
 
 Object = dict[str, Any]
-
-
-class CertificateIssuer(Protocol):
-    """Issues the certificates that pods serve with; `automation.certificates` is the one there is."""
-
-    def ensure(self, key: ServiceKey, cr: Object, certificate: Certificate, desired: DesiredService) -> Problem | None:
-        """See to it that a certificate stands, and say why not. Raises ApiError."""
-        ...
-
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
-        ...
 
 
 class Services(Protocol):

@@ -166,6 +166,12 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
         Permission("inference.networking.x-k8s.io", SCHEDULER_READS, READ, "The same, of the older group."),
         Permission("llm-d.ai", SCHEDULER_READS, READ, "The same, of the scheduler's own group."),
         Permission("coordination.k8s.io", ("leases",), (*MAKE, "update"), "Schedulers elect a leader."),
+        Permission(
+            "",
+            ("secrets",),
+            ("create", "patch"),
+            "Certificates that pods serve with: the loop writes them, and never asks for what one holds.",
+        ),
         Permission("", ("serviceaccounts",), MAKE, "Accounts of schedulers and of pods with a routing sidecar."),
         Permission(RBAC, ("roles", "rolebindings"), MAKE, "What those accounts may read in their namespace."),
         Permission(

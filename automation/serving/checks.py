@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from automation.adoption.kept_template import KeptTemplates
+from automation.adoption.kept_workloads import KeptWorkloads
 from automation.events import EventRecorder
 from automation.observe import Observed
 from automation.serving.acceleration import Acceleration, reported
@@ -58,6 +59,7 @@ class Checks:
                 client, self._completion.prove, every_s=settings.stall_check_s, stall_s=settings.stall_timeout_s
             )
         self._kept = KeptTemplates(client)
+        self._kept_workloads = KeptWorkloads(client)
         self._idle = IdleCheck(client)
         self._acceleration = Acceleration(client)
         self._rollback = Rollback(client)
@@ -93,6 +95,9 @@ class Checks:
         """
         if desired.host_placement is not None:
             return rendered, RolloutFacts()
+        if desired.workloads is not None:
+            rendered, kept = self._kept_workloads.apply(key, cr, rendered, observed.sets)
+            return rendered, RolloutFacts(kept=kept)
         rendered, kept = self._kept.apply(key, cr, rendered, observed.deployment)
         if kept is not None:
             return rendered, RolloutFacts(kept=kept)
@@ -161,6 +166,7 @@ class Checks:
         self._replicas.forget(key)
         self._rollback.forget(key)
         self._kept.forget(key)
+        self._kept_workloads.forget(key)
         if key.dialect == "llmkube":
             self._metrics.forget_service(key.namespace, key.name)
 
