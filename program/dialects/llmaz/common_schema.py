@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
+from program.desired.errors import SpecInvalid
 from program.dialects.crd_schema import CrdModel, optional, required, rule
 from program.dialects.llmkube.pod_schema import QUANTITY, EnvVar
 from program.dialects.llmkube.service_status_schema import Condition as Condition
-from program.dialects.quantities import check_quantity
+from program.dialects.quantities import parse_quantity
 
 MOST = 16
 """Entries of a list or map that a CEL rule walks; the rule's cost must be bounded."""
@@ -22,7 +24,10 @@ _INT_OR_STRING = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 
 
 def _checked(value: int | str) -> int | str:
-    check_quantity(str(value))
+    try:
+        parse_quantity(str(value), field="")
+    except SpecInvalid as error:
+        raise PydanticCustomError("quantity", "{why}", {"why": error.why}) from None
     return value
 
 

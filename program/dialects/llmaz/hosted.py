@@ -1,0 +1,140 @@
+"""Playgrounds and Services of llmaz that annotations place on hosts: the same models, as processes there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+from program.dialects.annotations import Annotated
+from program.dialects.dialect import Parsed
+from program.dialects.hosted_model import HostedModel
+from program.dialects.hosting import HostedArgs, hosted_service, not_honoured, not_on_hosts
+from program.dialects.llmaz.flavors import Choice
+from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, ANNOTATION_WORKLOAD, RUNNER
+from program.dialects.llmaz.open_models import Model
+from program.dialects.llmaz.playground_schema import PlaygroundSpec
+from program.dialects.llmaz.service_schema import ServiceSpec
+
+_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
+
+
+def hosted_playground(
+    cr: JsonObject,
+    key: ServiceKey,
+    annotated: Annotated,
+    spec: PlaygroundSpec,
+    models: Sequence[Model],
+    engine: str,
+    choice: Choice,
+    *,
+    preset: Sequence[str],
+    own: Sequence[str],
+    problems: Sequence[Problem],
+) -> Parsed:
+    """Describe a Playground as processes; `preset` are its runtime's arguments, `own` those that it adds."""
+    config: dict[str, Any] = (cr.get("spec") or {}).get("backendRuntimeConfig") or {}
+    resources = config.get("resources") or {}
+    memory = (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
+    unused = [f"spec.backendRuntimeConfig.{name}" for name in ("version", "sharedMemorySize") if config.get(name)]
+    if spec.elastic_config is not None:
+        unused.append("spec.elasticConfig")
+    return hosted_service(
+        cr,
+        key=key,
+        annotated=annotated,
+        model=_hosted(models[0]),
+        draft=_hosted(models[1]) if len(models) > 1 else None,
+        args=HostedArgs(engine=engine, preset=preset, own=own, field="spec.backendRuntimeConfig.args"),
+        env=config.get("envs") or (),
+        env_field="spec.backendRuntimeConfig.envs",
+        replicas=spec.replicas,
+        memory=str(memory) if memory else None,
+        gpus=_gpus(choice),
+        unhonoured=(*problems, *not_on_hosts(unused), *_of_pods(cr, choice, models)),
+    )
+
+
+def hosted_pods(
+    cr: JsonObject,
+    key: ServiceKey,
+    annotated: Annotated,
+    spec: ServiceSpec,
+    models: Sequence[Model],
+    engine: str,
+    choice: Choice,
+    template: JsonObject,
+    *,
+    problems: Sequence[Problem],
+) -> Parsed:
+    """Describe a Service as processes: what its one container is started with, as far as a host can have it."""
+    if not models:
+        raise SpecInvalid(field="spec.modelClaims", why="is missing; a host must know which model it serves")
+    if spec.workload_template.size > 1:
+        raise SpecInvalid(
+            field="spec.workloadTemplate.size", why="a group of pods cannot run on hosts, which serve by one process"
+        )
+    field = "spec.workloadTemplate.workerTemplate.spec.containers"
+    containers = template["spec"]["containers"]
+    index = next((n for n, each in enumerate(containers) if each["name"] == RUNNER), 0)
+    runner = containers[index]
+    resources = runner.get("resources") or {}
+    memory = (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
+    others = [f"{field}[{n}]" for n in range(len(containers)) if n != index]
+    return hosted_service(
+        cr,
+        key=key,
+        annotated=annotated,
+        model=_hosted(models[0]),
+        draft=_hosted(models[1]) if len(models) > 1 else None,
+        args=HostedArgs(engine=engine, own=runner.get("args") or (), field=f"{field}[{index}].args"),
+        env=runner.get("env") or (),
+        env_field=f"{field}[{index}].env",
+        replicas=spec.replicas,
+        memory=str(memory) if memory else None,
+        gpus=_gpus(choice),
+        unhonoured=(*problems, *not_on_hosts(others), *_of_pods(cr, choice, models)),
+    )
+
+
+def _hosted(model: Model) -> HostedModel:
+    """Say where a host finds the model. Raises SpecInvalid for a store that hosts do not read."""
+    source, field = model.source, model.claim.field
+    match source.kind:
+        case "hub":
+            if source.hub != "Huggingface":
+                raise SpecInvalid(field=field, why=f"OpenModel `{model.name}`: hosts do not fetch from {source.hub}")
+            revision = f"@{source.revision}" if source.revision not in ("", "main") else ""
+            address = f"hf://{source.address}{revision}"
+        case "host":
+            address = source.host_path
+        case "s3" | "ollama":
+            scheme, _, rest = source.address.partition("://")
+            address = f"{scheme.lower()}://{rest}"
+        case _:
+            raise SpecInvalid(
+                field=field,
+                why=f"OpenModel `{model.name}`: hosts do not read `{source.address[:64]}`; name a "
+                "repository of Hugging Face, an s3:// address or a path of the host",
+            )
+    return HostedModel(address=address, field=field, name=model.name, file=source.filename)
+
+
+def _gpus(choice: Choice) -> int:
+    found = (choice.limits.get(resource, "0") for resource in _GPUS)
+    return next((int(count) for count in found if count.isdecimal() and int(count)), 0)
+
+
+def _of_pods(cr: JsonObject, choice: Choice, models: Sequence[Model]) -> Iterator[Problem]:
+    annotations = cr["metadata"].get("annotations") or {}
+    for name in (ANNOTATION_SKIP_LOADER, ANNOTATION_WORKLOAD):
+        if annotations.get(name):
+            yield from not_on_hosts([f"metadata.annotations[{name}]"])
+    if any(flavor.node_selector for flavor in choice.flavors):
+        yield not_honoured(
+            models[0].claim.field,
+            "names a model with flavors; their nodeSelector chooses no host, herdsman.dev/host-selector does",
+        )

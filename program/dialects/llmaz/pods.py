@@ -1,0 +1,125 @@
+"""Complete pod templates: the containers that fetch the models, their volumes, labels, and the flavor's hardware. Pure.
+
+A Playground's template is made here from nothing; a Service's is its user's, to which the same is added.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from program.desired.base import JsonObject
+from program.dialects.llmaz.flavors import Choice, with_affinity
+from program.dialects.llmaz.merging import with_limits
+from program.dialects.llmaz.naming import (
+    ANNOTATION_FLAVORS,
+    LABEL_FAMILY,
+    LABEL_MODEL,
+    MODEL_VOLUME,
+    MODELS,
+    RUNNER,
+    loader_name,
+)
+from program.dialects.llmaz.open_models import Model
+from program.dialects.llmaz.sources import Source
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """What every pod of a service gets."""
+
+    models: tuple[Model, ...]
+    """The main one first."""
+    choice: Choice
+    labels: dict[str, str]
+    """Ours, by which the pods are found."""
+    loader_image: str
+    scheduler: str = ""
+    fetched: bool = True
+    """False: the engine fetches its model itself."""
+
+
+def completed(template: JsonObject, plan: PodPlan) -> JsonObject:
+    """Return a template with all that the plan adds. What its user has written stays where both say something."""
+    metadata = dict(template.get("metadata") or {})
+    labels = {**(metadata.get("labels") or {}), **_model_labels(plan), **plan.labels}
+    annotations = dict(metadata.get("annotations") or {})
+    if plan.choice.asked:
+        annotations[ANNOTATION_FLAVORS] = ",".join(plan.choice.asked)
+    metadata["labels"] = labels
+    if annotations:
+        metadata["annotations"] = annotations
+    spec: JsonObject = copy.deepcopy(template["spec"])
+    if plan.scheduler and not spec.get("schedulerName"):
+        spec["schedulerName"] = plan.scheduler
+    runner = next((each for each in spec["containers"] if each["name"] == RUNNER), None)
+    if runner is not None:
+        runner["resources"] = with_limits(runner.get("resources") or {}, plan.choice.limits)
+        if not runner["resources"]:
+            del runner["resources"]
+        _add_models(spec, runner, plan)
+    return {"metadata": metadata, "spec": with_affinity(spec, plan.choice)}
+
+
+def _model_labels(plan: PodPlan) -> dict[str, str]:
+    if not plan.models:
+        return {}
+    return {LABEL_MODEL: plan.models[0].name, LABEL_FAMILY: plan.models[0].family}
+
+
+def _add_models(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
+    if not plan.fetched:
+        for model in plan.models:
+            _let_in(runner, model.source)
+    elif any(model.source.loader is not None for model in plan.models):
+        _add_loaders(spec, plan)
+        _add(spec, "volumes", {"name": MODEL_VOLUME, "emptyDir": {}})
+        _add(runner, "volumeMounts", {"name": MODEL_VOLUME, "mountPath": MODELS, "readOnly": True})
+    # The loader's volume keeps its name where there is one; a node's directory then has another.
+    for index, model in enumerate(plan.models):
+        if model.source.kind == "host":
+            name = _free_name(spec, index)
+            _add(spec, "volumes", {"name": name, "hostPath": {"path": model.source.host_path}})
+            _add(runner, "volumeMounts", {"name": name, "mountPath": model.source.host_path, "readOnly": True})
+
+
+def _add_loaders(spec: JsonObject, plan: PodPlan) -> None:
+    inherited = spec["containers"][0].get("env") or []
+    for index, model in enumerate(plan.models):
+        if model.source.loader is None:
+            continue
+        loader = {
+            "name": loader_name(index),
+            "image": plan.loader_image,
+            "env": _loader_env(inherited, model.source),
+            "volumeMounts": [{"name": MODEL_VOLUME, "mountPath": MODELS}],
+        }
+        _add(spec, "initContainers", loader)
+
+
+def _loader_env(inherited: Sequence[JsonObject], source: Source) -> list[JsonObject]:
+    """Give the loader the engine's variables, for proxies and tokens, and what to fetch; no name twice."""
+    told = list(source.loader or ())
+    names = {variable["name"] for variable in told}
+    kept = [dict(variable) for variable in inherited if variable["name"] not in names]
+    names |= {variable["name"] for variable in kept}
+    return [*kept, *told, *(dict(secret) for secret in source.credentials if secret["name"] not in names)]
+
+
+def _let_in(runner: JsonObject, source: Source) -> None:
+    for secret in source.credentials:
+        _add(runner, "env", dict(secret))
+
+
+def _add(owner: JsonObject, key: str, entry: JsonObject) -> None:
+    """Append to a list of named entries, unless its user has one of that name."""
+    entries = list(owner.get(key) or ())
+    taken = {each.get("mountPath" if key == "volumeMounts" else "name") for each in entries}
+    if entry["mountPath" if key == "volumeMounts" else "name"] not in taken:
+        owner[key] = [*entries, entry]
+
+
+def _free_name(spec: JsonObject, index: int) -> str:
+    taken = {volume["name"] for volume in spec.get("volumes") or ()}
+    return MODEL_VOLUME if MODEL_VOLUME not in taken else f"{MODEL_VOLUME}-{index}"

@@ -1,0 +1,182 @@
+"""Services of llmaz: pods as their user wrote them, also groups of a leader and workers. The dialect `llmaz-service`.
+
+`DIALECT` is what the registry loads. Pure. Models are fetched into the pods, flavors and labels added; arguments are
+the user's and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import LABEL_LLMAZ_SERVICE
+from program.desired.service import DesiredService
+from program.desired.workloads import PodGroup
+from program.dialects.annotations import read_annotations
+from program.dialects.conditions import Reason
+from program.dialects.dialect import Lookup, Parsed
+from program.dialects.hosting import on_host
+from program.dialects.llmaz import serving
+from program.dialects.llmaz.backend_runtimes import engine_in
+from program.dialects.llmaz.flavors import Choice, choose, lost_of
+from program.dialects.llmaz.global_config import global_config
+from program.dialects.llmaz.hosted import hosted_pods
+from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, RUNNER
+from program.dialects.llmaz.open_models import Model, claims_of, find_models
+from program.dialects.llmaz.pods import PodPlan, completed
+from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
+from program.dialects.llmaz.status import SERVICE_WORDS, service_status
+from program.dialects.reading import read, unknown_fields, without_nulls
+
+_TEMPLATE = "spec.workloadTemplate"
+
+
+class Services:
+    """The dialect of Services."""
+
+    name = "llmaz-service"
+    kind = kinds.LLMAZ_SERVICES
+    refers_to = (kinds.OPEN_MODELS, kinds.CONFIG_MAPS)
+    peer_finalizers: tuple[str, ...] = ()
+
+    def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
+        """Read a Service with its models. Raises SpecInvalid and NotYet as `Dialect` says."""
+        raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
+        spec = read(ServiceSpec, raw, field="spec")
+        key = serving.key_of(cr, self.name)
+        _check_not_derived(cr)
+        written = raw["workloadTemplate"]
+        worker, leader = written["workerTemplate"], written.get("leaderTemplate")
+        if not any(container["name"] == RUNNER for container in worker["spec"]["containers"]):
+            raise SpecInvalid(
+                field=f"{_TEMPLATE}.workerTemplate.spec.containers",
+                why=f"none is named `{RUNNER}`; name the one that serves so",
+            )
+        models, choice = _models(spec, look)
+        annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
+        annotated = read_annotations(annotations)
+        single = leader if leader is not None else worker
+        engine = _engine_of(single)
+        unknown = tuple(
+            Problem(reason="NotHonoured", message="is no field of a Service", field=path, terminal=True)
+            for path, _ in unknown_fields(spec, field="spec")
+        )
+        if on_host(annotated):
+            return hosted_pods(cr, key, annotated, spec, models, engine, choice, single, problems=unknown)
+        settings = global_config(look)
+        labels = {LABEL_LLMAZ_SERVICE: key.name}
+        fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
+        plan = PodPlan(models, choice, labels, settings.loader_image, settings.scheduler, fetched)
+        group = _group(spec, written, annotations, leader and completed(leader, plan))
+        described = serving.workloads(
+            key,
+            models,
+            template=completed(worker if group is not None else single, plan),
+            labels=labels,
+            replicas=spec.replicas,
+            fetched=fetched,
+            group=group,
+            rollout=_pace(spec.rollout_strategy),
+        )
+        problems = (*unknown, *_lost(models, choice, worker, leader), *settings.problems)
+        return serving.desired_service(cr, key, models, engine, described, problems=problems)
+
+    def status(
+        self, cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> JsonObject:
+        """Return the complete status, in the peer's words and then in Herdsman's."""
+        del look
+        return service_status(cr, desired, facts, SERVICE_WORDS, now=now)
+
+    def labels(self, cr: JsonObject) -> dict[str, str]:
+        """Give none: llmaz puts no labels on Services."""
+        del cr
+        return {}
+
+
+DIALECT = Services()
+
+
+def _check_not_derived(cr: JsonObject) -> None:
+    """Refuse what llmaz's controller made of a Playground: Herdsman renders the Playground itself."""
+    for owner in cr["metadata"].get("ownerReferences") or ():
+        if owner.get("kind") == kinds.PLAYGROUNDS.kind and owner.get("controller"):
+            raise SpecInvalid(
+                reason=Reason.FOREIGN_OBJECT,
+                field="metadata.ownerReferences",
+                why=f"llmaz's controller made it for Playground `{owner.get('name')}`, which is served without it",
+            )
+
+
+def _models(spec: ServiceSpec, look: Lookup) -> tuple[tuple[Model, ...], Choice]:
+    if spec.model_claims is None:
+        return (), Choice()
+    claims, flavors, field = claims_of(None, spec.model_claims)
+    models = find_models(claims, look)
+    return models, choose(models[0], flavors, field=field)
+
+
+def _engine_of(template: JsonObject) -> str:
+    runner = next((each for each in template["spec"]["containers"] if each["name"] == RUNNER), None)
+    if runner is None:
+        return ""
+    words = [*(runner.get("command") or ()), *(runner.get("args") or ()), str(runner.get("image") or "")]
+    return engine_in(str(word) for word in words)
+
+
+def _group(
+    spec: ServiceSpec, written: JsonObject, annotations: Mapping[str, str], leader: JsonObject | None
+) -> PodGroup | None:
+    """Describe the group; None where one pod is all, and nothing in it reads what only a LeaderWorkerSet gives."""
+    template = spec.workload_template
+    asked = serving.workload_asked(annotations)
+    rollout = spec.rollout_strategy.rolling_update_configuration if spec.rollout_strategy is not None else None
+    if template.size > 1 and asked == "Deployment":
+        raise SpecInvalid(
+            field=f"{_TEMPLATE}.size", why=f"{template.size} pods in a group need a LeaderWorkerSet, not a Deployment"
+        )
+    needed = (
+        template.size > 1
+        or template.sub_group_policy is not None
+        or bool(rollout is not None and rollout.partition)
+        or serving.mentions_group(written["workerTemplate"], written.get("leaderTemplate"))
+    )
+    if asked == "Deployment" or not (needed or asked):
+        return None
+    return PodGroup(
+        size=template.size,
+        leader=leader,
+        restart_policy=template.restart_policy,
+        startup_policy="LeaderReady",
+        sub_group_policy=written.get("subGroupPolicy"),
+        rollout={"type": "RollingUpdate", "rollingUpdateConfiguration": _pace(spec.rollout_strategy)},
+    )
+
+
+def _pace(strategy: RolloutStrategy | None) -> dict[str, Any]:
+    """Say how a change rolls out."""
+    said = strategy.rolling_update_configuration if strategy is not None else None
+    if said is None:
+        return dict(serving.ONE_AT_A_TIME)
+    pace: dict[str, Any] = {"maxUnavailable": said.max_unavailable, "maxSurge": said.max_surge}
+    return pace if not said.partition else {**pace, "partition": said.partition}
+
+
+def _lost(
+    models: tuple[Model, ...], choice: Choice, worker: JsonObject, leader: JsonObject | None
+) -> Iterator[Problem]:
+    if not models:
+        return
+    words = [
+        str(word)
+        for template in (worker, leader)
+        if template is not None
+        for container in template["spec"]["containers"]
+        for word in (*(container.get("command") or ()), *(container.get("args") or ()))
+    ]
+    yield from lost_of(models[0], choice, words)

@@ -1,0 +1,127 @@
+"""The status of a Playground and of a Service of llmaz, made anew from facts on every pass. Pure.
+
+Fields and words are the peer's, whose CRDs may be the installed ones and keep no others; what Herdsman adds are
+conditions. Progressing is False once all is ready, or while nothing can be made, and says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from program.desired.base import JsonObject
+from program.desired.facts import ServiceFacts
+from program.desired.service import DesiredService
+from program.dialects.common_conditions import (
+    ConditionSet,
+    Judgement,
+    judge_service,
+    same_status,
+    set_common,
+)
+from program.dialects.conditions import Reason, Type
+from program.dialects.llmaz.open_models import WAITING
+
+ABORTED = "AbortProcessing"
+PEERS = (str(Type.AVAILABLE), str(Type.PROGRESSING))
+_FIELDS = ("conditions", "replicas", "selector")
+
+
+@dataclass(frozen=True)
+class Words:
+    """How one kind says the same things."""
+
+    ready: tuple[str, str]
+    """Reason and message of Available=True."""
+    not_ready: tuple[str, str]
+    """Of Available=False."""
+    starting: tuple[str, str]
+    """Of Progressing=True before the first replica served."""
+    again: tuple[str, str]
+    """Of Progressing=True after that."""
+    stopped: str
+    """Reason of both while no replica is wanted."""
+    taken: str = ""
+    """Message while another object has the name."""
+
+
+PLAYGROUND_WORDS = Words(
+    ready=("PlaygroundReady", "Playground is ready"),
+    not_ready=("PlaygroundNotReady", "Waiting for inference Service ready"),
+    starting=("Pending", "Waiting for inference Service ready"),
+    again=("PlaygroundInProgress", "Waiting for inference Service progressing"),
+    stopped="PlaygroundStopped",
+    taken="Playground owns the same name with an existing Service",
+)
+SERVICE_WORDS = Words(
+    ready=("ServiceReady", "Inference Service is ready"),
+    not_ready=("ServiceNotReady", "Waiting for leaderWorkerSet ready"),
+    starting=("ServiceInProgress", "Inference Service is progressing"),
+    again=("ServiceInProgress", "Inference Service is progressing"),
+    stopped="ServiceStopped",
+)
+
+
+def service_status(
+    cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, words: Words, *, now: datetime
+) -> JsonObject:
+    """Return the complete status; the very dict `cr["status"]` when it already says all of this."""
+    previous: JsonObject = cr.get("status") or {}
+    verdict = judge_service(cr, desired, facts)
+    conditions = ConditionSet(cr, PEERS, now=now)
+    _of_peer(conditions, desired, facts, verdict, words)
+    set_common(conditions, cr, verdict, desired, facts)
+    status: JsonObject = {"conditions": conditions.listed(), "replicas": facts.replicas}
+    selector = _selector(desired, facts) or previous.get("selector")
+    if selector:
+        status["selector"] = selector
+    return previous if previous and same_status(status, previous, _FIELDS, PEERS) else status
+
+
+def _of_peer(
+    conditions: ConditionSet,
+    desired: DesiredService | None,
+    facts: ServiceFacts,
+    verdict: Judgement,
+    words: Words,
+) -> None:
+    wanted, ready = facts.desired_replicas, facts.ready_replicas
+    served_before = Type.AVAILABLE in conditions
+    available = ready >= wanted > 0 and (desired is not None or facts.objects_exist or ready > 0)
+    if available:
+        conditions.set(Type.AVAILABLE, "True", *words.ready)
+    elif verdict.outcome == "idle":
+        conditions.set(Type.AVAILABLE, "False", words.stopped, verdict.message)
+    elif served_before:
+        conditions.set(Type.AVAILABLE, "False", *words.not_ready)
+    problem = facts.problem
+    if problem is not None and (desired is None or problem.terminal):
+        conditions.set(Type.PROGRESSING, "False", ABORTED, _aborted(facts, words))
+    elif verdict.outcome == "ready":
+        conditions.set(Type.PROGRESSING, "False", *words.ready)
+    elif verdict.outcome == "idle":
+        conditions.set(Type.PROGRESSING, "False", words.stopped, verdict.message)
+    elif served_before:
+        conditions.set(Type.PROGRESSING, "True", *words.again)
+    else:
+        conditions.set(Type.PROGRESSING, "True", *words.starting)
+
+
+def _aborted(facts: ServiceFacts, words: Words) -> str:
+    """Say why nothing is made: the peer's words where it has some, with ours behind them."""
+    assert facts.problem is not None
+    problem = facts.problem
+    told = f"{problem.field}: {problem.message}" if problem.field else problem.message
+    if problem.reason == Reason.MODEL_NOT_FOUND:
+        return f"{WAITING}: {told}"
+    if problem.reason == Reason.FOREIGN_OBJECT and words.taken and problem.field == "metadata.name":
+        return words.taken
+    return told
+
+
+def _selector(desired: DesiredService | None, facts: ServiceFacts) -> str:
+    """Tell the label selector of the pods that an autoscaler counts; empty on hosts, where none counts."""
+    if desired is None or desired.workloads is None:
+        return ""
+    found = next((each.selector for each in facts.workloads if each.part and each.selector), "")
+    return found or ",".join(f"{key}={value}" for key, value in sorted(desired.workloads.main.selector.items()))
