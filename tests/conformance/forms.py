@@ -10,6 +10,9 @@ from tests.conformance.flattening import SCRIPT
 
 Json = dict[str, Any]
 
+_APPLIED_HASH = "llmkube.ai/desired-template-hash"
+"""Annotation of what serves, of ours in every dialect."""
+
 
 def plain(thing: Mapping[str, Any]) -> Json:
     """Copy an object without what differs from one API server to the next, and with values that a server fills in."""
@@ -17,8 +20,13 @@ def plain(thing: Mapping[str, Any]) -> Json:
     copied.pop("kind")
     metadata = copied["metadata"]
     copied["metadata"] = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
+    if _APPLIED_HASH in (metadata.get("annotations") or {}):
+        kept = {key: value for key, value in metadata["annotations"].items() if key != _APPLIED_HASH}
+        copied["metadata"]["annotations"] = kept
     if owners := metadata.get("ownerReferences"):
-        copied["metadata"]["ownerReferences"] = [{k: v for k, v in one.items() if k != "uid"} for one in owners]
+        # Whether a child holds up the deletion of its owner concerns nobody who deletes in the usual way.
+        left_out = ("uid", "blockOwnerDeletion")
+        copied["metadata"]["ownerReferences"] = [{k: v for k, v in one.items() if k not in left_out} for one in owners]
     if thing["kind"] == "Service":
         for port in copied.get("spec", {}).get("ports", ()):
             port.setdefault("targetPort", port["port"])
