@@ -1,0 +1,127 @@
+"""CRDs of LeaderWorkerSet, Gateway API and its inference extension as their projects write them.
+
+They come from the projects' Go modules, which the Go module proxy serves and the local Go cache keeps; nothing of them
+is part of this repository. Tests that need one are skipped, with the reason, where neither has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.kinds import Kind
+from tests.support.controlplane import eventually
+from tools.versions import LWS
+
+Json = dict[str, Any]
+
+
+class Module(NamedTuple):
+    """One Go module in one version, with the checksum that `go.sum` files give it."""
+
+    path: str
+    version: str
+    checksum: str
+
+
+LWS_MODULE = Module("sigs.k8s.io/lws", f"v{LWS}", "h1:DdhJ8QabwTfWgbgaHH2gdf8twliioHaoSfmDXRYEVU0=")
+GATEWAY_API = Module("sigs.k8s.io/gateway-api", "v1.5.1", "h1:RqVRIlkhLhUO8wOHKTLnTJA6o/1un4po4/6M1nRzdd0=")
+INFERENCE_EXTENSION = Module(
+    "sigs.k8s.io/gateway-api-inference-extension", "v1.5.0", "h1:w9Awt60cmI1vM7Y6N81h8wDCBP0WkmxpdI7GKY0v070="
+)
+
+FILES: dict[Kind, tuple[Module, str]] = {
+    kinds.LEADER_WORKER_SETS: (LWS_MODULE, "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
+    kinds.HTTP_ROUTES: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
+    kinds.GATEWAYS: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_gateways.yaml"),
+    kinds.INFERENCE_POOLS: (
+        INFERENCE_EXTENSION,
+        "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+    ),
+}
+ALL = tuple(FILES)
+
+
+@functools.cache
+def folder(module: Module) -> Path:
+    """Where a module lies unpacked; the test is skipped where it cannot be had."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip(f"{module.path} comes by Go, which is not on PATH")
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
+    answer = subprocess.run(
+        [go, "mod", "download", "-json", f"{module.path}@{module.version}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+        # Outside of any module, so that only this one is looked at.
+        cwd=tempfile.gettempdir(),
+    )
+    told = json.loads(answer.stdout) if answer.stdout.strip() else {}
+    if "Dir" not in told:
+        pytest.skip(f"{module.path}@{module.version} cannot be had: {told.get('Error') or answer.stderr.strip()}")
+    assert told["Sum"] == module.checksum, f"{module.path}@{module.version} is not what these tests were written for"
+    return Path(told["Dir"])
+
+
+def crd(kind: Kind) -> Json:
+    """The definition of a kind."""
+    module, file = FILES[kind]
+    document: Json = yaml.safe_load((folder(module) / file).read_text())
+    return document
+
+
+@contextlib.contextmanager
+def installed(client: KubeClient, wanted: Iterable[Kind] = ALL) -> Iterator[frozenset[str]]:
+    """Serve these kinds while the block lasts; gives their names as `RenderOptions.installed` takes them."""
+    served = tuple(wanted)
+    for kind in served:
+        client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
+    for kind in served:
+        eventually(lambda kind=kind: _is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
+    try:
+        yield frozenset(kind.full_name for kind in served)
+    finally:
+        remove(client, served)
+
+
+def remove(client: KubeClient, wanted: Iterable[Kind]) -> None:
+    """Take the definitions away, with all objects of theirs, and wait until they are gone."""
+    for kind in wanted:
+        with contextlib.suppress(NotFound):
+            client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+    for kind in wanted:
+        # Whoever installs them next must not meet a definition that is on its way out.
+        eventually(lambda kind=kind: not _is_defined(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
+
+
+def _is_defined(client: KubeClient, kind: Kind) -> bool:
+    try:
+        client.get(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+    except NotFound:
+        return False
+    return True
+
+
+def _is_served(client: KubeClient, kind: Kind) -> bool:
+    try:
+        client.list(kind, limit=1)
+    except NotFound:
+        return False
+    return True
