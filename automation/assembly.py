@@ -169,7 +169,7 @@ def assemble(
         history=history,
         ignored=ignored,
         certifying=Certifying(CertificateIssuer(client), requeue=services.add_after),
-        services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.items()},
+        services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.caches.items()},
     )
     controllers.append(controller)
     probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)

@@ -11,6 +11,19 @@ from program.desired.keys import ANNOTATION_EXPOSE, SERVICE_MARKS
 
 Object = dict[str, Any]
 
+MADE = frozenset(
+    {
+        "Deployment",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "HostProcess",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+        "Ingress",
+    }
+)
+"""Kinds that are made for InferenceServices and that every cluster serves."""
+
 
 def uses(service: Object, changed: frozenset[Kind]) -> bool:
     """Tell whether what is rendered for a service depends on one of these kinds being served."""
@@ -51,3 +64,9 @@ def changed_hands(
 def without_version(obj: Object) -> Object:
     metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
     return {**obj, "metadata": metadata}
+
+
+def priority_class_of(service: Object) -> str:
+    """Name the PriorityClass that a service's pods have."""
+    spec = service.get("spec") or {}
+    return str(spec.get("priorityClassName") or f"llmkube-{spec.get('priority') or 'normal'}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from automation.concerns import priority_class_of
 from automation.hosts.host_book import Decision
 from automation.hosts.hosted import hosted_facts
 from automation.hosts.registry import HostRegistry
@@ -18,7 +19,7 @@ from automation.service_index import ServiceIndex
 from automation.serving import scaling
 from automation.serving.engine_start import is_foreign
 from automation.trim import LABEL_COMPONENT
-from automation.watch import World, priority_class_of
+from automation.watch import World
 from components import naming
 from components.deployment import is_stopped
 from program import sizing

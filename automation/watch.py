@@ -13,8 +13,9 @@ from automation import ownership, trim
 from automation.admission.quota import Denial, QuotaName, quota_of
 from automation.admission.quota_book import QuotaBook
 from automation.admission.scheduling import Scheduling
-from automation.concerns import asks_for_work, changed_hands, uses, without_version
+from automation.concerns import MADE, asks_for_work, changed_hands, priority_class_of, uses, without_version
 from automation.dialects.caches import DialectCaches
+from automation.dialects.every import EveryDialect
 from automation.hosts.registry import HostRegistry
 from automation.optional_apis import CHECK_EVERY_S, OptionalApis
 from automation.service_index import ServiceIndex
@@ -26,7 +27,6 @@ from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_DIALECT, ServiceKey
-from program.dialects.registry import DIALECT_KINDS
 
 Object = dict[str, Any]
 DIALECT = "llmkube"
@@ -67,18 +67,10 @@ class World:
         def informer(kind: Kind, transform: Callable[[Object], Object], on_change: Any, **options: Any) -> Informer:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
 
-        self.dialects = {
-            name: DialectCaches(
-                client,
-                name,
-                informer=informer,
-                enqueue=enqueue,
-                enqueue_after=self._enqueue_after,
-                namespaces=namespaces,
-                check_every_s=api_check_s,
-            )
-            for name in DIALECT_KINDS
-        }
+        of_dialects: dict[str, Any] = {"informer": informer, "enqueue": enqueue, "enqueue_after": self._enqueue_after}
+        self.dialects = EveryDialect(
+            lambda name: DialectCaches(client, name, namespaces=namespaces, check_every_s=api_check_s, **of_dialects)
+        )
         """What is known of the services of the other dialects, each while its CRDs are installed."""
 
         made_for_service = {"label_selector": naming.LABEL_SERVICE}
@@ -174,13 +166,11 @@ class World:
         for informer in self.informers:
             informer.start()
         self.optional.start()
-        for dialect in self.dialects.values():
-            dialect.start()
+        self.dialects.start()
 
     def stop(self) -> None:
         self.optional.stop()
-        for dialect in self.dialects.values():
-            dialect.stop()
+        self.dialects.stop()
         for informer in self.informers:
             informer.stop()
 
@@ -191,27 +181,25 @@ class World:
         def left_s() -> float:
             return max(0.0, deadline - time.monotonic())
 
-        apis = (self.optional, *(dialect.apis for dialect in self.dialects.values()))
         of_all = all(each.wait_synced(left_s()) for each in self.informers)
-        return of_all and all(each.wait_synced(left_s()) for each in apis)
+        return of_all and all(each.wait_synced(left_s()) for each in (self.optional, *self.dialects.apis))
 
     @property
     def indexes(self) -> dict[str, ServiceIndex]:
         """What was made for the services of each dialect."""
-        return {DIALECT: self.index, **{name: dialect.index for name, dialect in self.dialects.items()}}
+        return {DIALECT: self.index, **{name: each.index for name, each in self.dialects.caches.items()}}
 
     def every_service(self) -> list[Object]:
         """The custom resources of the services of all dialects."""
-        others = (dialect.listed(dialect.kind) for dialect in self.dialects.values())
-        return [*self.services.list(), *(cr for each in others for cr in each)]
+        return [*self.services.list(), *(cr for _, cr in self.dialects.services())]
 
     def installed(self) -> frozenset[str]:
         """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
-        return self.optional.installed().union(*(dialect.apis.installed() for dialect in self.dialects.values()))
+        return self.optional.installed() | self.dialects.installed()
 
     def watched_kinds(self) -> frozenset[str]:
         """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
-        return _MADE | {kind.kind for kind in self.optional.served if kind in kinds.OPTIONAL}
+        return MADE | {kind.kind for kind in self.optional.served if kind in kinds.OPTIONAL}
 
     def models_of(self, cr: Object) -> tuple[Object, ...]:
         """The Models that a service names, as far as they exist."""
@@ -311,10 +299,7 @@ class World:
         service = metadata["labels"].get(naming.LABEL_SERVICE, "")
         key = ServiceKey(metadata["labels"].get(LABEL_DIALECT, DIALECT), metadata["namespace"], service)
         self.registry.process_changed(key, new, replica=(new or old or {})["spec"]["replica"])
-        dialect = self.dialects.get(key.dialect)
-        if dialect is not None:
-            dialect.process_changed(old, new)
-        else:
+        if not self.dialects.process_changed(key, old, new):
             self._host_process_changed(old, new)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
@@ -368,8 +353,7 @@ class World:
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
         said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
         if old is not None and new is not None and (said != says or old["terminating"] != new["terminating"]):
-            for dialect in self.dialects.values():
-                dialect.enqueue_all(name)
+            self.dialects.namespace_changed(name)
         if said is not None and says is not None and said != says:
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
             for model in self.models.list(name):
@@ -401,28 +385,8 @@ class World:
         metadata = (new or old or {})["metadata"]
         names = self.index.services_named(metadata["namespace"], metadata["service"])
         self._enqueue_services(metadata["namespace"], names)
-        for dialect in self.dialects.values():
-            dialect.slice_changed(metadata["namespace"])
+        self.dialects.slice_changed(metadata["namespace"])
 
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:
             self._enqueue(ServiceKey(DIALECT, namespace, name))
-
-
-_MADE = frozenset(
-    {
-        "Deployment",
-        "Service",
-        "HorizontalPodAutoscaler",
-        "HostProcess",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-        "Ingress",
-    }
-)
-
-
-def priority_class_of(service: Object) -> str:
-    """Name the PriorityClass that a service's pods have."""
-    spec = service.get("spec") or {}
-    return str(spec.get("priorityClassName") or f"llmkube-{spec.get('priority') or 'normal'}")

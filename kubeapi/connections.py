@@ -9,7 +9,8 @@ import urllib3
 
 from kubeapi.config import Access
 
-POOL_SIZE = 32
+POOL_SIZE = 96
+"""Connections that are kept: a watch for each kind of each dialect, and as many requests as there are workers."""
 
 
 def connection_pool(access: Access, *, give_up_s: float | None = None) -> urllib3.PoolManager:

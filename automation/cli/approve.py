@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from automation.cli.finding import find_service
+from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.output import OutputFormat, complain, print_json
-from kubeapi import kinds
+from automation.cli.service_view import conditions_of, judged_generation, pending_of
+from automation.service_kinds import kind_of_cr
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from program.desired.keys import ANNOTATION_APPROVED
@@ -42,7 +43,7 @@ _BLOCKED = (
 
 
 def approve(
-    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
     ] = None,
@@ -96,16 +97,17 @@ def approve(
 
 def _pending(service: Object) -> Object:
     """Give the change that waits. Says why there is none and raises typer.Exit."""
-    pending: Object | None = (service.get("status") or {}).get("pendingChange")
+    pending = pending_of(service)
     name = service["metadata"]["name"]
-    if not pending or not pending.get("digest"):
+    paused = _condition(service, "ChangePending").get("reason") == Reason.PAUSED
+    if pending is None and not paused:
         complain(f"no change of `{name}` is pending")
         raise typer.Exit(EXIT_NOTHING_PENDING)
-    if _condition(service, "ChangePending").get("reason") == Reason.PAUSED:
+    if pending is None or paused:
         complain(f"`{name}` is paused, and no approval helps", hint="set herdsman.dev/mode to Preview or Apply")
         raise typer.Exit(EXIT_NOTHING_PENDING)
     generation = service["metadata"].get("generation")
-    if (service.get("status") or {}).get("observedGeneration") != generation:
+    if judged_generation(service) != generation:
         complain(
             f"`{name}` was edited, and what that changes is not worked out yet",
             hint="run the command again in a moment",
@@ -136,7 +138,7 @@ def _write(client: KubeClient, service: Object, pending: Object) -> None:
 
     The loop's own word in the status makes a new version too; there the same change still waits.
     """
-    metadata = service["metadata"]
+    metadata, kind = service["metadata"], kind_of_cr(service)
     for _ in range(TRIES):
         body = {
             "metadata": {
@@ -145,13 +147,11 @@ def _write(client: KubeClient, service: Object, pending: Object) -> None:
             }
         }
         try:
-            client.patch(
-                kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"], body, field_manager=FIELD_MANAGER
-            )
+            client.patch(kind, metadata["namespace"], metadata["name"], body, field_manager=FIELD_MANAGER)
             return
         except Conflict:
-            service = client.get(kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"])
-            now = (service.get("status") or {}).get("pendingChange") or {}
+            service = client.get(kind, metadata["namespace"], metadata["name"])
+            now = pending_of(service) or {}
             same = service["metadata"]["uid"] == metadata["uid"] and now.get("digest") == pending["digest"]
             if not same or service["metadata"].get("generation") != metadata.get("generation"):
                 raise
@@ -160,10 +160,10 @@ def _write(client: KubeClient, service: Object, pending: Object) -> None:
 
 def _outcome(client: KubeClient, service: Object, pending: Object, *, timeout_s: float) -> str:
     """Wait until the change was made, another is pending, or the time is over; then say what stands in the way."""
-    metadata, deadline = service["metadata"], time.monotonic() + timeout_s
+    metadata, kind, deadline = service["metadata"], kind_of_cr(service), time.monotonic() + timeout_s
     while True:
-        found = client.get(kinds.INFERENCE_SERVICES, metadata["namespace"], metadata["name"])
-        now = (found.get("status") or {}).get("pendingChange")
+        found = client.get(kind, metadata["namespace"], metadata["name"])
+        now = pending_of(found)
         ready = _condition(found, "Ready")
         if now is None and ready.get("reason") not in _BLOCKED:
             return "applied"
@@ -175,5 +175,4 @@ def _outcome(client: KubeClient, service: Object, pending: Object, *, timeout_s:
 
 
 def _condition(service: Object, kind: str) -> Object:
-    conditions = (service.get("status") or {}).get("conditions") or ()
-    return next((condition for condition in conditions if condition["type"] == kind), {})
+    return conditions_of(service).get(kind) or {}

@@ -10,9 +10,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from automation.cli.finding import find_service
-from automation.cli.get import age_text, condition_of, duration_text, model_row, runs_on
+from automation.cli.finding import NAME_HELP, find_service
+from automation.cli.get import age_text, duration_text, model_row, processes_by_service, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table
+from automation.cli.service_view import conditions_of, judged_generation, view_of
+from automation.made_for import process_selector_of, selector_of
+from automation.service_kinds import LLMKUBE, key_of
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -27,7 +30,7 @@ _PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
     ] = None,
@@ -54,7 +57,7 @@ def describe(
 def _around(client: KubeClient, service: Object) -> dict[str, Any]:
     """Ask for what belongs to the service. What the user may not see is left out rather than refused."""
     metadata = service["metadata"]
-    namespace, name = metadata["namespace"], metadata["name"]
+    namespace = metadata["namespace"]
 
     def listed(
         kind: Kind, *, fields: str | None = None, labels: str | None = None, unseen: Sequence[Object] = ()
@@ -65,14 +68,17 @@ def _around(client: KubeClient, service: Object) -> dict[str, Any]:
         except (NotFound, Forbidden):
             return list(unseen)
 
-    about = f"metadata.name={service['spec']['modelRef']}"
-    models = listed(kinds.MODELS, fields=about, unseen=({},))
-    processes = listed(kinds.HOST_PROCESSES, fields=f"metadata.name={name}")
+    key = key_of(service)
+    processes = listed(kinds.HOST_PROCESSES, labels=process_selector_of(key.dialect, (key.name,)))
+    model: Object | None = {}
+    if key.dialect == LLMKUBE:
+        models = listed(kinds.MODELS, fields=f"metadata.name={service['spec']['modelRef']}", unseen=({},))
+        model = models[0] if models else None
     return {
-        "model": models[0] if models else None,
-        "pods": listed(kinds.PODS, labels=f"{naming.LABEL_SERVICE}={name}"),
+        "model": model,
+        "pods": listed(kinds.PODS, labels=selector_of(key.dialect, (key.name,))),
         "events": listed(kinds.EVENTS, fields=f"involvedObject.uid={metadata['uid']}"),
-        "process": processes[0] if processes else None,
+        "process": processes_by_service(processes).get(key),
     }
 
 
@@ -93,26 +99,28 @@ def description(
     `model` is None when there is none, and empty when it may not be seen.
     """
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
-    ready = condition_of(status, "Ready")
+    view = view_of(service)
+    ready = conditions_of(service).get("Ready") or {}
     told: Object = {
+        "kind": view.kind,
         "name": metadata["name"],
         "namespace": metadata["namespace"],
-        "phase": status.get("phase") or "Unknown",
-        "reason": ready.get("reason", ""),
-        "message": ready.get("message", ""),
+        "phase": view.phase,
+        "reason": view.reason,
+        "message": ready.get("message", "") or view.message,
         "age": age_text(metadata, now=now),
-        "current": status.get("observedGeneration") == metadata.get("generation"),
-        "model": {"name": spec["modelRef"], **_model(model, now=now)},
-        "runtime": spec.get("runtime", "llamacpp"),
+        "current": judged_generation(service) == metadata.get("generation"),
+        "model": {"name": view.model, **_model(model, now=now)},
+        "runtime": "" if view.kind else spec.get("runtime", "llamacpp"),
         "mode": status.get("mode", ""),
         "runsOn": runs_on(process),
-        "endpoint": status.get("endpoint", ""),
+        "endpoint": view.endpoint,
         "gateway": status.get("gateway") or {},
         "priority": status.get("effectivePriority"),
         "counts": {
-            "ready": status.get("readyReplicas", 0),
-            "desired": status.get("desiredReplicas", 0),
-            "existing": status.get("replicas", 0),
+            "ready": view.ready_replicas,
+            "desired": view.desired_replicas,
+            "existing": view.replicas,
             "unproved": status.get("unprovedReplicas", 0),
         },
         "queue": _queue(status),
@@ -211,6 +219,7 @@ def print_description(told: Object) -> None:
             console.print(Text(f"{title + ':':<14}", style="bold") + (text if isinstance(text, Text) else Text(text)))
 
     line("Name", f"{told['namespace']}/{told['name']}")
+    line("Kind", told.get("kind", ""))
     phase = Text(told["phase"], style=phase_style(told["phase"]))
     reason = told.get("reason", "")
     line("Phase", phase + Text(f" ({reason})" if reason and reason != told["phase"] else ""))
@@ -220,7 +229,7 @@ def print_description(told: Object) -> None:
     model = told["model"]
     about = ", ".join(model[key] for key in ("phase", "size", "architecture", "quantization") if model.get(key))
     line("Model", f"{model['name']} ({about})" if about else model["name"])
-    line("Engine", ", ".join(part for part in (told["runtime"], told.get("mode", "")) if part))
+    line("Engine", ", ".join(part for part in (told.get("runtime", ""), told.get("mode", "")) if part))
     line("Runs on", told["runsOn"])
     line("Endpoint", told.get("endpoint", ""))
     line("Outside", told.get("gateway", {}).get("endpoint", ""))

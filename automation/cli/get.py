@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from automation.cli.finding import listed, split_or_end
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.service_view import view_of
+from automation.made_for import service_of
+from automation.service_kinds import LLMKUBE, dialect_of_cr, is_part_of_another, key_of, kind_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
-from kubeapi.kinds import Kind
+from program.desired.keys import ServiceKey
 
 Object = dict[str, Any]
 MODELS = frozenset({"model", "models", "mdl"})
@@ -53,19 +58,23 @@ def get(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show InferenceServices with their phase, their place and their endpoint; or Models."""
+    """Show services of all dialects with their phase, their place and their endpoint; or Models.
+
+    `KIND/NAME` shows that one, where several kinds have the name.
+    """
     asked = list(names or ())
     of_models = bool(asked) and asked[0].lower() in MODELS
     kind = kinds.MODELS if of_models else kinds.INFERENCE_SERVICES
     now = datetime.now(UTC)
     try:
         client = KubeClient.default(kubeconfig)
-        objects = _named(client.list(kind, namespace)["items"], asked[1:] if of_models else asked, kind)
         if of_models:
-            rows = [model_row(model, now=now) for model in objects]
+            models = _models_named(client.list(kind, namespace)["items"], asked[1:])
+            rows = [model_row(model, now=now) for model in models]
         else:
+            services = _services_named(client, namespace, asked)
             processes = processes_of(client, namespace)
-            rows = [service_row(service, processes, now=now) for service in objects]
+            rows = [service_row(service, processes, now=now) for service in services]
     except NotFound:
         complain(f"the cluster does not know {kind.kind}s", hint="`herdsman crds | kubectl apply -f -`")
         raise typer.Exit(1) from None
@@ -79,50 +88,79 @@ def get(
         complain(f"no {kind.kind}s here", hint="`examples/` has some to apply")
         return
     columns = _MODEL_COLUMNS if of_models else _SERVICE_COLUMNS
+    if any(row.get("kind") for row in rows):
+        # Names are unique only within a kind.
+        rows = [{"kind": kinds.INFERENCE_SERVICES.kind, **row} for row in rows]
+        columns = {"NAMESPACE": "namespace", "NAME": "name", "PHASE": "phase", "KIND": "kind", **columns}
     print_table(tuple(columns), [[row[key] for key in columns.values()] for row in rows], phase_column=2)
 
 
-def _named(objects: list[Object], names: list[str], kind: Kind) -> list[Object]:
+def _models_named(models: list[Object], names: list[str]) -> list[Object]:
     if not names:
-        return objects
-    found = [obj for obj in objects if obj["metadata"]["name"] in names]
-    missing = set(names) - {obj["metadata"]["name"] for obj in found}
-    if missing:
-        complain(f"no {kind.kind} {', '.join(f'`{name}`' for name in sorted(missing))}")
-        raise typer.Exit(1)
+        return models
+    found = [model for model in models if model["metadata"]["name"] in names]
+    _end_without(set(names) - {model["metadata"]["name"] for model in found}, kinds.MODELS.kind)
     return found
 
 
-def processes_of(client: KubeClient, namespace: str | None) -> dict[tuple[str, str], Object]:
-    """Find the processes on hosts, by namespace and name of their service; none where the cluster knows no hosts."""
+def _services_named(client: KubeClient, namespace: str | None, names: list[str]) -> list[Object]:
+    """Find the services of all dialects, or those named. What a Playground keeps for itself is no service."""
+    asked = {split_or_end(name) for name in names}
+    found, seen = [], set()
+    for cr in listed(client, namespace):
+        own, alone = (dialect_of_cr(cr), cr["metadata"]["name"]), (None, cr["metadata"]["name"])
+        if own in asked or ((alone in asked or not asked) and not is_part_of_another(cr)):
+            found.append(cr)
+            seen |= {own, alone}
+    for dialect in {dialect for dialect, _ in asked - seen}:
+        _end_without({name for said, name in asked - seen if said == dialect}, kind_text(dialect or LLMKUBE))
+    return found
+
+
+def _end_without(missing: set[str], kind: str) -> None:
+    if missing:
+        complain(f"no {kind} {', '.join(f'`{name}`' for name in sorted(missing))}")
+        raise typer.Exit(1)
+
+
+def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, Object]:
+    """Find the first process of each service on hosts; none where the cluster knows no hosts."""
     try:
         found = client.list(kinds.HOST_PROCESSES, namespace)["items"]
     except NotFound:
         return {}
-    return {(process["metadata"]["namespace"], process["metadata"]["name"]): process for process in found}
+    return processes_by_service(found)
 
 
-def service_row(service: Object, processes: dict[tuple[str, str], Object], *, now: datetime) -> dict[str, str]:
-    """Flatten one service to what a person asks first."""
-    metadata, status = service["metadata"], service.get("status") or {}
-    ready = condition_of(status, "Ready")
-    well = ready.get("status") == "True"
+def processes_by_service(processes: Iterable[Object]) -> dict[ServiceKey, Object]:
+    """Sort processes by the service that they belong to; of several the first replica's."""
+    first: dict[ServiceKey, Object] = {}
+    for process in sorted(processes, key=lambda each: int(each["spec"].get("replica") or 0), reverse=True):
+        if (key := service_of(process)) is not None:
+            first[key] = process
+    return first
+
+
+def service_row(service: Object, processes: Mapping[ServiceKey, Object], *, now: datetime) -> dict[str, str]:
+    """Flatten one service to what a person asks first; of another dialect than LLMKube's with its `kind`."""
+    metadata, status, view = service["metadata"], service.get("status") or {}, view_of(service)
     queue = ""
     if status.get("queuePosition"):
         queue = f"{status['queuePosition']}/{status.get('queueLength', '?')} {status.get('waitingFor', '')}".strip()
     return {
+        **({"kind": view.kind} if view.kind else {}),
         "namespace": metadata["namespace"],
         "name": metadata["name"],
-        "phase": status.get("phase") or "Unknown",
-        "model": service["spec"]["modelRef"],
-        "replicas": f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', 0)}",
+        "phase": view.phase,
+        "model": view.model,
+        "replicas": f"{view.ready_replicas}/{view.desired_replicas}",
         "queue": queue,
         "priority": str(status.get("effectivePriority", "")),
-        "runsOn": runs_on(processes.get((metadata["namespace"], metadata["name"]))),
-        "endpoint": status.get("endpoint") or "",
+        "runsOn": runs_on(processes.get(key_of(service))),
+        "endpoint": view.endpoint,
         "age": age_text(metadata, now=now),
-        "reason": str(ready.get("reason", "")),
-        "message": "" if well else str(ready.get("message", "")),
+        "reason": view.reason,
+        "message": view.message,
     }
 
 

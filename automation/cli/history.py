@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from automation.cli.finding import find_service
+from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.get import age_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.history.revision import Revision, data_of, read_all
@@ -25,7 +25,7 @@ COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 
 
 def history(
-    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
     ] = None,

@@ -12,20 +12,26 @@ from typing import Annotated, Any
 import typer
 
 from automation.cli.agent import _default_store
+from automation.cli.finding import NAME_HELP, split_or_end
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
+from automation.made_for import selector_of, service_of
+from automation.service_kinds import KINDS, LLMKUBE, qualified
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
 from kubeapi.pods import read_log
+from program.desired.keys import ServiceKey
 
 Object = dict[str, Any]
 POLL_S = 1.0
+ENGINES = ("main", "model-runner")
+"""Names of the containers in which KServe and llmaz run the engine, whatever stands before them."""
 
 
 def logs(
-    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
     ] = None,
@@ -53,18 +59,22 @@ def logs(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
     """Show the log of a service's engine."""
+    dialect, name = split_or_end(name)
     try:
         if endpoint is not None:
-            key = f"{namespace or 'default'}/{naming.host_process_name(name, replica)}"
+            process = naming.host_process_name(name, replica, dialect or LLMKUBE)
+            key = f"{namespace or 'default'}/{process}"
             source: LogSource | None = agent_log(endpoint, key, token_file=token_file, ca_file=ca_file)
         else:
             own = (store or _default_store()).expanduser()
-            source = local_log(own, service=name, namespace=namespace, replica=replica)
+            here = (naming.host_process_name(name, dialect=each) for each in ([dialect] if dialect else KINDS))
+            sources = (local_log(own, service=each, namespace=namespace, replica=replica) for each in here)
+            source = next((each for each in sources if each is not None), None)
         if source is None and store is not None:
             raise NoLog(f"the agent of {store} runs no service `{name}`")
         if source is None:
             client = KubeClient.default(kubeconfig)
-            where = _where(client, namespace, name, replica, token_file)
+            where = _where(client, namespace, dialect, name, replica, token_file)
             if isinstance(where, dict):
                 _print(_of_pod(client, where, container, tail=tail, previous=previous, follow=follow))
                 return
@@ -82,16 +92,28 @@ def logs(
 
 
 def _where(
-    client: KubeClient, namespace: str | None, name: str, replica: int, token_file: Path | None
+    client: KubeClient, namespace: str | None, dialect: str | None, name: str, replica: int, token_file: Path | None
 ) -> LogSource | Object:
     """Find the process on a host, or the pod, of one replica. Raises NoLog, KubeError."""
+
+    def is_meant(key: ServiceKey | None) -> bool:
+        return key is not None and key.name == name and dialect in (None, key.dialect)
+
     processes = [
         each
         for each in _listed(client, kinds.HOST_PROCESSES, namespace)
-        if each["spec"]["service"] == name and (each["spec"].get("replica") or 0) == replica
+        if is_meant(service_of(each)) and (each["spec"].get("replica") or 0) == replica
     ]
-    pods = client.list(kinds.PODS, namespace, label_selector=f"{naming.LABEL_SERVICE}={name}")["items"]
+    pods = [
+        pod
+        for each in ([dialect] if dialect else KINDS)
+        for pod in client.list(kinds.PODS, namespace, label_selector=selector_of(each, (name,)))["items"]
+        if not _only_routes(pod)
+    ]
     found = processes or sorted(pods, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    meant = sorted({key.dialect for each in found if (key := service_of(each)) is not None})
+    if len(meant) > 1:
+        raise NoLog(f"`{name}` means several services", f"say {' or '.join(qualified(each, name) for each in meant)}")
     namespaces = sorted({each["metadata"]["namespace"] for each in found})
     if len(namespaces) > 1:
         raise NoLog(f"`{name}` is in several namespaces: {', '.join(namespaces)}", "name one with -n")
@@ -102,6 +124,12 @@ def _where(
         runs = f"has {len(found)} replicas, counted from 0" if found else "runs nowhere"
         raise NoLog(f"`{name}` {runs}", f"`herdsman describe {name}` says why")
     return dict(found[replica])
+
+
+def _only_routes(pod: Object) -> bool:
+    """Tell whether a pod only chooses where requests go: an endpoint picker, a tokenizer."""
+    component = (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/component", "")
+    return str(component).startswith("llminferenceservice-router")
 
 
 def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name: str | None = None) -> list[Object]:
@@ -115,7 +143,8 @@ def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name
 def _of_pod(
     client: KubeClient, pod: Object, container: str | None, *, tail: int | None, previous: bool, follow: bool
 ) -> Iterator[str]:
-    chosen = container or str(pod["spec"]["containers"][0]["name"])
+    named = [str(each["name"]) for each in pod["spec"]["containers"]]
+    chosen = container or next((each for each in named if each in ENGINES), named[0])
     metadata = pod["metadata"]
     pieces = read_log(
         client, metadata["namespace"], metadata["name"], chosen, tail=tail, previous=previous, follow=follow

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from automation.cli.finding import find_service
+from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
@@ -37,7 +37,7 @@ class _Plan:
 
 
 def rollback(
-    name: Annotated[str, typer.Argument(help="The InferenceService.")],
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
     to: Annotated[
         int | None, typer.Option("--to", help="The revision; without it the last applied one that differs from now.")
     ] = None,

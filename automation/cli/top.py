@@ -1,6 +1,6 @@
 """`herdsman top`: hosts and services and what they use, live on a terminal, or once.
 
-Reads Hosts, HostProcesses and InferenceServices; what they mean is worked out by `top_rows`.
+Reads Hosts, HostProcesses and the services of all dialects; what they mean is worked out by `top_rows`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from automation.cli import top_rows
+from automation.cli.finding import listed
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text
 from automation.cli.top_rows import HostUse, Object, Order, ServiceUse, bar, rate_text, slots_text
+from automation.service_kinds import is_part_of_another
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
@@ -97,11 +99,18 @@ def look(client: KubeClient, what: What | None, namespace: str | None) -> View:
     # Processes of a host are of all namespaces, whichever one is looked at.
     hosts = _listed(client, kinds.HOSTS, None)
     processes = _listed(client, kinds.HOST_PROCESSES, None if what is not What.SERVICES else namespace)
-    services = _listed(client, kinds.INFERENCE_SERVICES, namespace) if what is not What.HOSTS else []
+    services = _services(client, namespace) if what is not What.HOSTS else []
     return View(
         hosts=top_rows.host_uses(hosts, processes) if what is not What.SERVICES else None,
         services=top_rows.service_uses(services, processes, hosts) if what is not What.HOSTS else None,
     )
+
+
+def _services(client: KubeClient, namespace: str | None) -> list[Object]:
+    try:
+        return [service for service in listed(client, namespace) if not is_part_of_another(service)]
+    except NotFound:
+        return []
 
 
 def _listed(client: KubeClient, kind: Kind, namespace: str | None) -> list[Object]:
@@ -118,7 +127,8 @@ def as_json(view: View, order: Order) -> dict[str, object]:
     if view.hosts is not None:
         told["hosts"] = [_camel(asdict(use)) for use in top_rows.sorted_hosts(view.hosts, order)]
     if view.services is not None:
-        told["services"] = [_camel(asdict(use)) for use in top_rows.sorted_services(view.services, order)]
+        rows = [asdict(use) for use in top_rows.sorted_services(view.services, order)]
+        told["services"] = [_camel({key: row[key] for key in row if key != "kind" or row[key]}) for row in rows]
     return told
 
 
@@ -167,7 +177,7 @@ def _services_table(uses: list[ServiceUse], width: int, room: int | None) -> Tab
     shown = uses if room is None else uses[: max(1, room - 2)]
     rows: list[list[str | Text]] = [
         [
-            f"{use.namespace}/{use.name}",
+            f"{use.namespace}/{use.name}" + (f" ({use.kind})" if use.kind else ""),
             Text(use.phase, style=phase_style(use.phase)),
             f"{use.ready_replicas}/{use.replicas}",
             use.runs_on,

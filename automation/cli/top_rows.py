@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from automation.cli.host_rows import state_of
+from automation.cli.service_view import view_of
+from automation.service_kinds import LLMKUBE, dialect_of_cr
+from components import naming
+from program.desired.keys import LABEL_DIALECT
 
 Object = dict[str, Any]
 Order = Literal["name", "memory", "tokens"]
@@ -49,6 +53,8 @@ class ServiceUse:
     tokens_per_second: float | None
     slots_busy: int | None
     slots: int | None
+    kind: str = ""
+    """Empty for an InferenceService."""
 
 
 def host_uses(hosts: Iterable[Object], processes: Iterable[Object]) -> list[HostUse]:
@@ -84,29 +90,31 @@ def service_uses(services: Iterable[Object], processes: Iterable[Object], hosts:
         for each in (host.get("status") or {}).get("processes") or ()
         if isinstance(each, dict)
     }
-    of_service: dict[tuple[str, str], list[Object]] = {}
+    of_service: dict[tuple[str, str, str], list[Object]] = {}
     for process in processes:
-        key = (process["metadata"]["namespace"], str(process["spec"].get("service", "")))
+        labels = process["metadata"].get("labels") or {}
+        name = labels.get(naming.LABEL_SERVICE) or process["spec"].get("service", "")
+        key = (labels.get(LABEL_DIALECT, LLMKUBE), process["metadata"]["namespace"], str(name))
         of_service.setdefault(key, []).append(process)
     uses = []
     for service in services:
-        metadata, status = service["metadata"], service.get("status") or {}
-        own = of_service.get((metadata["namespace"], metadata["name"]), [])
+        metadata, view = service["metadata"], view_of(service)
+        own = of_service.get((dialect_of_cr(service) or LLMKUBE, metadata["namespace"], metadata["name"]), [])
         told = [figures.get(f"{each['metadata']['namespace']}/{each['metadata']['name']}", {}) for each in own]
-        ready, wanted = status.get("readyReplicas") or 0, status.get("desiredReplicas") or 0
         uses.append(
             ServiceUse(
                 namespace=metadata["namespace"],
                 name=metadata["name"],
-                phase=status.get("phase") or "Unknown",
-                ready_replicas=ready,
-                replicas=wanted,
-                runs_on=_runs_on(own, wanted),
+                phase=view.phase,
+                ready_replicas=view.ready_replicas,
+                replicas=view.desired_replicas,
+                runs_on=_runs_on(own, view.desired_replicas),
                 memory_bytes=_sum(each.get("memory") for each in told),
                 cpu_percent=_sum(each.get("cpuPercent") for each in told),
                 tokens_per_second=_sum(each.get("tokensPerSecond") for each in told),
                 slots_busy=_sum(each.get("slotsBusy") for each in told),
                 slots=_sum(each.get("slots") for each in told),
+                kind=view.kind,
             )
         )
     return uses
