@@ -13,9 +13,10 @@ from typing import Any
 import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
+from automation.concerns import priority_class_of
 from automation.debounce import Debounce
 from automation.shards import WHOLE, Shard
-from automation.watch import DIALECT, World, priority_class_of
+from automation.watch import DIALECT, World
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
