@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from agent.server.errors import FileError
 from agent.server.models.store_space import StoredModel, StoreSpace, named_by, stored_models
 from agent.server.store import STATE_FILE, StateFile
-from automation.cli.get import duration_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
+from automation.cli.reading import duration_text
 
 app = typer.Typer(no_args_is_help=True)
 

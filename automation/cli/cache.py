@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from automation.cli.get import duration_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.reading import duration_text
 from automation.models.cache_inventory import (
     Entry,
     InventoryBroken,

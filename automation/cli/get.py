@@ -10,6 +10,7 @@ import typer
 
 from automation.cli.finding import listed, split_or_end
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.reading import age_text, condition_of
 from automation.cli.service_view import view_of
 from automation.made_for import service_of
 from automation.service_kinds import LLMKUBE, dialect_of_cr, is_part_of_another, key_of, kind_text
@@ -191,21 +192,3 @@ def model_row(model: Object, *, now: datetime) -> dict[str, str]:
         "source": spec["source"],
         "message": "" if ready.get("status") == "True" else str(ready.get("message", "")),
     }
-
-
-def condition_of(status: Object, kind: str) -> Object:
-    """Find a condition by its type; empty where there is none."""
-    return next((dict(c) for c in status.get("conditions") or () if c["type"] == kind), {})
-
-
-def age_text(metadata: Object, *, now: datetime) -> str:
-    """Write how long ago an object was made."""
-    return duration_text((now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds())
-
-
-def duration_text(seconds: float) -> str:
-    """Write a duration as kubectl does: its largest unit."""
-    for unit, length_s in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length_s:
-            return f"{int(seconds // length_s)}{unit}"
-    return f"{int(seconds)}s"

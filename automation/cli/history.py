@@ -10,8 +10,8 @@ import typer
 import yaml
 
 from automation.cli.finding import NAME_HELP, find_service
-from automation.cli.get import age_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.reading import age_text
 from automation.history.revision import Revision, data_of, read_all
 from automation.service_index import models_of as named_models
 from components import naming

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from automation.cli.get import duration_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.reading import duration_text
 from automation.leader import LABEL_LOOP, LEASE_NAME
 from automation.settings import SYSTEM_NAMESPACE
 from automation.shards import shard_of_lease

@@ -16,8 +16,10 @@ from automation.cli.describe import (
     print_description,
     queue_text,
 )
-from automation.cli.get import condition_of, duration_text, model_row, service_row
+from automation.cli.get import model_row, service_row
+from automation.cli.reading import condition_of, duration_text
 from components import naming
+from program.desired.keys import ServiceKey
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -30,6 +32,8 @@ READY = {
 }
 MEMORY = {**READY, "type": "MemoryFits", "reason": "EstimateExceedsRequest", "message": "too little"}
 SERVICE: Json = {
+    "apiVersion": "inference.llmkube.dev/v1alpha1",
+    "kind": "InferenceService",
     "metadata": {
         "name": "chat",
         "namespace": "prod",
@@ -96,7 +100,10 @@ def test_a_service_without_a_status_has_a_row_too() -> None:
 
 def test_a_service_on_a_host_says_where_it_listens() -> None:
     process = {"spec": {"host": "mac"}, "status": {"address": "10.0.0.7", "port": 41001}}
-    assert service_row(SERVICE, {("prod", "chat"): process}, now=NOW)["runsOn"] == "host mac (10.0.0.7:41001)"
+    assert (
+        service_row(SERVICE, {ServiceKey("llmkube", "prod", "chat"): process}, now=NOW)["runsOn"]
+        == "host mac (10.0.0.7:41001)"
+    )
 
 
 def test_a_model_has_a_row() -> None:

@@ -1,0 +1,146 @@
+"""What a service of any dialect says of itself, in the same few words: phase, model, replicas, where it answers.
+
+Used by `get`, `describe` and `top`. Pure. LLMKube's status has all of it; of the other dialects it follows from the
+peers' fields and conditions, and from Herdsman's conditions where a loop of ours looks after the service.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_text
+
+Object = dict[str, Any]
+_DIGEST = re.compile(r"--digest ([0-9a-f]+)")
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    """One service, as far as its custom resource tells."""
+
+    kind: str
+    """Empty for an InferenceService, which is what people mean where nothing else is said."""
+    phase: str
+    model: str
+    ready_replicas: int
+    desired_replicas: int
+    replicas: int
+    endpoint: str
+    reason: str
+    message: str
+    """Why it is not ready; empty when it is."""
+
+
+def view_of(service: Object) -> ServiceView:
+    """Read a custom resource of any dialect."""
+    dialect = dialect_of_cr(service)
+    if dialect in ("", LLMKUBE):
+        return _of_llmkube(service)
+    return _of_kserve(service) if dialect == "kserve" else _of_llmaz(service, kind_text(dialect))
+
+
+def conditions_of(service: Object) -> dict[str, Object]:
+    """Give the conditions by type."""
+    return {str(each.get("type")): each for each in (service.get("status") or {}).get("conditions") or ()}
+
+
+def pending_of(service: Object) -> Object | None:
+    """Give the change that waits for approval, as LLMKube's status has it; None where none does.
+
+    The CRDs of the other dialects may be their peers' and keep no such field; the condition names the change too.
+    """
+    status = service.get("status") or {}
+    if (pending := status.get("pendingChange")) and pending.get("digest"):
+        return dict(pending)
+    condition = conditions_of(service).get("ChangePending") or {}
+    found = _DIGEST.search(str(condition.get("message", "")))
+    if condition.get("status") != "True" or found is None:
+        return None
+    return {"digest": found[1], "summary": str(condition["message"]).partition("; approve it with ")[0]}
+
+
+def judged_generation(service: Object) -> int | None:
+    """Tell which generation the status is about; None where it says nothing."""
+    status = service.get("status") or {}
+    if "observedGeneration" in status:
+        return int(status["observedGeneration"])
+    told = [each.get("observedGeneration") for each in conditions_of(service).values()]
+    known = [int(each) for each in told if each is not None]
+    return max(known) if known else None
+
+
+def _of_llmkube(service: Object) -> ServiceView:
+    status = service.get("status") or {}
+    ready = conditions_of(service).get("Ready") or {}
+    return ServiceView(
+        kind="",
+        phase=status.get("phase") or "Unknown",
+        model=str((service.get("spec") or {}).get("modelRef", "")),
+        ready_replicas=status.get("readyReplicas") or 0,
+        desired_replicas=status.get("desiredReplicas") or 0,
+        replicas=status.get("replicas") or 0,
+        endpoint=status.get("endpoint") or "",
+        reason=str(ready.get("reason", "")),
+        message="" if ready.get("status") == "True" else str(ready.get("message", "")),
+    )
+
+
+def _of_kserve(service: Object) -> ServiceView:
+    spec, status = service.get("spec") or {}, service.get("status") or {}
+    model, primary = spec.get("model") or {}, (status.get("workloads") or {}).get("primary") or {}
+    addresses = [str(each["url"]) for each in status.get("addresses") or () if each.get("url")]
+    wanted = int(spec.get("replicas", 1) if spec.get("replicas") is not None else 1)
+    ready = int(primary.get("readyReplicas") or 0)
+    if (scaling := spec.get("scaling") or {}) and spec.get("replicas") is None:
+        wanted = max(int(scaling.get("minReplicas") or 1), ready)
+    return ServiceView(
+        kind=kind_text("kserve"),
+        model=str(model.get("name") or model.get("uri") or ""),
+        ready_replicas=ready,
+        desired_replicas=wanted,
+        replicas=ready,
+        endpoint=str(status.get("url") or next(iter(addresses), "")),
+        **_condition_words(service, "Ready"),
+    )
+
+
+def _of_llmaz(service: Object, kind: str) -> ServiceView:
+    metadata, spec, status = service["metadata"], service.get("spec") or {}, service.get("status") or {}
+    exist = int(status.get("replicas") or 0)
+    words = _condition_words(service, "Available")
+    wanted = int(spec.get("replicas", 1) if spec.get("replicas") is not None else 1)
+    return ServiceView(
+        kind=kind,
+        model=", ".join(_claimed(spec)),
+        # The peer's status counts what exists alone.
+        ready_replicas=min(exist, wanted) if words["phase"] == "Ready" else 0,
+        desired_replicas=wanted,
+        replicas=exist,
+        endpoint=f"http://{metadata['name']}-lb.{metadata['namespace']}.svc:8080" if exist else "",
+        **words,
+    )
+
+
+def _claimed(spec: Object) -> list[str]:
+    one = (spec.get("modelClaim") or {}).get("modelName")
+    several = (spec.get("modelClaims") or {}).get("models") or ()
+    return [str(one)] if one else [str(each.get("name")) for each in several]
+
+
+def _condition_words(service: Object, serves: str) -> dict[str, str]:
+    """Say by conditions how a service is: `serves` is the peer's word for ready; Ready and Stalled are Herdsman's."""
+    conditions = conditions_of(service)
+    ready = conditions.get("Ready") or conditions.get(serves) or {}
+    if ready.get("status") == "True" and (conditions.get(serves) or ready).get("status") == "True":
+        return {"phase": "Ready", "reason": str(ready.get("reason") or ""), "message": ""}
+    told = ready or conditions.get("Progressing") or {}
+    stopped = str(told.get("reason") or "") in ("Stopped", "Suspended", "PlaygroundStopped", "ServiceStopped")
+    if stopped:
+        phase = "Stopped"
+    elif (conditions.get("Stalled") or {}).get("status") == "True" or told.get("reason") == "AbortProcessing":
+        phase = "Failed"
+    else:
+        phase = "Progressing" if conditions else "Unknown"
+    return {"phase": phase, "reason": str(told.get("reason") or ""), "message": str(told.get("message") or "")}
