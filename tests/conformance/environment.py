@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 SYSTEM_NAMESPACES = {"kserve": "kserve", "llmaz": "llmaz-system"}
 GATEWAY_ADDRESS = "203.0.113.10"
+_THEN = "2026-01-01T00:00:00Z"
 _CLUSTER_SCOPED = ("OpenModel", "BackendRuntime", "ClusterRoleBinding")
 
 
@@ -36,7 +37,7 @@ def objects(vector: Vector) -> list[Json]:
 
 
 def _gateway() -> Json:
-    return {
+    gateway: Json = {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "Gateway",
         "metadata": {"name": "kserve-ingress-gateway", "namespace": "kserve", "generation": 1},
@@ -46,30 +47,34 @@ def _gateway() -> Json:
                 {"name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}
             ],
         },
-        "status": {
-            "addresses": [{"type": "IPAddress", "value": GATEWAY_ADDRESS}],
-            "conditions": [_condition("Accepted"), _condition("Programmed")],
-            "listeners": [
-                {
-                    "name": "http",
-                    "attachedRoutes": 0,
-                    "supportedKinds": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute"}],
-                    "conditions": [_condition(kind) for kind in ("Accepted", "Programmed", "ResolvedRefs")],
-                }
-            ],
-        },
     }
+    return {**gateway, "status": gateway_status(gateway)}
 
 
-def _condition(type_: str) -> Json:
+def gateway_status(thing: Json) -> Json:
+    """Say that a Gateway has an address and that each of its listeners works."""
+    generation = thing["metadata"].get("generation", 1)
     return {
-        "type": type_,
-        "status": "True",
-        "reason": type_,
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-        "observedGeneration": 1,
+        "addresses": [{"type": "IPAddress", "value": GATEWAY_ADDRESS}],
+        "conditions": [condition(kind, True, kind, generation) for kind in ("Accepted", "Programmed")],
+        "listeners": [
+            {
+                "name": listener["name"],
+                "attachedRoutes": 0,
+                "supportedKinds": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute"}],
+                "conditions": [
+                    condition(kind, True, kind, generation) for kind in ("Accepted", "Programmed", "ResolvedRefs")
+                ],
+            }
+            for listener in thing["spec"]["listeners"]
+        ],
     }
+
+
+def condition(type_: str, truth: bool, reason: str, generation: int | None = None) -> Json:
+    """A condition in the words of Kubernetes."""
+    told: Json = {"type": type_, "status": str(truth), "reason": reason, "message": "", "lastTransitionTime": _THEN}
+    return told if generation is None else {**told, "observedGeneration": generation}
 
 
 _KSERVE = {

@@ -3,7 +3,7 @@
 What each case would otherwise need a correction for:
 - Only InferencePool v1 is made, and routes start at it: the peer's second pool is left out, its group in routes reads
   as v1, and the annotation that remembers the move is left out.
-- The endpoint picker gets no empty arguments where TLS is off. The address of a service without a route has its port.
+- The endpoint picker and the routing sidecar get no empty arguments where TLS is off. The address of a service without a route has its port.
 - Pinned preset names in `status.annotations` are the peer's way through upgrades of its presets: left out.
 - A condition's reason counts where the recording has one, its message never.
 """
@@ -27,6 +27,7 @@ OLD_GROUP, GROUP = "inference.networking.x-k8s.io", "inference.networking.k8s.io
 _MIGRATED = "serving.kserve.io/inference-pool-migrated"
 _EXPIRY = "certificates.kserve.io/expiration"
 _ARGV = "x-vllm-argv"
+_ROUTERS = ("/app/epp", "/app/pd-sidecar")
 _WORKLOAD_ADDRESS = re.compile(r"^https?://[^/]+-workload-svc\.[^/:]+$")
 
 CORRECTED_ALWAYS = (
@@ -127,10 +128,9 @@ def _translated(thing: Json) -> Json:
             for backend in rule.get("backendRefs", ()):
                 if backend.get("group") == OLD_GROUP:
                     backend["group"] = GROUP
-    if thing["metadata"]["name"].endswith("-router-scheduler"):
-        for container in _containers(thing):
-            if "command" in container:
-                container["command"] = [word for word in container["command"] if word != ""]
+    for container in _containers(thing):
+        if container.get("command") and container["command"][0] in _ROUTERS:
+            container["command"] = [word for word in container["command"] if word != ""]
     return thing
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -21,7 +22,7 @@ if [ "$*" = --version ]; then echo {VERSION}; exit; fi
 for argument; do printf '%s\\0' "$argument"; done > "$NOTED_ARGUMENTS"
 """
 _PYTHON = f"""#!/bin/sh
-case "$*" in *version*) echo {VERSION};; esac
+case "$*" in *importlib.metadata*) echo {VERSION};; *) exec {sys.executable} -I "$@";; esac
 """
 _GETENT = f"""#!/bin/sh
 echo {LEADER} "$3"

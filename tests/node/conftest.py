@@ -87,6 +87,7 @@ def loop(
             "HERDSMAN_COMPLETION_TIMEOUT_S": "8",
             "HERDSMAN_STALL_TIMEOUT_S": "4",
             "HERDSMAN_STALL_CHECK_S": "1",
+            "HERDSMAN_API_CHECK_S": "1",
         },
     )
     try:

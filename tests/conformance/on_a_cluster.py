@@ -1,0 +1,141 @@
+"""A cluster and a loop for the vectors of a dialect, and what their tests ask of what was there.
+
+Used by `test_kserve_on_the_api_server` and `test_llmaz_on_the_api_server`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError
+from tests.conformance.comparison import Difference
+from tests.conformance.dialect_replay import DialectReplay, Replayed, Stage
+from tests.conformance.families import as_text, compare, compare_status, corrections_of, status_corrections_of
+from tests.conformance.vectors import Recorded, Vector
+from tests.support import controlplane, dialects
+from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
+
+Json = dict[str, Any]
+
+
+@contextlib.contextmanager
+def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
+    """Run a control plane with the CRDs of a dialect and of what it needs, and a loop with just its rights."""
+    with controlplane.running(("etcd", "kube-apiserver")) as cluster:
+        client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        try:
+            install_crds(client)
+            dialects.install(client, family)
+            dialects.install_needed(client)
+            kubeconfig = grant_loop_rights(client, cluster, directory / "kubeconfig")
+            with loop_process(kubeconfig, directory) as loop:
+                yield DialectReplay(client, family, lambda: is_idle(loop))
+        finally:
+            client.close()
+
+
+def is_idle(loop: LoopProcess) -> bool:
+    """Tell whether no engine runs: nothing else that the loop starts lives long."""
+    return not psutil.Process(loop.pid).children()
+
+
+def stages(vector: Vector, result: Replayed) -> Iterator[tuple[Recorded, Stage]]:
+    """Pair what was recorded with what is there, after the input and after each step."""
+    yield from zip(vector.stages(), result.stages, strict=True)
+
+
+def differing_objects(vector: Vector, result: Replayed) -> str:
+    """Say where objects differ from the recorded ones; empty where nowhere."""
+    found = []
+    for recorded, stage in stages(vector, result):
+        corrections = corrections_of(vector, recorded.prefix)
+        found.append(
+            (
+                recorded.prefix,
+                compare(vector.family, vector, recorded.objects, stage.objects, corrections, recorded.prefix),
+            )
+        )
+    return _told(found)
+
+
+def differing_statuses(vector: Vector, result: Replayed) -> str:
+    """The same for statuses."""
+    found = []
+    for recorded, stage in stages(vector, result):
+        mine = {name: status for name, status in stage.statuses.items() if name in recorded.statuses}
+        corrections = status_corrections_of(vector, recorded.prefix)
+        found.append(
+            (
+                recorded.prefix,
+                compare_status(vector.family, vector, recorded.statuses, mine, corrections, recorded.prefix),
+            )
+        )
+    return _told(found)
+
+
+def _told(found: Sequence[tuple[str, list[Difference]]]) -> str:
+    return "\n".join(f"{prefix or 'input'}\n{as_text(differences)}" for prefix, differences in found if differences)
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[str, set[str]]) -> list[str]:
+    """Say which manifests are not answered as the peer answers them.
+
+    What the peer's webhook refuses is refused by our schema, or let in and stopped with a condition that names the
+    field; either counts when one of the fields named is the recorded one, lies in it, or has it in it. `corrections`
+    give other fields for `Kind/name`; an empty set means that the object is let in and works.
+    """
+    expected = {name: {cause["field"] for cause in entry["causes"]} for name, entry in vector.rejected.items()}
+    expected.update(corrections)
+    wrong = []
+    for name, fields in sorted(expected.items()):
+        refusal, status = result.refusals.get(name), result.stages[0].statuses.get(name)
+        said = f"{name}: {refusal or stopped(status or {}) or 'let in'}"
+        if not fields:
+            wrong += [said] if refusal or stopped(status or {}) else []
+        elif not _names(refusal, status or {}, fields):
+            wrong.append(f"{said}; expected to name {sorted(fields)}")
+    wrong += [f"{name}: {refusal}" for name, refusal in result.refusals.items() if name not in expected]
+    for recorded, stage in stages(vector, result):
+        if recorded.admission is not None:
+            fields = {cause["field"] for cause in recorded.admission["causes"]}
+            if not _names(stage.answer, stage.statuses.get(recorded.admission["object"]) or {}, fields):
+                wrong.append(f"{recorded.prefix} {stage.answer or 'let in'}; expected to name {sorted(fields)}")
+        elif stage.answer is not None:
+            wrong.append(f"{recorded.prefix} {stage.answer}")
+    return wrong
+
+
+def stopped(status: Json) -> str:
+    """Give the message of the condition that says that a service cannot go on; empty while none does."""
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "Stalled" and condition["status"] == "True":
+            return str(condition["message"])
+    return ""
+
+
+def _names(refusal: ApiError | None, status: Json, fields: set[str]) -> bool:
+    named = set(re.findall(r"\b(?:spec|metadata)(?:\.[A-Za-z0-9-]+|\[[^]]*\])*", stopped(status)))
+    if refusal is not None:
+        assert refusal.status in (400, 403, 422), refusal
+        named = {cause.field for cause in refusal.causes}
+    wanted = {_plain(field) for field in fields if field[:1] not in ("<", ".")}
+    found = {_plain(field) for field in named if field[:1] not in ("<", ".")}
+    return not wanted or any(_nested(one, other) or _nested(other, one) for one in wanted for other in found)
+
+
+def _plain(field: str) -> tuple[str, ...]:
+    return tuple(part for part in re.split(r"[.\[\]]", field) if part and not part.isdigit())
+
+
+def _nested(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
+    return inner[: len(outer)] == outer

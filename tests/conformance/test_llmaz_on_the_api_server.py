@@ -1,0 +1,77 @@
+"""Every vector of llmaz's on a real API server, with the real loop and the real engine: objects, statuses, refusals.
+
+One `herdsman run` with the rights of docs/install/rbac.yaml plays all of them at once, each in its namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.corrections_llmaz import ADMISSION
+from tests.conformance.dialect_replay import Replayed
+from tests.conformance.on_a_cluster import differing_objects, differing_refusals, differing_statuses, replaying, stages
+from tests.conformance.vectors import Vector, all_vectors
+
+VECTORS = all_vectors("llmaz")
+OTHER_SETTINGS = "059"
+"""The settings of the whole cluster as the peer's chart has them, without the loader's image."""
+
+
+@pytest.fixture(scope="module")
+def replayed(pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Replayed]]:
+    with replaying("llmaz", tmp_path_factory.mktemp("llmaz")) as replay:
+        for vector in VECTORS:
+            if vector.number == OTHER_SETTINGS:
+                replay.run([vector])
+                replay.clear(vector)
+        replay.run([vector for vector in VECTORS if vector.number != OTHER_SETTINGS])
+        yield replay.results
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_the_objects_are_as_recorded(vector: Vector, replayed: dict[str, Replayed]) -> None:
+    different = differing_objects(vector, replayed[vector.name])
+    assert not different, different
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_the_statuses_are_as_recorded(vector: Vector, replayed: dict[str, Replayed]) -> None:
+    different = differing_statuses(vector, replayed[vector.name])
+    assert not different, different
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_what_the_peer_refuses_is_refused_or_stopped(vector: Vector, replayed: dict[str, Replayed]) -> None:
+    assert not differing_refusals(vector, replayed[vector.name], ADMISSION.get(vector.number, {}))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_what_is_stored_is_defaulted_as_recorded(vector: Vector, replayed: dict[str, Replayed]) -> None:
+    """Labels that users select by, and defaults; `createdAt` is filled in only by a webhook, which nobody needs."""
+    for recorded, stage in stages(vector, replayed[vector.name]):
+        for name, wanted in recorded.stored.items():
+            if name not in stage.stored or (name.startswith("Service.") and "spec" not in wanted):
+                continue
+            live, theirs = stage.stored[name], dict(wanted.get("spec") or {})
+            ours = dict(live.get("spec") or {})
+            if theirs.get("createdAt") == "<now>":
+                theirs.pop("createdAt")
+                ours.pop("createdAt", None)
+            assert ours == theirs, f"{recorded.prefix} {name}"
+            labels = live["metadata"].get("labels") or {}
+            assert {label: labels.get(label) for label in wanted.get("labels") or {}} == (wanted.get("labels") or {})
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in VECTORS if any("get_scale" in step for step in v.steps)], ids=lambda vector: vector.name
+)
+def test_the_scale_subresource_says_what_runs(vector: Vector, replayed: dict[str, Replayed]) -> None:
+    for (_, stage), step in zip(list(stages(vector, replayed[vector.name]))[1:], vector.steps, strict=True):
+        if stage.scale is not None:
+            told = step["output"]["scale"]
+            assert stage.scale["spec"] == told["spec"]
+            assert stage.scale["status"]["replicas"] == told["status"]["replicas"]
+            assert stage.scale["status"]["selector"] == "herdsman.dev/playground=chat"

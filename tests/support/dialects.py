@@ -1,0 +1,66 @@
+"""The other dialects on a test's cluster: their CRDs, the rights of the loop, and what their services need beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.kinds import Kind
+from program.dialects.crds import crd_documents
+from tests.support import extensions, peer_crds
+from tests.support.loop import eventually
+
+Json = dict[str, Any]
+
+INSTALL = Path(__file__).parents[2] / "docs" / "install"
+KINDS: dict[str, tuple[Kind, ...]] = {
+    "kserve": (kinds.LLM_SERVICES, kinds.LLM_CONFIGS),
+    "llmaz": (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES),
+}
+QUICK = {"HERDSMAN_API_CHECK_S": "1"}
+"""Environment of a loop that notices at once when CRDs come or go."""
+
+
+def install(client: KubeClient, family: str) -> None:
+    """Apply a dialect's CRDs and wait until they are served; give the loop its rights."""
+    for document in crd_documents(family):
+        client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
+    for kind in KINDS[family]:
+        eventually(lambda kind=kind: served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
+    for document in yaml.safe_load_all((INSTALL / f"rbac-{family}.yaml").read_text()):
+        kind = client.mapping(document["apiVersion"], document["kind"])
+        namespace = document["metadata"].get("namespace")
+        client.apply(kind, namespace, document, field_manager="tests", force=True)
+
+
+def install_needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL, kinds.SCALED_OBJECTS)) -> None:
+    """Apply the definitions of others that services of these dialects are made of; real ones where a project has any.
+
+    KEDA's is a small one of ours, which takes what the real one takes.
+    """
+    wanted = tuple(wanted)
+    for kind in wanted:
+        document = peer_crds.crd(kind) if kind in peer_crds.FILES else extensions.crd(kind)
+        client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
+    for kind in wanted:
+        eventually(lambda kind=kind: served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
+
+
+def uninstall(client: KubeClient, family: str) -> None:
+    """Take a dialect's CRDs away, and all objects of its kinds with them."""
+    peer_crds.remove(client, KINDS[family])
+
+
+def served(client: KubeClient, kind: Kind) -> bool:
+    """Tell whether the API server has a kind."""
+    try:
+        client.list(kind, limit=1)
+    except NotFound:
+        return False
+    return True
