@@ -64,7 +64,8 @@ def users_services(vector: Vector) -> set[str]:
 
 def _by_leader_worker_set(thing: Mapping[str, Any]) -> bool:
     owners = thing["metadata"].get("ownerReferences") or ()
-    return any(owner["kind"] == "LeaderWorkerSet" for owner in owners)
+    # The workers of a group are a StatefulSet that the group's leader owns.
+    return thing["kind"] == "StatefulSet" or any(owner["kind"] == "LeaderWorkerSet" for owner in owners)
 
 
 def _owned_by_the_user(vector: Vector, thing: Json) -> Json:

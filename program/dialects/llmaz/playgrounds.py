@@ -50,7 +50,6 @@ GRACE_S = 130
 """How long a pod may take to finish its requests."""
 TAKEN = "Playground owns the same name with an existing Service"
 """What llmaz says of a Playground whose name a Service has."""
-_ARGS = "spec.backendRuntimeConfig.args"
 _DEFAULT_BACKEND = "vllm"
 
 
@@ -81,7 +80,7 @@ class Playgrounds:
         variables = variables_of(models, choice.params, fetched=fetched)
         recommended = chosen.get("args") or []
         args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
-        own = fill(config.get("args") or [], variables, field=_ARGS)
+        own = [str(argument) for argument in config.get("args") or []]  # as they are written, like the peer
         unknown = (
             Problem(reason="NotHonoured", message="is no field of a Playground", field=path, terminal=True)
             for path, _ in unknown_fields(spec, field="spec")
