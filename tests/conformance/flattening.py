@@ -150,6 +150,7 @@ _DEFAULTS: tuple[tuple[re.Pattern[str], tuple[Any, ...]], ...] = tuple(
         (r"^HTTPRoute/.*/backendRefs/[^/]+/kind$", ("Service",)),
         (r"^HTTPRoute/.*/backendRefs/[^/]+/weight$", (1,)),
         (r"^HTTPRoute/.*/headers/[^/]+/type$", ("Exact",)),
+        (r"^ScaledObject/.*/fallback/behavior$", ("static",)),
         (r"^InferencePool/[^/]+/spec/appProtocol$", ("http",)),
         (r"^InferencePool/[^/]+/spec/endpointPickerRef/group$", ("",)),
         (r"^InferencePool/[^/]+/spec/endpointPickerRef/kind$", ("Service",)),
