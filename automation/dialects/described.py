@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -184,25 +185,30 @@ class DescribedServices:
         self._caches.forget(key)
 
     def tend(self, key: ServiceKey, cr: Object) -> None:
-        """Give the custom resource the labels that the peer's webhook gives, or take off the peer's finalizers.
+        """Give custom resources the labels that the peer's webhook gives, or take the peer's finalizers off one.
 
         Nobody else takes those off once the peer's controller is gone, and the object could never be deleted.
         """
         metadata = cr["metadata"]
-        change: Object
         if "deletionTimestamp" in metadata:
             finalizers = metadata.get("finalizers") or []
             kept = [each for each in finalizers if each not in self._dialect.peer_finalizers]
-            change = {"finalizers": kept} if kept != finalizers else {}
-        else:
-            labels = metadata.get("labels") or {}
-            missing = {k: v for k, v in self._dialect.labels(cr).items() if labels.get(k) != v}
-            change = {"labels": missing} if missing else {}
-        if not change:
+            if kept != finalizers:
+                self._patch(self.kind, cr, {"finalizers": kept})
             return
-        # An object of another uid, or one that was changed since the cache saw it, answers with a conflict.
+        models = (each for each in self._parsed_from.get(key, ()) if each.kind is kinds.OPEN_MODELS)
+        for kind, obj in (
+            (self.kind, cr),
+            *((each.kind, self._caches.get(each.kind, None, each.name)) for each in models),
+        ):
+            labels = (obj or {}).get("metadata", {}).get("labels") or {}
+            missing = {k: v for k, v in (self._dialect.labels(obj) if obj else {}).items() if labels.get(k) != v}
+            if obj is not None and missing:
+                self._patch(kind, obj, {"labels": missing})
+
+    def _patch(self, kind: Kind, obj: Object, change: Object) -> None:
+        """Change metadata. Raises Conflict for an object of another uid, or one changed since the cache saw it."""
+        metadata = obj["metadata"]
         body = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], **change}}
-        try:
-            self._client.patch(self.kind, key.namespace, key.name, body, field_manager="herdsman")
-        except NotFound:
-            return
+        with suppress(NotFound):
+            self._client.patch(kind, metadata.get("namespace"), metadata["name"], body, field_manager="herdsman")

@@ -181,7 +181,7 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
         Permission("resource.k8s.io", ("resourceclaimtemplates",), MAKE, "Devices by dynamic resource allocation."),
     ),
     "llmaz": (
-        Permission("llmaz.io", ("openmodels",), FOLLOW),
+        Permission("llmaz.io", ("openmodels",), (*FOLLOW, "patch"), "Labelled as llmaz's webhook does."),
         Permission("inference.llmaz.io", ("backendruntimes",), FOLLOW),
         Permission(
             "inference.llmaz.io",

@@ -67,5 +67,8 @@ class Dialect(Protocol):
         ...
 
     def labels(self, cr: JsonObject) -> dict[str, str]:
-        """Give the labels that the peer's webhook puts on the custom resource itself, and that its users select by."""
+        """Give the labels that the peer's webhook puts on the custom resource itself, and that its users select by.
+
+        Asked for the models that services refer to as well.
+        """
         ...
