@@ -175,6 +175,9 @@ class DialectCaches:
                 kind, keeping.described_pod, self._pod_changed, label_selector=mark.selector, **options
             )
         made = kind in MADE[self.name]
+        if kind in (kinds.AUTOSCALERS, kinds.SCALED_OBJECTS):
+            options["label_selector"] = mark.selector
+            return self._informer(kind, keeping.scaler, self._both(kind), **options)
         if kind in self._refers_to:
             # Of these also objects that others made are looked up, so all are followed.
             changed = self._both(kind) if made else self._on_reference(kind)
@@ -182,9 +185,8 @@ class DialectCaches:
                 options["namespaces"] = (*self._namespaces, KSERVE_NAMESPACE)
             return self._informer(kind, keeping.whole if made else trim.custom_resource, changed, **options)
         kept = {kinds.DEPLOYMENTS: keeping.workload, kinds.LEADER_WORKER_SETS: keeping.workload}.get(kind)
-        scalers = (kinds.AUTOSCALERS, kinds.SCALED_OBJECTS)
-        transform = trim.autoscaler if kind in scalers else kept or trim.owned
-        return self._informer(kind, transform, self._on_object(kind), label_selector=mark.selector, **options)
+        options["label_selector"] = mark.selector
+        return self._informer(kind, kept or trim.owned, self._on_object(kind), **options)
 
     def _key(self, obj: Object, name: str) -> ServiceKey:
         return ServiceKey(self.name, obj["metadata"].get("namespace", ""), name)

@@ -34,6 +34,18 @@ def workload(obj: Object) -> Object:
     }
 
 
+def scaler(obj: Object) -> Object:
+    """Keep of an autoscaler also its conditions, but for their words, which change with every measurement."""
+    kept = trim.autoscaler(obj)
+    conditions = [
+        {key: str(each.get(key, "")) for key in ("type", "status", "reason")}
+        for each in (obj.get("status") or {}).get("conditions") or ()
+    ]
+    version = f"{kept['metadata']['resourceVersion']} {conditions}"
+    metadata = {**kept["metadata"], "resourceVersion": version}
+    return {**kept, "metadata": metadata, "status": {"conditions": conditions}}
+
+
 def whole(obj: Object) -> Object:
     """Keep an object that others read by its own fields, and what tells whose it is beside that."""
     kept = trim.custom_resource(obj)

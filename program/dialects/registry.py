@@ -22,7 +22,8 @@ DIALECT_KINDS: dict[str, Kind] = {name: kind for name, (kind, _) in _BY_NAME.ite
 REFERS_TO: dict[str, tuple[Kind, ...]] = {
     "kserve": (
         *(kinds.LLM_CONFIGS, kinds.LLM_SERVICES, kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS),
-        *(kinds.GATEWAYS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS),
+        *(kinds.GATEWAYS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS, kinds.SERVICES),
+        *(kinds.AUTOSCALERS, kinds.SCALED_OBJECTS),
     ),
     "llmaz": (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS, kinds.LLMAZ_SERVICES),
     "llmaz-service": (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS, kinds.PLAYGROUNDS),
