@@ -15,7 +15,9 @@ EXIT_DRIFTED = 2
 
 
 def drift(
-    name: Annotated[str | None, typer.Argument(help="One service; all of the namespace without it.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One service (NAME or KIND/NAME); all of the namespace without it.")
+    ] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where to look.")] = "default",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look everywhere.")] = False,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
@@ -40,10 +42,10 @@ def drift(
 
 
 def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Listing:
-    from automation.cli.finding import find_service
+    from automation.cli.finding import find_service, listed
     from automation.drift.listing import list_drift
     from automation.preview.loop_options import options_of_loop
-    from kubeapi import kinds
+    from automation.service_kinds import is_part_of_another
     from kubeapi.client import KubeClient
 
     client = KubeClient.default(kubeconfig)
@@ -51,7 +53,7 @@ def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Li
         if name is not None:
             services = [find_service(client, namespace, name)]
         else:
-            services = client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
+            services = [each for each in listed(client, namespace) if not is_part_of_another(each)]
         return list_drift(client, services, options=options_of_loop(client))
     finally:
         client.close()
@@ -70,7 +72,9 @@ def _as_json(each: Drifted) -> dict[str, Any]:
         }
         for field in each.drift.fields
     ]
+    dialect = {"dialect": each.key.dialect} if each.key.dialect != "llmkube" else {}
     return {
+        **dialect,
         "namespace": each.key.namespace,
         "service": each.key.name,
         "kind": each.drift.kind,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from automation.cli.finding import split_or_end
 from automation.cli.output import complain, print_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def export(
-    name: Annotated[str | None, typer.Argument(help="The InferenceService; without it the whole namespace.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The service, NAME or KIND/NAME; without it the whole namespace.")
+    ] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
     state: Annotated[str | None, typer.Option(help="URL of the loop's state; as `herdsman run` takes it.")] = None,
     stack: Annotated[
@@ -77,7 +80,13 @@ def _choose(engine: PulumiEngine, namespace: str, name: str | None, stack: str |
     if stack is not None:
         of_namespace = [each for each in of_namespace if each.name == stack]
     if name is not None:
-        of_namespace = [each for each in of_namespace if any(key.name == name for key in engine.services(each))]
+        dialect, alone = split_or_end(name)
+        meant = (alone,) if dialect is None else (alone, dialect)
+        of_namespace = [
+            each
+            for each in of_namespace
+            if any((key.name, key.dialect)[: len(meant)] == meant for key in engine.services(each))
+        ]
     if not of_namespace:
         wanted = f"service `{name}` of namespace `{namespace}`" if name else f"namespace `{namespace}`"
         complain(f"no stack of this state holds {wanted}", hint="--state names the state that the loop works with")

@@ -12,9 +12,10 @@ import yaml
 from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.cli.reading import age_text
-from automation.history.revision import Revision, data_of, read_all
+from automation.history.revision import RECORDED, Revision, data_of, read_all
+from automation.made_for import selector_of
 from automation.service_index import models_of as named_models
-from components import naming
+from automation.service_kinds import LLMKUBE, dialect_of_cr, key_of
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -54,14 +55,20 @@ def history(
 
 def revisions_of(client: KubeClient, service: Object) -> tuple[Revision, ...]:
     """Read the revisions of a service, the newest first. Raises KubeError."""
-    metadata = service["metadata"]
-    selector = f"{naming.LABEL_SERVICE}={metadata['name']}"
+    metadata, key = service["metadata"], key_of(service)
+    selector = selector_of(key.dialect, (key.name,))
     found = client.list(kinds.CONTROLLER_REVISIONS, metadata["namespace"], label_selector=selector)["items"]
     return read_all(found, owner=metadata["uid"])
 
 
 def models_of(client: KubeClient, service: Object) -> list[Object]:
-    """Read the Models that a service names, as far as they exist. Raises KubeError."""
+    """Read the Models, or what else of `revision.RECORDED` a service names, as far as it exists. Raises KubeError."""
+    if dialect_of_cr(service) != LLMKUBE:
+        # Imported here: it brings the dialects.
+        from automation.preview.asking_dialects import referred_by
+
+        known = {(kind.group, kind.kind) for kind in RECORDED}
+        return [each for each in referred_by(client, service) if _group_kind(each) in known]
     models = []
     for name in sorted(named_models(service)):
         try:
@@ -69,6 +76,10 @@ def models_of(client: KubeClient, service: Object) -> list[Object]:
         except NotFound:
             continue
     return models
+
+
+def _group_kind(obj: Object) -> tuple[str, str]:
+    return str(obj["apiVersion"]).rpartition("/")[0], str(obj["kind"])
 
 
 def _row(each: Revision, *, current: bool) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def preview(
         list[str] | None, typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
     ] = None,
     live: Annotated[
-        list[str] | None, typer.Option("--live", help="What would be done now with this service, as it stands.")
+        list[str] | None, typer.Option("--live", help="What would be done now with this service (NAME or KIND/NAME).")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="The same for all services of the namespace.")] = False,
     namespace: Annotated[

@@ -1,4 +1,4 @@
-"""`herdsman render`: print the objects of InferenceServices from files, without a cluster.
+"""`herdsman render`: print the objects of services of all dialects from files, without a cluster.
 
 The way is the loop's: dialect, desired state, renderers. What the loop learns from a cluster (a file's name from its
 header, the host that a service is placed on) is not known here, and said.
@@ -36,7 +36,7 @@ def render(
     output: Annotated[ManifestFormat, typer.Option("-o", "--output", help="yaml or json.")] = ManifestFormat.YAML,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
 ) -> None:
-    """Print the Kubernetes objects that Models and InferenceServices would become. Nothing is sent anywhere.
+    """Print the Kubernetes objects that services of all dialects would become. Nothing is sent anywhere.
 
     Nothing is printed unless every document is right; fields that will have no effect are named on standard error.
     """
@@ -74,5 +74,5 @@ def _objects(manifests: Manifests) -> list[JsonObject]:
             )
         for part in (*rendered.shared, *rendered.objects):
             metadata = part.manifest["metadata"]
-            found.setdefault((part.kind, metadata["namespace"], metadata["name"]), part.manifest)
+            found.setdefault((part.kind, metadata.get("namespace", ""), metadata["name"]), part.manifest)
     return list(found.values())

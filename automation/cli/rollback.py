@@ -16,8 +16,10 @@ from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
-from automation.history.revision import Revision
+from automation.history.revision import RECORDED, Revision, reference_of
+from automation.preview.telling import name_text
 from automation.service_index import models_of as named_models
+from automation.service_kinds import LLMKUBE, dialect_of_cr, key_of, kind_of_cr
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
@@ -45,7 +47,7 @@ def rollback(
         str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
     ] = None,
     with_models: Annotated[
-        bool, typer.Option("--with-models", help="Put the specs of its Models back too, as they were then.")
+        bool, typer.Option("--with-models", help="Put back what it refers to (its Models) too, as it was then.")
     ] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -89,25 +91,39 @@ def _plan(client: KubeClient, service: Object, models: list[Object], *, to: int 
     """Work out what to write. Raises NothingToRestore and KubeError."""
     revision = choose(revisions_of(client, service), service, models, to)
     others = changed_models(revision, models)
-    notes = [f"Model `{name}` was there then and is gone" for name, spec in others.items() if spec is None]
+    notes = [f"{_referred(name)} was there then and is gone" for name, spec in others.items() if spec is None]
     changed = {name: spec for name, spec in others.items() if spec is not None}
     if changed and not with_models:
-        names = ", ".join(f"`{name}`" for name in changed)
-        notes.append(f"Model {names} had another spec then; --with-models puts that back too")
+        names = ", ".join(map(_referred, changed))
+        notes.append(f"{names} had another spec then; --with-models puts that back too")
     written: tuple[Object, ...] = ()
     if with_models:
         written = tuple(
-            {**model, "spec": changed[model["metadata"]["name"]]}
-            for model in models
-            if model["metadata"]["name"] in changed
+            {**model, "spec": changed[reference_of(model)]} for model in models if reference_of(model) in changed
         )
-        notes += _users(client, service, set(changed))
+        notes += _users(client, service, written)
     return _Plan(revision, restored(service, revision), written, tuple(notes))
 
 
-def _users(client: KubeClient, service: Object, names: set[str]) -> list[str]:
-    """Name the other services that a Model's change touches."""
+def _referred(reference: str) -> str:
+    """Write what `reference_of` gives for people."""
+    kind, slash, name = reference.partition("/")
+    return f"{kind} `{name}`" if slash else f"Model `{reference}`"
+
+
+def _users(client: KubeClient, service: Object, written: tuple[Object, ...]) -> list[str]:
+    """Name the other services that a change of what this one refers to touches."""
     metadata = service["metadata"]
+    if dialect_of_cr(service) != LLMKUBE:
+        from automation.preview.asking_dialects import touched
+        from automation.preview.looking import Identity, Looking
+        from automation.preview.previewer import Previewer
+        from components.render import RenderOptions
+
+        changed, previewer = {Identity.of(each) for each in written}, Previewer(client, options=RenderOptions())
+        found = touched(client, previewer, Looking(client), changed, {key_of(service)})
+        return [f"{name_text(each.key)} uses what is put back as well" for each in found]
+    names = {model["metadata"]["name"] for model in written}
     notes = []
     for other in client.list(kinds.INFERENCE_SERVICES, metadata["namespace"])["items"]:
         shared = named_models(other) & names
@@ -119,12 +135,17 @@ def _users(client: KubeClient, service: Object, names: set[str]) -> list[str]:
 def _preview(client: KubeClient, plan: _Plan, models: list[Object]) -> Any:
     # Imported here: the renderers are only needed once there is something to render.
     from automation.preview.changes import Preview
+    from automation.preview.looking import Identity, Looking
     from automation.preview.loop_options import options_of_loop
-    from automation.preview.previewer import Previewer
+    from automation.preview.previewer import Previewer, Subject
     from program.dialects.llmkube.parse import draft_reference
 
-    by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
     previewer = Previewer(client, options=options_of_loop(client))
+    dialect = dialect_of_cr(plan.service)
+    if dialect != LLMKUBE:
+        look = Looking(client, asked={Identity.of(each): each for each in plan.models})
+        return Preview(previewer.services([Subject(plan.service, dialect=dialect, look=look)]))
+    by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
     model = by_name.get(str(plan.service["spec"].get("modelRef", "")))
     draft = by_name.get(draft_reference(plan.service))
     return Preview((previewer.service(plan.service, model, draft),))
@@ -150,11 +171,13 @@ def _agreed(*, yes: bool, revision: Revision) -> bool:
 
 def _write(client: KubeClient, plan: _Plan) -> None:
     """Replace the objects as they were read: an edit in between is a Conflict, and nothing is lost."""
-    for kind, obj in (*((kinds.MODELS, model) for model in plan.models), (kinds.INFERENCE_SERVICES, plan.service)):
+    referred = {kind.kind: kind for kind in RECORDED}
+    writes = [(referred[model["kind"]], model) for model in plan.models]
+    for kind, obj in (*writes, (kind_of_cr(plan.service), plan.service)):
         metadata = obj["metadata"]
         client.request(
             "PUT",
-            kind.path(metadata["namespace"], metadata["name"]),
+            kind.path(metadata.get("namespace"), metadata["name"]),
             query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
             body=obj,
         )

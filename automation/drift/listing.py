@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 from automation.drift.findings import ObjectDrift, fields_of
 from automation.plan import ObjectName
 from automation.preview.live import Live
+from automation.preview.looking import Looking
 from automation.preview.previewer import Subject
 from automation.preview.rendering import rendering
+from automation.preview.telling import name_text
+from automation.service_kinds import LLMKUBE, dialect_of_cr
 from components import naming
 from components.render import RenderOptions
 from components.rendered import RenderedService
@@ -52,17 +55,18 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
     found = [cr for cr in services if "deletionTimestamp" not in cr["metadata"]]
     models = {
         (model["metadata"]["namespace"], model["metadata"]["name"]): model
-        for namespace in sorted({cr["metadata"]["namespace"] for cr in found})
+        for namespace in sorted({cr["metadata"]["namespace"] for cr in found if dialect_of_cr(cr) == LLMKUBE})
         for model in client.list(kinds.MODELS, namespace)["items"]
     }
-    subjects = [_subject(cr, models) for cr in found]
+    look = Looking(client)
+    subjects = [_subject(cr, models, look) for cr in found]
     live = Live(client, _in_turn)
     live.load([subject.key for subject in subjects], claims=options.claim_mode)
     drifted: list[Drifted] = []
     notes: list[str] = []
     for subject in subjects:
         plan = rendering(subject, live, options=options)
-        name = f"{subject.key.namespace}/{subject.key.name}"
+        name = name_text(subject.key)
         if plan.rendered is None:
             why = plan.problem.message if plan.problem is not None else "; ".join(plan.notes)
             notes.append(f"{name}: nothing can be compared: {why}")
@@ -72,10 +76,13 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
                 drifted += _compared(plan.rendered, live)
             else:
                 notes.append(f"{name}: what it asks for is not applied yet; see `herdsman preview --live`")
-    return Listing(tuple(drifted), (*notes, *live.notes))
+    return Listing(tuple(drifted), (*notes, *live.notes, *look.notes))
 
 
-def _subject(cr: Json, models: dict[tuple[str, str], Json]) -> Subject:
+def _subject(cr: Json, models: dict[tuple[str, str], Json], look: Looking) -> Subject:
+    dialect = dialect_of_cr(cr)
+    if dialect != LLMKUBE:
+        return Subject(cr, edited=False, dialect=dialect, look=look)
     namespace = cr["metadata"]["namespace"]
     model = models.get((namespace, str((cr.get("spec") or {}).get("modelRef") or "")))
     return Subject(cr, model, models.get((namespace, draft_reference(cr))), edited=False)

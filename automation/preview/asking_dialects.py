@@ -14,7 +14,7 @@ from typing import Any
 from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
 from automation.preview.looking import Identity, Looking
 from automation.preview.previewer import Previewer, Subject
-from automation.service_kinds import is_part_of_another, kind_text
+from automation.service_kinds import dialect_of_cr, is_part_of_another, kind_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
@@ -69,7 +69,7 @@ def of_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> 
         for each in crs.asked.values():
             edited = each.changed or bool(changed & _looked_at(dialect, each.cr, look))
             found.subjects.append(Subject(each.cr, edited=edited, dialect=dialect, look=look))
-    found.subjects += _touched(client, previewer, look, changed, in_files)
+    found.subjects += touched(client, previewer, look, changed, in_files)
     found.notes += look.notes
     return found
 
@@ -105,10 +105,10 @@ def of_cluster(
 # --- what changed documents concern -----------------------------------------------------------------------------------
 
 
-def _touched(
-    client: KubeClient, previewer: Previewer, look: Looking, changed: set[Identity], in_files: set[ServiceKey]
+def touched(
+    client: KubeClient, previewer: Previewer, look: Looking, changed: set[Identity], but: set[ServiceKey]
 ) -> list[Subject]:
-    """Find the services that look at changed objects, beside those of the files."""
+    """Find the services that look at changed objects, but for these."""
     subjects = []
     for dialect, kind in DIALECT_KINDS.items():
         refers_to = {(each.group, each.kind) for each in REFERS_TO[dialect]}
@@ -122,11 +122,18 @@ def _touched(
             pass
         for name, cr in sorted(crs.live.items()):
             going = "deletionTimestamp" in cr["metadata"] or is_part_of_another(cr)
-            if going or ServiceKey(dialect, *name) in in_files:
+            if going or ServiceKey(dialect, *name) in but:
                 continue
             if concerned & _looked_at(dialect, cr, look):
                 subjects.append(Subject(cr, edited=True, dialect=dialect, look=look))
     return subjects
+
+
+def referred_by(client: KubeClient, cr: Json) -> list[Json]:
+    """Read what a service of a dialect refers to, as far as it exists. Raises ApiError."""
+    look = Looking(client)
+    _looked_at(dialect_of_cr(cr), cr, look)
+    return look.found()
 
 
 def _looked_at(dialect: str, cr: Json, look: Looking) -> set[Identity]:

@@ -87,6 +87,10 @@ class Looking:
         found |= {identity.name: obj for identity, obj in self._asked.items() if identity[:3] == at}
         return tuple(found[name] for name in sorted(found))
 
+    def found(self) -> list[Json]:
+        """Give all that was looked up by name since `seen` was last emptied, and is there."""
+        return [obj for identity in sorted(self.seen) if (obj := self._known.get(identity)) is not None]
+
     def _read(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
         try:
             return self._client.get(kind, namespace, name)
