@@ -18,12 +18,12 @@ from program.desired.errors import SpecInvalid
 from program.dialects.dialect import Lookup
 from program.dialects.kserve import naming, presets
 from program.dialects.kserve.merging import merged
+from program.dialects.kserve.rendering import render
 from program.dialects.kserve.resolving import picker_config, resolved
 from program.dialects.kserve.selection import pinned, pins, wanted_presets
 from program.dialects.kserve.settings import Settings, settings
 from program.dialects.kserve.template_data import spec_data, template_data
 from program.dialects.kserve.template_functions import functions
-from program.dialects.kserve.templating import render
 from program.dialects.reading import without_nulls
 
 _MOST_BASE_REFS = 32

@@ -13,8 +13,8 @@ from typing import Any
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import bytes_of
 from program.dialects.kserve.naming import child_name
+from program.dialects.kserve.template_nodes import Functions
 from program.dialects.kserve.template_values import ANY, Struct, TemplateError, field_of, text_of, truth, unwrap, wrap
-from program.dialects.kserve.templating import Functions
 
 GRACE_S = 60
 """Seconds that pods of the presets may take to end."""

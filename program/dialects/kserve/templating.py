@@ -1,6 +1,6 @@
 """A subset of Go's text/template, for the expressions in configs (ADR 26). Pure.
 
-Called by `configuration`. Fields, variables, pipelines, parentheses, `if`, `with`, `range`, comments and the functions
+Called by `rendering`. Fields, variables, pipelines, parentheses, `if`, `with`, `range`, comments and the functions
 that it is given; no definitions, no methods. Each text of a config is a template of its own. `{{-` and `-}}` take
 spaces alone, never line ends: KServe renders a config as JSON text, in which a line end is no white space.
 
@@ -11,111 +11,52 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from program.desired.errors import SpecInvalid
-from program.dialects.kserve.template_values import Struct, TemplateError, field_of, text_of, truth
+from program.dialects.kserve.template_nodes import (
+    BLOCKS,
+    Budget,
+    Eval,
+    Functions,
+    Node,
+    Scope,
+    assignment,
+    call,
+    constant_value,
+    dot_value,
+    explained,
+    field_at,
+    literal_text,
+    output,
+    variable_value,
+)
+from program.dialects.kserve.template_values import TemplateError
 
-LONGEST_TEMPLATE = 64 * 1024
-"""Characters of one text."""
-LONGEST_OUTPUT = 512 * 1024
-"""Characters that the templates of one service may write."""
-MOST_STEPS = 20_000
-"""Evaluations that the templates of one service may take; the presets take less than 1,000."""
 DEEPEST = 24
-"""Levels of blocks and parentheses in a template, and of objects around it."""
-
-Function = Callable[..., Any]
-Functions = Mapping[str, Function]
-
-
-@dataclass(slots=True)
-class Budget:
-    """What rendering a service may still cost."""
-
-    steps: int = MOST_STEPS
-    output: int = LONGEST_OUTPUT
-
-    def step(self, count: int = 1) -> None:
-        """Count evaluations. Raises TemplateError when there were too many."""
-        self.steps -= count
-        if self.steps < 0:
-            raise TemplateError(f"takes more than {MOST_STEPS} steps together with the other templates")
-
-    def write(self, length: int) -> None:
-        """Count characters of output. Raises TemplateError when there were too many."""
-        self.output -= length
-        if self.output < 0:
-            raise TemplateError(f"writes more than {LONGEST_OUTPUT} characters together with the other templates")
+"""Levels of blocks and parentheses in a template."""
+MOST_TOKENS = 512
+"""Words and signs between one pair of braces."""
 
 
-@dataclass(slots=True)
-class _Scope:
-    root: Any
-    dot: Any
-    functions: Functions
-    budget: Budget
-    variables: dict[str, Any]
-    out: list[str] = field(default_factory=list)
-
-
-_Eval = Callable[[_Scope], Any]
-_Node = Callable[[_Scope], None]
-
-
-def render(value: Any, data: Any, functions: Functions, *, field: str, budget: Budget | None = None) -> Any:
-    """Render every text in a JSON value; parts without expressions are shared with it.
-
-    Raises SpecInvalid with reason InvalidRenderedConfig at the path of the text.
-    """
-    return _rendered(value, data, functions, field, budget or Budget(), 0)
-
-
-def _rendered(value: Any, data: Any, functions: Functions, path: str, budget: Budget, deep: int) -> Any:
-    if isinstance(value, str):
-        return _text(value, data, functions, path, budget) if "{{" in value else value
-    if deep > 100:
-        raise SpecInvalid(field=path[:256], why="is nested too deep", reason="InvalidRenderedConfig")
-    if isinstance(value, dict):
-        changed = {}
-        for key, member in value.items():
-            new = _rendered(member, data, functions, f"{path}.{key}", budget, deep + 1)
-            if new is not member:
-                changed[key] = new
-        return {**value, **changed} if changed else value
-    if isinstance(value, list):
-        members = [_rendered(m, data, functions, f"{path}[{i}]", budget, deep + 1) for i, m in enumerate(value)]
-        if all(new is old for new, old in zip(members, value, strict=True)):
-            return value
-        # An expression that came to nothing is no argument: commands may hold options under a condition.
-        return [new for new, old in zip(members, value, strict=True) if new != "" or old == ""]
-    return value
-
-
-def _text(text: str, data: Any, functions: Functions, path: str, budget: Budget) -> str:
-    try:
-        if len(text) > LONGEST_TEMPLATE:
-            raise TemplateError(f"is longer than {LONGEST_TEMPLATE} characters")
-        scope = _Scope(data, data, functions, budget, {})
-        # What is long is not worth its place in the cache.
-        for node in _cached(text) if len(text) < 16_384 else _parsed(text):
-            node(scope)
-        return "".join(scope.out)
-    except TemplateError as error:
-        raise SpecInvalid(
-            field=path, why=f"the template in it cannot be rendered: {error}", reason="InvalidRenderedConfig"
-        ) from None
+def run(text: str, data: Any, functions: Functions, budget: Budget) -> str:
+    """Render one text. Raises TemplateError in words that name the expression."""
+    budget.read(len(text))
+    scope = Scope(data, data, functions, budget, {})
+    # What is long is not worth its place in the cache.
+    for node in _cached(text) if len(text) < 16_384 else _parsed(text):
+        node(scope)
+    return "".join(scope.out)
 
 
 @lru_cache(maxsize=512)
-def _cached(text: str) -> tuple[_Node, ...]:
+def _cached(text: str) -> tuple[Node, ...]:
     return _parsed(text)
 
 
-def _parsed(text: str) -> tuple[_Node, ...]:
+def _parsed(text: str) -> tuple[Node, ...]:
     return _Parser(text).nodes_to_end()
 
 
@@ -134,7 +75,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _COMMENT = re.compile(r"\s*/\*.*?\*/", re.DOTALL)
-_BLOCKS = frozenset({"if", "with", "range", "else", "end"})
+_BLOCK_WORDS = frozenset({*BLOCKS, "else", "end"})
 _CONSTANTS = {"true": True, "false": False, "nil": None}
 
 
@@ -157,29 +98,29 @@ class _Parser:
         self._shown = ""
         """The action being read, for errors."""
 
-    def nodes_to_end(self) -> tuple[_Node, ...]:
+    def nodes_to_end(self) -> tuple[Node, ...]:
         nodes, ended_by = self._nodes()
         if ended_by:
             raise TemplateError(f"`{self._shown}` ends nothing")
         return tuple(nodes)
 
-    def _nodes(self) -> tuple[list[_Node], list[_Token]]:
+    def _nodes(self) -> tuple[list[Node], list[_Token]]:
         """Read up to the `else` or `end` of the block around; it is returned. Empty at the end of the text."""
-        nodes: list[_Node] = []
+        nodes: list[Node] = []
         while True:
             action = self._literal(nodes)
             if action is None:
                 return nodes, []
             if not action:
                 continue
-            if action[0].kind == "word" and action[0].text in _BLOCKS:
+            if action[0].kind == "word" and action[0].text in _BLOCK_WORDS:
                 if action[0].text in ("else", "end"):
                     return nodes, action
                 nodes.append(self._block(action))
             else:
                 nodes.append(self._output(action))
 
-    def _literal(self, nodes: list[_Node]) -> list[_Token] | None:
+    def _literal(self, nodes: list[Node]) -> list[_Token] | None:
         """Take the text up to the next action, and that action's tokens; None at the end."""
         match = _ACTION.search(self._text, self._at)
         literal = self._text[self._at : match.start() if match else len(self._text)]
@@ -188,7 +129,7 @@ class _Parser:
         if match and match[1]:
             literal = literal.rstrip(" ")
         if literal:
-            nodes.append(_literal_node(literal))
+            nodes.append(literal_text(literal))
         if match is None:
             self._at = len(self._text)
             return None
@@ -208,11 +149,13 @@ class _Parser:
             match = _TOKEN.match(self._text, self._at)
             if match is None or match.lastgroup is None:
                 self._fail("is not understood" if "}}" in self._text[self._at :] else "has no closing `}}`")
+            if len(tokens) == MOST_TOKENS:
+                self._fail(f"holds more than {MOST_TOKENS} words")
             kind = match.lastgroup
             tokens.append(_Token(kind, match[kind], spaced=match.start(kind) > self._at))
             self._at = match.end()
 
-    def _block(self, action: list[_Token]) -> _Node:
+    def _block(self, action: list[_Token]) -> Node:
         self._deep += 1
         if self._deep > DEEPEST:
             self._fail(f"is nested more than {DEEPEST} levels deep")
@@ -220,7 +163,7 @@ class _Parser:
         shown = self._shown
         names, condition = self._head(rest, word)
         body, ended_by = self._nodes()
-        other: list[_Node] = []
+        other: list[Node] = []
         if ended_by and ended_by[0].text == "else":
             if len(ended_by) > 1:
                 if word == "range" or ended_by[1].text != word:
@@ -231,9 +174,9 @@ class _Parser:
         if len(ended_by) != 1 or ended_by[0].text != "end":
             raise TemplateError(f"`{shown}` has no `{{{{ end }}}}`")
         self._deep -= 1
-        return _BLOCK_NODES[word](names, condition, tuple(body), tuple(other))
+        return BLOCKS[word](names, condition, tuple(body), tuple(other))
 
-    def _head(self, tokens: list[_Token], word: str) -> tuple[tuple[str, ...], _Eval]:
+    def _head(self, tokens: list[_Token], word: str) -> tuple[tuple[str, ...], Eval]:
         """Read `$a, $b := pipeline`; the variables are optional."""
         names: tuple[str, ...] = ()
         for at, token in enumerate(tokens):
@@ -248,25 +191,13 @@ class _Parser:
                 break
         return names, self._pipeline(tokens)
 
-    def _output(self, action: list[_Token]) -> _Node:
+    def _output(self, action: list[_Token]) -> Node:
         shown = self._shown
         if len(action) > 1 and action[0].kind == "variable" and action[1].text in (":=", "="):
-            return _assignment(action[0].text, self._pipeline(action[2:]))
-        value = self._pipeline(action)
+            return assignment(action[0].text, self._pipeline(action[2:]))
+        return output(self._pipeline(action), shown)
 
-        def write(scope: _Scope) -> None:
-            scope.budget.step()
-            result = value(scope)
-            try:
-                text = text_of(result)
-            except TemplateError as error:
-                raise TemplateError(f"`{shown}` {error}") from None
-            scope.budget.write(len(text))
-            scope.out.append(text)
-
-        return write
-
-    def _pipeline(self, tokens: Sequence[_Token]) -> _Eval:
+    def _pipeline(self, tokens: Sequence[_Token]) -> Eval:
         shown = self._shown
         commands: list[list[_Token]] = [[]]
         level = 0
@@ -276,50 +207,50 @@ class _Parser:
                 commands.append([])
             else:
                 commands[-1].append(token)
-        result: _Eval | None = None
+        result: Eval | None = None
         for command in commands:
             if not command:
                 self._fail("lacks an expression")
             result = self._command(command, result)
         assert result is not None
-        return _explained(result, shown)
+        return explained(result, shown)
 
-    def _command(self, tokens: list[_Token], piped: _Eval | None) -> _Eval:
+    def _command(self, tokens: list[_Token], piped: Eval | None) -> Eval:
         first = tokens[0]
-        arguments: list[_Eval] = []
+        arguments: list[Eval] = []
         rest = tokens[1:] if first.kind == "word" and first.text not in _CONSTANTS else tokens
         while rest:
             argument, rest = self._operand(rest)
             arguments.append(argument)
         if rest is not tokens and first.kind == "word" and first.text not in _CONSTANTS:
-            return _call(first.text, arguments + ([piped] if piped else []))
+            return call(first.text, arguments + ([piped] if piped else []))
         if piped or len(arguments) != 1:
             self._fail("is not a call of a function; only functions take arguments")
         return arguments[0]
 
-    def _operand(self, tokens: list[_Token]) -> tuple[_Eval, list[_Token]]:
+    def _operand(self, tokens: list[_Token]) -> tuple[Eval, list[_Token]]:
         first, rest = tokens[0], tokens[1:]
         if first.kind == "mark" and first.text == "(":
             inner, rest = self._parenthesis(rest)
             value, path = self._nested(inner), "(…)"
         elif first.kind == "variable":
-            value, path = _variable(first.text), first.text
+            value, path = variable_value(first.text), first.text
         elif first.kind == "dot":
-            value, path = _dot, "."
+            value, path = dot_value, "."
         elif first.kind == "field":
             name = first.text[1:]
-            value, path = _field(_dot, name, ""), first.text
+            value, path = field_at(dot_value, name, ""), first.text
         elif first.kind == "word":
             constant = _CONSTANTS.get(first.text, first.text)
             # A function without arguments, as an argument.
-            value = _call(first.text, []) if constant is first.text else _constant(constant)
+            value = call(first.text, []) if constant is first.text else constant_value(constant)
             path = first.text
         elif first.kind in ("text", "number"):
-            value, path = _constant(self._constant(first)), first.text
+            value, path = constant_value(self._constant(first)), first.text
         else:
             self._fail("is not understood")
         while rest and rest[0].kind == "field" and not rest[0].spaced:
-            value = _field(value, rest[0].text[1:], path)
+            value = field_at(value, rest[0].text[1:], path)
             path += rest[0].text
             rest = rest[1:]
         return value, rest
@@ -334,7 +265,7 @@ class _Parser:
             at += 1
         return tokens[: at - 1], tokens[at:]
 
-    def _nested(self, tokens: list[_Token]) -> _Eval:
+    def _nested(self, tokens: list[_Token]) -> Eval:
         self._deep += 1
         if self._deep > DEEPEST:
             self._fail(f"is nested more than {DEEPEST} levels deep")
@@ -354,157 +285,3 @@ class _Parser:
 
     def _fail(self, why: str) -> NoReturn:
         raise TemplateError(f"`{self._shown}` {why}")
-
-
-def _literal_node(text: str) -> _Node:
-    def write(scope: _Scope) -> None:
-        scope.budget.write(len(text))
-        scope.out.append(text)
-
-    return write
-
-
-def _constant(value: Any) -> _Eval:
-    return lambda _scope: value
-
-
-def _dot(scope: _Scope) -> Any:
-    return scope.dot
-
-
-def _variable(name: str) -> _Eval:
-    def value(scope: _Scope) -> Any:
-        if name == "$":
-            return scope.root
-        if name not in scope.variables:
-            raise TemplateError(f"there is no variable `{name}`")
-        return scope.variables[name]
-
-    return value
-
-
-def _field(inner: _Eval, name: str, path: str) -> _Eval:
-    def value(scope: _Scope) -> Any:
-        of = inner(scope)
-        # Looking a name up, and giving a list its shape, takes longer the larger they are.
-        scope.budget.step(1 + (len(of.value) >> 5 if isinstance(of, Struct) else 0))
-        found = field_of(of, name, path)
-        if isinstance(found, list):
-            scope.budget.step(len(found) >> 3)
-        return found
-
-    return value
-
-
-def _call(name: str, arguments: Sequence[_Eval]) -> _Eval:
-    def value(scope: _Scope) -> Any:
-        scope.budget.step()
-        if name in ("and", "or"):
-            return _first_that(name == "or", arguments, scope)
-        function = scope.functions.get(name)
-        if function is None:
-            known = ", ".join(sorted([*scope.functions, "and", "or"]))
-            raise TemplateError(f"there is no function `{name}`; there are {known}")
-        given = [argument(scope) for argument in arguments]
-        try:
-            result = function(*given)
-        except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
-            raise TemplateError(f"`{name}` does not take these {len(given)} arguments") from None
-        if isinstance(result, str):
-            # Counted as if it were written: a text in a variable could double forever.
-            scope.budget.write(len(result))
-        return result
-
-    return value
-
-
-def _first_that(is_true: bool, arguments: Sequence[_Eval], scope: _Scope) -> Any:
-    """Evaluate `or` and `and` as far as needed."""
-    if not arguments:
-        raise TemplateError("`and` and `or` need arguments")
-    found: Any = None
-    for argument in arguments:
-        found = argument(scope)
-        if truth(found) is is_true:
-            break
-    return found
-
-
-def _explained(value: _Eval, shown: str) -> _Eval:
-    def explained(scope: _Scope) -> Any:
-        try:
-            return value(scope)
-        except TemplateError as error:
-            words = str(error)
-            raise TemplateError(words if words.startswith("`{{") else f"`{shown}`: {words}") from None
-
-    return explained
-
-
-def _assignment(name: str, value: _Eval) -> _Node:
-    def assign(scope: _Scope) -> None:
-        scope.budget.step()
-        scope.variables[name] = value(scope)
-
-    return assign
-
-
-def _run(nodes: Sequence[_Node], scope: _Scope, dot: Any) -> None:
-    outer, scope.dot = scope.dot, dot
-    for node in nodes:
-        node(scope)
-    scope.dot = outer
-
-
-def _if(names: tuple[str, ...], condition: _Eval, body: Sequence[_Node], other: Sequence[_Node]) -> _Node:
-    def choose(scope: _Scope) -> None:
-        scope.budget.step()
-        value = condition(scope)
-        scope.variables.update(dict.fromkeys(names, value))
-        _run(body if truth(value) else other, scope, scope.dot)
-
-    return choose
-
-
-def _with(names: tuple[str, ...], condition: _Eval, body: Sequence[_Node], other: Sequence[_Node]) -> _Node:
-    def choose(scope: _Scope) -> None:
-        scope.budget.step()
-        value = condition(scope)
-        scope.variables.update(dict.fromkeys(names, value))
-        if truth(value):
-            _run(body, scope, value)
-        else:
-            _run(other, scope, scope.dot)
-
-    return choose
-
-
-def _range(names: tuple[str, ...], condition: _Eval, body: Sequence[_Node], other: Sequence[_Node]) -> _Node:
-    def repeat(scope: _Scope) -> None:
-        members = _members(condition(scope))
-        for key, member in members:
-            scope.budget.step()
-            scope.variables.update(zip(names, (member,) if len(names) == 1 else (key, member), strict=False))
-            _run(body, scope, member)
-        if not members:
-            _run(other, scope, scope.dot)
-
-    return repeat
-
-
-def _members(value: Any) -> list[tuple[Any, Any]]:
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return list(enumerate(value))
-    if isinstance(value, Mapping):
-        # In the order of the keys, as Go does.
-        return sorted((str(key), member) for key, member in value.items())
-    raise TemplateError("`range` takes a list or a map")
-
-
-_BLOCK_NODES: Mapping[str, Callable[[tuple[str, ...], _Eval, Sequence[_Node], Sequence[_Node]], _Node]] = {
-    "if": _if,
-    "with": _with,
-    "range": _range,
-}
