@@ -43,6 +43,7 @@ from automation.settings import Settings
 from automation.settings_for import render_options, source_policy
 from automation.shards import WHOLE, Shard
 from automation.sightings import FormerLoop
+from automation.telemetry.dialect_metrics import DialectCollector
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
@@ -121,7 +122,10 @@ def assemble(
         models=lambda: [each for each in world.models.list() if shard.has(each["metadata"]["namespace"])],
         quotas=world.quotas.listed if shard.is_first else list,
     )
-    for collector in (of_services, *((HostCollector(world.registry.book),) if shard.is_first else ())):
+    of_dialects = DialectCollector(
+        lambda: [each for each in world.dialects.services() if shard.has(each[1]["metadata"]["namespace"])]
+    )
+    for collector in (of_services, of_dialects, *((HostCollector(world.registry.book),) if shard.is_first else ())):
         metrics.registry.register(collector)
         stack.callback(metrics.registry.unregister, collector)
     controllers: list[Controller] = []
