@@ -6,14 +6,17 @@ What is admitted stays admitted: a quota that is made or lowered later stops gro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from components.deployment import is_stopped
+from components.workloads import demand
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
+from program.desired.workloads import Workloads
 from program.dialects.quantities import bytes_of
 
 Object = dict[str, Any]
@@ -50,7 +53,13 @@ NOTHING = QuotaClaim()
 
 
 def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaClaim:
-    """Say what a service can take at most: an autoscaler's maximum counts; suspended or on a host it takes nothing."""
+    """Say what a service can take at most: an autoscaler's maximum counts; suspended or on a host it takes nothing.
+
+    Of one that describes its pods itself all sets of pods count, whole groups where there are groups.
+    """
+    if desired.workloads is not None and desired.host_placement is None:
+        described = _described(desired, desired.workloads)
+        return replace(described, priority=priority, created=created)
     if is_stopped(desired) or desired.host_placement is not None:
         replicas = 0
     elif desired.autoscaling is not None:
@@ -64,6 +73,21 @@ def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaCl
         memory_bytes=memory_bytes * replicas,
         priority=priority,
         created=created,
+    )
+
+
+def _described(desired: DesiredService, workloads: Workloads) -> QuotaClaim:
+    if desired.suspended:
+        return NOTHING
+    counted = [(pods, demand.most_replicas(pods)) for pods in workloads.pods]
+
+    def memory(container: Object) -> Decimal:
+        return demand.requested(container, "memory")
+
+    return QuotaClaim(
+        gpus=int(sum(demand.of_replica(pods, demand.gpus) * count for pods, count in counted)),
+        gpu_memory_bytes=(desired.gpu_memory_bytes or 0) * counted[0][1],
+        memory_bytes=int(sum(demand.of_replica(pods, memory) * count for pods, count in counted)),
     )
 
 

@@ -13,28 +13,25 @@ from program.desired.model import DesiredModel, SourceKind
 
 
 def sources(subject: Subject, rule: Sources) -> Iterator[Finding]:
-    """Where the model, and the draft model of speculative decoding, come from."""
+    """Where the model, the draft model of speculative decoding, and adapters come from."""
+    workloads = subject.desired.workloads
+    if workloads is not None:
+        for artifact in workloads.artifacts:
+            address = artifact.address
+            yield from _address(f"{artifact.role} model {artifact.name}", address, _scheme_of(address), rule, {address})
+        if rule.require_sha256:
+            fix = "serve it by an InferenceService, whose Model names a SHA-256, or have the policy exempt it"
+            yield Finding("spec", "not set", "models are pinned by their SHA-256", fix)
+        return
     for model in (subject.desired.model, subject.desired.draft):
         if model is not None:
             yield from _source(model, rule)
 
 
 def _source(model: DesiredModel, rule: Sources) -> Iterator[Finding]:
-    field, value = f"Model/{model.name} spec.source", told_source(model.source.address)
-    scheme = _scheme(model)
-    if rule.schemes and scheme not in rule.schemes:
-        allowed = ", ".join(rule.schemes)
-        yield Finding(field, value, f"models come by {allowed}", f"use a source that begins with one of {allowed}")
-    if rule.hosts and scheme in ("http", "https"):
-        addresses = {model.source.address, model.source.download_address}
-        unknown = sorted(host for host in map(_host, addresses) if not fits(host, rule.hosts))
-        if unknown:
-            allowed = ", ".join(rule.hosts)
-            words = f"models come from hosts {allowed}"
-            yield Finding(field, value, words, f"use a copy of the model on one of them instead of {unknown[0]}")
-    if rule.patterns and not fits(model.source.address, rule.patterns):
-        allowed = ", ".join(rule.patterns)
-        yield Finding(field, value, f"sources of models look like {allowed}", "use a source that does")
+    address = model.source.address
+    addresses = {address, model.source.download_address}
+    yield from _address(f"Model/{model.name} spec.source", address, _scheme(model), rule, addresses)
     if rule.require_sha256 and not model.sha256:
         yield Finding(
             f"Model/{model.name} spec.sha256",
@@ -44,12 +41,31 @@ def _source(model: DesiredModel, rule: Sources) -> Iterator[Finding]:
         )
 
 
+def _address(field: str, address: str, scheme: str, rule: Sources, fetched: set[str]) -> Iterator[Finding]:
+    value = told_source(address)
+    if rule.schemes and scheme not in rule.schemes:
+        allowed = ", ".join(rule.schemes)
+        yield Finding(field, value, f"models come by {allowed}", f"use a source that begins with one of {allowed}")
+    if rule.hosts and scheme in ("http", "https"):
+        unknown = sorted(host for host in map(_host, fetched) if not fits(host, rule.hosts))
+        if unknown:
+            allowed = ", ".join(rule.hosts)
+            words = f"models come from hosts {allowed}"
+            yield Finding(field, value, words, f"use a copy of the model on one of them instead of {unknown[0]}")
+    if rule.patterns and not fits(address, rule.patterns):
+        allowed = ", ".join(rule.patterns)
+        yield Finding(field, value, f"sources of models look like {allowed}", "use a source that does")
+
+
 def _scheme(model: DesiredModel) -> str:
     """Name the scheme as a policy does, of addresses without one too (`org/repo`, `/models/a.gguf`)."""
-    before, separator, _ = model.source.address.partition("://")
-    if separator:
-        return before.lower()
-    return "hf" if model.source.kind is SourceKind.REPOSITORY else model.source.kind.value
+    written = _scheme_of(model.source.address, otherwise="")
+    return written or ("hf" if model.source.kind is SourceKind.REPOSITORY else model.source.kind.value)
+
+
+def _scheme_of(address: str, *, otherwise: str = "hf") -> str:
+    before, separator, _ = address.partition("://")
+    return before.lower() if separator else otherwise
 
 
 def _host(address: str) -> str:
@@ -66,11 +82,19 @@ def namespaces(subject: Subject, rule: Namespaces) -> Iterator[Finding]:
         allowed = ", ".join(rule.allowed)
         words = f"services are in namespaces {allowed}"
         yield Finding("metadata.namespace", namespace, words, "make the service in one of them")
+    if not rule.priority_classes or subject.desired.host_placement is not None:
+        return
+    words = f"pods have one of the PriorityClasses {', '.join(rule.priority_classes)}"
+    if subject.desired.workloads is not None:
+        for path, pod in subject.pods():
+            own = str(pod.get("priorityClassName") or "")
+            if own not in rule.priority_classes:
+                yield Finding(f"{path}.priorityClassName", own or "not set", words, "choose one of them")
+        return
     wanted = subject.desired.pod.priority_class_name
-    if rule.priority_classes and subject.desired.host_placement is None and wanted not in rule.priority_classes:
-        allowed = ", ".join(rule.priority_classes)
+    if wanted not in rule.priority_classes:
         field = "spec.priorityClassName" if (subject.cr.get("spec") or {}).get("priorityClassName") else "spec.priority"
-        yield Finding(field, wanted, f"pods have one of the PriorityClasses {allowed}", "choose one of them")
+        yield Finding(field, wanted, words, "choose one of them")
 
 
 def hosts(subject: Subject, rule: Hosts) -> Iterator[Finding]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from components.policies.matching import LONGEST_VALUE, comes_from
 from components.policies.schema import Bounds, ImageRegistries, Pods, Resources
+from components.providers.kubernetes_diff import value_at
 from components.rendered import RenderedService
+from components.workloads import demand
 from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
-from program.desired.quantities import parse_quantity
 from program.desired.service import DesiredService
+from program.desired.workloads import Workloads
 
 
 class Finding(NamedTuple):
@@ -41,10 +43,12 @@ class Subject:
     def pods(self) -> Iterator[tuple[str, JsonObject]]:
         """The spec of each pod that the service would have, and the path to it."""
         for rendered in self.rendered.objects:
-            spec = rendered.manifest.get("spec")
-            template = spec.get("template") if isinstance(spec, dict) else None
-            if isinstance(template, dict) and isinstance(template.get("spec"), dict):
-                yield f"{rendered.kind}/spec.template.spec", template["spec"]
+            # One Deployment needs no name; of several it says which.
+            name = f"{rendered.kind}/" if self.desired.workloads is None else f"{rendered.kind} {rendered.name}/"
+            for path in _TEMPLATES:
+                template = value_at(rendered.manifest, path)
+                if isinstance(template, dict) and isinstance(template.get("spec"), dict):
+                    yield f"{name}{'.'.join(path)}.spec", template["spec"]
 
     def containers(self) -> Iterator[tuple[str, JsonObject]]:
         """Each container, those of the start too, and the path to it."""
@@ -52,6 +56,13 @@ class Subject:
             for group in ("initContainers", "containers"):
                 for container in pod.get(group) or ():
                     yield f"{path}.{group}[{container.get('name', '')}]", container
+
+
+_TEMPLATES: tuple[tuple[str, ...], ...] = (
+    ("spec", "template"),
+    ("spec", "leaderWorkerTemplate", "leaderTemplate"),
+    ("spec", "leaderWorkerTemplate", "workerTemplate"),
+)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -64,7 +75,9 @@ def images(subject: Subject, rule: ImageRegistries) -> Iterator[Finding]:
         image = str(container.get("image", ""))
         if not any(comes_from(image, prefix) for prefix in rule.allowed):
             own = image == subject.desired.image
-            where = "an image" if own else "an operator's setting (runtime_images, init_container_image)"
+            where = "an operator's setting (runtime_images, init_container_image)"
+            if own or subject.desired.workloads is not None:
+                where = "an image"
             yield Finding(
                 "spec.image" if own else f"{path}.image",
                 image[:LONGEST_VALUE],
@@ -89,10 +102,12 @@ def resources(subject: Subject, rule: Resources) -> Iterator[Finding]:
         if bounds is not None:
             yield from _amounts(subject, name, bounds)
     desired = subject.desired
-    if rule.gpu is not None:
+    if desired.workloads is not None:
+        yield from _of_sets(desired.workloads, rule)
+    elif rule.gpu is not None:
         count = desired.gpu.count if desired.gpu is not None else 0
         yield from _counted("spec.resources.gpu", count, rule.gpu.min, rule.gpu.max, "GPUs of one replica")
-    if rule.replicas is not None:
+    if rule.replicas is not None and desired.workloads is None:
         scaling = desired.autoscaling
         most = scaling.max_replicas if scaling is not None else desired.replicas
         field = "spec.autoscaling.maxReplicas" if scaling is not None else "spec.replicas"
@@ -106,19 +121,35 @@ def resources(subject: Subject, rule: Resources) -> Iterator[Finding]:
         for name in rule.required if ".containers[" in path else ():
             if name not in (stated.get("requests") or {}) and name not in (stated.get("limits") or {}):
                 field = f"{path}.resources.requests.{name}"
-                yield Finding(field, "not set", f"every engine says how much {name} it needs", _ASK[name])
+                ask = _ASK[name] if desired.workloads is None else f"set {name} in the container's resources"
+                yield Finding(field, "not set", f"every engine says how much {name} it needs", ask)
+
+
+def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[Finding]:
+    """Count the GPUs and the replicas of each set of pods. What there must be at least concerns the pods that serve."""
+    for pods in workloads.pods:
+        is_main = pods is workloads.main
+        if rule.gpu is not None:
+            count, least = int(demand.of_replica(pods, demand.gpus)), rule.gpu.min if is_main else None
+            yield from _counted(f"{pods.name}: GPUs", count, least, rule.gpu.max, "GPUs of one replica")
+        if rule.replicas is not None:
+            most, least = demand.most_replicas(pods), demand.least_replicas(pods)
+            yield from _counted(f"{pods.name}: replicas", most, None, rule.replicas.max, "replicas")
+            if is_main:
+                yield from _counted(f"{pods.name}: replicas", least, rule.replicas.min, None, "replicas")
 
 
 def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[Finding]:
+    where = f"spec.resources.{name}" if subject.desired.workloads is None else "the resources of its containers"
     for path, pod in subject.pods():
-        asked = _of_pod(pod, name)
+        asked = demand.of_pod(pod, lambda container: demand.stated(container, name, "limits", "requests"))
         field = f"{path}: {name}"
         if bounds.max is not None and asked > bounds.max:
             rule = f"one pod has at most {_written(bounds.max, name)} {name}"
-            yield Finding(field, _written(asked, name), rule, f"ask for less in spec.resources.{name}")
+            yield Finding(field, _written(asked, name), rule, f"ask for less in {where}")
         if bounds.min is not None and asked < bounds.min:
             rule = f"one pod asks for at least {_written(bounds.min, name)} {name}"
-            yield Finding(field, _written(asked, name), rule, f"ask for more in spec.resources.{name}")
+            yield Finding(field, _written(asked, name), rule, f"ask for more in {where}")
     for rendered in subject.rendered.objects:
         if rendered.kind != kinds.HOST_PROCESSES.kind or name != "memory":
             continue
@@ -127,20 +158,6 @@ def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[Finding]:
             rule = f"one replica has at most {_written(bounds.max, name)} memory"
             field = "HostProcess/spec.memoryBytes"
             yield Finding(field, _written(Decimal(memory), name), rule, "ask for less in spec.resources.memory")
-
-
-def _of_pod(pod: JsonObject, name: str) -> Decimal:
-    """What the scheduler and the kubelet count: containers that run side by side, or the largest of the start."""
-
-    def of(container: Any) -> Decimal:
-        stated = container.get("resources") or {}
-        amounts = [(stated.get(part) or {}).get(name) for part in ("limits", "requests")]
-        return max((parse_quantity(str(each), field=name) for each in amounts if each is not None), default=Decimal(0))
-
-    starts = pod.get("initContainers") or ()
-    beside = [each for each in starts if each.get("restartPolicy") == "Always"]
-    together = sum((of(each) for each in (*(pod.get("containers") or ()), *beside)), Decimal(0))
-    return max([together, *(of(each) for each in starts)])
 
 
 def _counted(field: str, count: int, least: int | None, most: int | None, what: str) -> Iterator[Finding]:

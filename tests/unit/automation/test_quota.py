@@ -25,6 +25,8 @@ from program.desired.engines import Tgi
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelSource, SourceKind
 from program.desired.service import Autoscaling, DesiredService, HostPlacement, PodSettings
+from program.desired.workloads import PodSet, Workloads
+from tests.support.workloads import described, group_set, hpa, pod_set
 
 NAME = QuotaName("prod", "team")
 GIB = 2**30
@@ -251,3 +253,27 @@ def test_over_use_is_said_in_the_status_and_time_passes_only_with_change() -> No
     assert (
         quota_status(tight, QuotaUsage(gpus=1), status, generation=3, now=later)["conditions"][0]["reason"] == "InForce"
     )
+
+
+def test_a_described_service_claims_all_its_sets_and_whole_groups() -> None:
+    def asking(pods: PodSet, **resources: Any) -> PodSet:
+        spec = {"containers": [{"name": "main", "resources": resources}, {"name": "sidecar"}]}
+        group = pods.group and pods.group.model_copy(update={"leader": None})
+        return pods.model_copy(update={"template": {"spec": spec}, "group": group})
+
+    gpus, garbage = {"nvidia.com/gpu": "2", "memory": "1Gi"}, {"nvidia.com/gpu": "many", "memory": "1Gi"}
+    groups = asking(group_set(name="mn", of="svc", size=3, replicas=2), limits=gpus)
+    scaled = asking(pod_set("prefill", name="p", of="svc", scaler=hpa("p")), requests=gpus, limits={"memory": "9Gi"})
+    broken = asking(pod_set("scheduler", name="s", of="svc", replicas=0), limits=garbage)
+
+    def claim(*sets: PodSet, **fields: Any) -> QuotaClaim:
+        return claim_of(described(Workloads(pods=sets), **fields), priority=5, created="t")
+
+    assert claim(groups) == QuotaClaim(gpus=12, memory_bytes=6 * GIB, priority=5, created="t")
+    assert claim(scaled).gpus == 8, "as many as the autoscaler may make"
+    assert claim(groups, scaled, broken).gpus == 20
+    assert claim(scaled).memory_bytes == 4 * GIB
+    # Without replicas of the main set the others still take what they take.
+    assert claim(broken, scaled, replicas=0).gpus == 8
+    assert claim(groups, suspended=True).is_nothing
+    assert claim(groups, suspended=True).priority == 5

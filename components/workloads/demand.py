@@ -1,0 +1,97 @@
+"""How much the pods of a described service ask for: what quotas count and policies bound. Pure.
+
+Called by `automation.admission.quota` and `components.policies.workload_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.desired.model import GPU_RESOURCES
+from program.desired.quantities import parse_quantity
+from program.desired.workloads import PodSet
+
+_GPUS = tuple(GPU_RESOURCES.values())
+_PARTS_OF_GPUS = ("nvidia.com/mig-", "gpu.intel.com/")
+
+Amount = Callable[[JsonObject], Decimal]
+
+
+def is_gpu(resource: str) -> bool:
+    """Tell whether an extended resource is GPUs, or parts of one."""
+    return resource in _GPUS or resource.startswith(_PARTS_OF_GPUS)
+
+
+def stated(container: JsonObject, name: str, *parts: str) -> Decimal:
+    """Give the largest amount of a resource that the named parts (`requests`, `limits`) of a container state.
+
+    Raises SpecInvalid for an amount that is none.
+    """
+    resources = container.get("resources") or {}
+    amounts = [(resources.get(part) or {}).get(name) for part in parts]
+    return max((parse_quantity(str(each), field=name) for each in amounts if each is not None), default=Decimal(0))
+
+
+def requested(container: JsonObject, name: str) -> Decimal:
+    """Give what the scheduler counts for a container: its request, for which a limit alone stands too.
+
+    An amount that is none counts as nothing: the API server refuses such pods.
+    """
+    said = (container.get("resources") or {}).get("requests") or {}
+    try:
+        return stated(container, name, "requests" if name in said else "limits")
+    except SpecInvalid:
+        return Decimal(0)
+
+
+def gpus(container: JsonObject) -> Decimal:
+    """Count the GPUs that a container asks for."""
+    resources = container.get("resources") or {}
+    named = {name for part in ("requests", "limits") for name in resources.get(part) or {} if is_gpu(name)}
+    return sum((requested(container, name) for name in named), Decimal(0))
+
+
+def of_pod(pod: JsonObject, of: Amount) -> Decimal:
+    """Sum up containers that run side by side; one of the start counts alone where it asks for more.
+
+    As scheduler and kubelet count; https://kubernetes.io/docs/concepts/workloads/pods/init-containers.
+    """
+    starts = pod.get("initContainers") or ()
+    beside = [each for each in starts if each.get("restartPolicy") == "Always"]
+    together = _sum(of(each) for each in (*(pod.get("containers") or ()), *beside))
+    return max([together, *(of(each) for each in starts)])
+
+
+def of_replica(pods: PodSet, of: Amount) -> Decimal:
+    """Sum up one pod of a set, or a whole group: the leader and its workers."""
+    worker = of_pod(pods.template.get("spec") or {}, of)
+    if pods.group is None:
+        return worker
+    leader = pods.group.leader
+    first = worker if leader is None else of_pod(leader.get("spec") or {}, of)
+    return first + worker * (pods.group.size - 1)
+
+
+def most_replicas(pods: PodSet) -> int:
+    """Say how many pods, or groups, there may be at most: an autoscaler's maximum counts."""
+    return _bound(pods, "maxReplicas", "maxReplicaCount")
+
+
+def least_replicas(pods: PodSet) -> int:
+    """Say how many pods, or groups, there are at least."""
+    return _bound(pods, "minReplicas", "minReplicaCount")
+
+
+def _bound(pods: PodSet, *fields: str) -> int:
+    asked = 1 if pods.replicas is None else pods.replicas
+    if pods.scaler is None:
+        return asked
+    bound = next((pods.scaler.spec[field] for field in fields if field in pods.scaler.spec), asked)
+    return bound if isinstance(bound, int) else asked
+
+
+def _sum(amounts: Iterable[Decimal]) -> Decimal:
+    return sum(amounts, Decimal(0))
