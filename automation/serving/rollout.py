@@ -39,9 +39,9 @@ OPEN = Gate(True, RolloutFacts())
 
 
 def rendered_template_hash(rendered: RenderedService) -> str:
-    """Give the hash of the pod template that is wanted; empty where there is no Deployment."""
-    for obj in rendered.objects:
-        if obj.kind == "Deployment":
+    """Give the hash of the template of the pods that serve, which come last; empty where there are no pods."""
+    for obj in reversed(rendered.objects):
+        if obj.kind in ("Deployment", "LeaderWorkerSet"):
             return str(obj.manifest["metadata"]["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
     return ""
 
