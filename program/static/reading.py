@@ -17,7 +17,7 @@ from program.desired.base import JsonObject
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
-from program.manifests import Document, Manifests
+from program.manifests import LLMKUBE, Document, Manifests
 from program.static.config import Cluster, FleetConfig
 from program.static.vain import vain_without_loop
 
@@ -63,7 +63,8 @@ class _Reader:
     fleet: Fleet
     stack: str
     policies: Policies
-    service_names: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+    made: dict[tuple[str, str, str, str], Document] = field(default_factory=dict)
+    """By cluster, kind, namespace and name: whose each object is."""
     on_hosts: dict[tuple[str, str, str], Document] = field(default_factory=dict)
 
     def take(self, cluster: Cluster, manifests: Manifests, document: Document, desired: DesiredService) -> None:
@@ -78,7 +79,7 @@ class _Reader:
         except DesiredError as error:
             manifests.errors.append(f"{document}: {error}")
             return
-        rival = self._rival(cluster, document, desired, way)
+        rival = self._rival(cluster, document, rendered, way)
         if rival is not None:
             manifests.errors.append(f"{document}: metadata.name: {rival}")
             return
@@ -95,17 +96,28 @@ class _Reader:
         return self.config.hosts.get(placement.host or "") if placement is not None else None
 
     def _rival(
-        self, cluster: Cluster, document: Document, desired: DesiredService, way: JsonObject | None
+        self, cluster: Cluster, document: Document, rendered: RenderedService, way: JsonObject | None
     ) -> str | None:
-        """Name who has the name already: on a host, or in a cluster as the name of the Kubernetes Service."""
-        namespace, name = desired.key.namespace, desired.key.name
+        """Name who has an object already that this service needs: on a host, or in a cluster, where services of two
+        dialects may have one name.
+        """
+        namespace, name = rendered.key.namespace, rendered.key.name
         if way is not None:
-            host = desired.host_placement.host or "" if desired.host_placement else ""
-            other = self.on_hosts.setdefault((host, namespace, name), document)
+            host = str(rendered.objects[0].manifest["spec"].get("host", "")) if rendered.objects else ""
+            process = rendered.objects[0].name if rendered.objects else name
+            other = self.on_hosts.setdefault((host, namespace, process), document)
             return None if other is document else f"is taken already on host `{host}` by {other}"
-        service = naming.service_name(name)
-        other = self.service_names.setdefault((cluster.name, namespace, service), document)
-        return None if other is document else f"needs the Service `{service}`, which {other} has already"
+        needed = [
+            (each.kind, str(each.manifest["metadata"].get("namespace", "")), each.name) for each in rendered.objects
+        ]
+        if rendered.key.dialect == LLMKUBE:
+            # Said of the Service whatever runs behind it: names that differ by `.` and `-` meet there.
+            needed.insert(0, ("Service", namespace, naming.service_name(name)))
+        for kind, where, each in needed:
+            other = self.made.setdefault((cluster.name, kind, where, each), document)
+            if other is not document:
+                return f"needs the {kind} `{each}`, which {other} has already"
+        return None
 
 
 def marked(obj: RenderedObject, stack: str) -> RenderedObject:

@@ -43,6 +43,9 @@ def vain_without_loop(
         # Nothing would ever open it, and no replica would get a request.
         why = "nobody opens the gate, so no replica gets a request; take the annotation away"
         yield _problem(keys.ANNOTATION_READINESS_GATE, why)
+    if desired.workloads is not None and (certificate := desired.workloads.certificate) is not None:
+        why = f"no loop issues its certificate; make Secret `{certificate.secret}` of type kubernetes.io/tls yourself"
+        yield Problem(reason="NotHonoured", field="spec", message=_words(why))
     if desired.max_pod_lifetime_s:
         yield Problem(reason="NotHonoured", field="spec.maxPodLifetimeSeconds", message=_words("pods stay as they are"))
 
