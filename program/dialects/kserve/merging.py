@@ -114,22 +114,24 @@ def _lists(base: list[Any], over: list[Any], name: str, field: str, deeper: int)
     """Merge by name. Members that only `over` has come first, in its order; then those of `base` in theirs."""
     wanted = _by_name(over, _KEYS[name], field)
     known = _by_name(base, _KEYS[name], field)
-    first = [_objects({}, member, f"{name}[]", field, deeper) for at, member in wanted.items() if at not in known]
-    return first + [
-        _objects(member, wanted[at], f"{name}[]", f"{field}[{at[0]}]", deeper) if at in wanted else member
-        for at, member in known.items()
-    ]
+
+    def laid(member: JsonObject, named: tuple[str, ...]) -> JsonObject:
+        at, upper = wanted[named]
+        return _objects(member, upper, f"{name}[]", f"{field}[{at}]", deeper)
+
+    first = [laid({}, named) for named in wanted if named not in known]
+    return first + [laid(member, named) if named in wanted else member for named, (_, member) in known.items()]
 
 
-def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tuple[Any, ...], JsonObject]:
-    found: dict[tuple[Any, ...], JsonObject] = {}
+def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tuple[str, ...], tuple[int, JsonObject]]:
+    """Find members, and where they are in their list. The last one of a name wins, as it does in a pod's env."""
+    found: dict[tuple[str, ...], tuple[int, JsonObject]] = {}
     for at, member in enumerate(members):
         if not isinstance(member, dict):
             raise _wrong(f"{field}[{at}]", "is not an object")
         if not isinstance(member.get(keys[0]), str | int):
             raise _wrong(f"{field}[{at}]", f"has no `{keys[0]}`, by which it would be merged")
-        # The last one of a name wins, as it does in a pod's env.
-        found[tuple(str(member.get(key) or _DEFAULTS.get(key, "")) for key in keys)] = member
+        found[tuple(str(member.get(key) or _DEFAULTS.get(key, "")) for key in keys)] = (at, member)
     return found
 
 
