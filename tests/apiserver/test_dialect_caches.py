@@ -1,0 +1,121 @@
+"""The eyes of a dialect on a real API server: they open with its CRDs, see what was looked up, and delete nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.dialects.caches import DialectCaches, Reference
+from automation.watch import World
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+from program.dialects.crds import crd_documents
+from tests.support import controlplane
+from tests.support.loop import eventually, install_crds
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[KubeClient]:
+    """An administrator of a cluster of its own, since CRDs come and go in it."""
+    with controlplane.running(("etcd", "kube-apiserver")) as cluster:
+        administrator = KubeClient.from_kubeconfig(str(Path(cluster.kubeconfig)))
+        install_crds(administrator)
+        yield administrator
+        administrator.close()
+
+
+class Eyes:
+    """A World over all namespaces, and the keys that it enqueued."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.keys: list[ServiceKey] = []
+        self.world = World(
+            client,
+            namespaces=(),
+            enqueue=self.keys.append,
+            enqueue_after=lambda key, _: self.keys.append(key),
+            enqueue_model=lambda namespace, name: None,
+            api_check_s=0.3,
+        )
+        for apis in self.world.dialects.apis:
+            apis._retry_s = 0.2
+        self.world.start()
+        assert self.world.wait_synced(20)
+
+    @property
+    def llmaz(self) -> DialectCaches:
+        return self.world.dialects.caches["llmaz"]
+
+    def hears_of(self, key: ServiceKey) -> None:
+        eventually(lambda: key in self.keys, what=f"{key} to be enqueued")
+        self.keys.clear()
+
+
+@pytest.fixture
+def eyes(client: KubeClient) -> Iterator[Eyes]:
+    made = Eyes(client)
+    yield made
+    made.world.stop()
+
+
+def crds(client: KubeClient) -> None:
+    for document in crd_documents("llmaz"):
+        client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
+
+
+def open_model(client: KubeClient, name: str, family: str) -> None:
+    spec = {"familyName": family, "source": {"modelHub": {"modelID": "o/m"}}}
+    body = {"apiVersion": kinds.OPEN_MODELS.api_version, "kind": "OpenModel", "metadata": {"name": name}, "spec": spec}
+    client.apply(kinds.OPEN_MODELS, None, body, field_manager="tests", force=True)
+
+
+def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(client: KubeClient, eyes: Eyes) -> None:
+    caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "chat")
+    assert not caches.ready() and caches.get(kinds.PLAYGROUNDS, "default", "chat") is None
+
+    crds(client)
+    eventually(caches.ready, what="the dialect to be followed")
+    playground = {
+        "apiVersion": kinds.PLAYGROUNDS.api_version,
+        "kind": "Playground",
+        "metadata": {"name": "chat", "namespace": "default"},
+        "spec": {"modelClaim": {"modelName": "tiny"}},
+    }
+    client.create(kinds.PLAYGROUNDS, "default", playground)
+    eyes.hears_of(key)
+
+    tiny, another = (Reference(kinds.OPEN_MODELS, "", name) for name in ("tiny", "another"))
+    caches.needs(key, frozenset({tiny}))
+    assert caches.version(tiny) == ""
+    open_model(client, "tiny", "acme")
+    eyes.hears_of(key)
+    before = caches.version(tiny)
+    open_model(client, "tiny", "other")
+    eyes.hears_of(key)
+    assert caches.version(tiny) != before
+    caches.needs(key, frozenset({another}))
+    open_model(client, "tiny", "third")
+    open_model(client, "another", "acme")
+    eyes.hears_of(key)
+
+    settings = Reference(kinds.CONFIG_MAPS, "default", "settings")
+    caches.needs(key, frozenset({settings}))
+    assert caches.get(kinds.CONFIG_MAPS, "default", "settings") is None
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
+    client.create(kinds.CONFIG_MAPS, "default", config)
+    eyes.hears_of(key)
+    found = caches.get(kinds.CONFIG_MAPS, "default", "settings")
+    assert found is not None and found["data"] == {"a": "1"}
+
+    for document in crd_documents("llmaz"):
+        client.delete(kinds.CRDS, None, document["metadata"]["name"])
+    eventually(lambda: not caches.ready(), what="the dialect to be gone")
+    crds(client)
+    eventually(caches.ready, what="the dialect to be back")
+    eyes.hears_of(key)  # the engine may still have objects of it
