@@ -17,7 +17,7 @@ _M = TypeVar("_M", bound=CrdModel)
 
 _UNION_BRANCHES = frozenset({"int", "str"})
 # Values below these may be secrets; an error names the field only.
-_PRIVATE = frozenset({"env"})
+_PRIVATE = frozenset({"env", "envs"})
 
 
 def without_nulls(value: Any) -> Any:

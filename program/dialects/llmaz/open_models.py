@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kubeapi import kinds
+from program.desired.base import JsonObject
 from program.desired.errors import NotYet, SpecInvalid
+from program.desired.keys import is_label_value
 from program.desired.workloads import ModelArtifact
 from program.dialects.conditions import Reason
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.model_schema import Flavor, OpenModelSpec
+from program.dialects.llmaz.naming import LABEL_FAMILY
 from program.dialects.llmaz.playground_schema import ModelClaim, ModelClaims
 from program.dialects.llmaz.sources import Source, hub_source, uri_source
 from program.dialects.reading import read, without_nulls
@@ -56,6 +59,13 @@ class Model:
         """Describe it for status and previews; `fetched` says that a loader puts it into the pods."""
         path = self.source.path if fetched else self.source.remote
         return ModelArtifact(role=self.claim.role, name=self.served_as, address=self.source.address, path=path)
+
+
+def labels_of(cr: JsonObject) -> dict[str, str]:
+    """Give the label by which llmaz's users find the OpenModels of a family."""
+    spec = cr.get("spec")
+    family = spec.get("familyName") if isinstance(spec, dict) else None
+    return {LABEL_FAMILY: family} if isinstance(family, str) and is_label_value(family) else {}
 
 
 def claims_of(claim: ModelClaim | None, claims: ModelClaims | None) -> tuple[tuple[Claim, ...], tuple[str, ...], str]:
