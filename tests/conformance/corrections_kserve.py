@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conformance.comparison import ABSENT  # noqa: F401 - the value of what we must not have
+from tests.conformance.kserve_object_corrections import OBJECTS
 
-OBJECTS: dict[str, dict[str, Any]] = {}
+__all__ = ["ADMISSION", "ELSEWHERE", "OBJECTS", "STATUS"]
 
 STATUS: dict[str, dict[str, Any]] = {}
 

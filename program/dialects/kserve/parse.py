@@ -80,7 +80,7 @@ def _in_pods(subject: Subject, annotated: Annotated) -> Parsed:
         claim_templates=(claim_template(subject, devices),) if devices is not None else (),
         artifacts=_artifacts(subject, weights, loaded),
     )
-    problems: list[Problem | None] = [scheduler.problem, *left_out, *not_in_workloads(subject.annotations)]
+    problems: list[Problem | None] = [*left_out, *not_in_workloads(subject.annotations)]
     if weights is not None and weights.model.is_fetched:
         problems.append(ambiguous_credentials(subject, str(subject.at("template", "serviceAccountName") or "")))
     desired = DesiredService(

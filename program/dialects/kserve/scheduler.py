@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
 from program.desired.workloads import Access, FrontService, PodSet, Pool
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.access import scheduler_access
@@ -35,8 +33,6 @@ class Scheduler:
     services: tuple[FrontService, ...] = ()
     access: tuple[Access, ...] = ()
     pool: Pool | None = None
-    problem: Problem | None = None
-    """Why there is none although one is asked for."""
 
 
 def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
@@ -48,9 +44,6 @@ def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
     if scheduler is None or (scheduler.get("pool") or {}).get("ref"):
         return Scheduler()
     account = str((scheduler.get("template") or {}).get("serviceAccountName") or naming.scheduler_account(subject.name))
-    problem = _missing(subject, account)
-    if problem is not None:
-        return Scheduler(problem=problem)
     own = labels.of_component(subject.name, labels.SCHEDULER)
     given = {**_texts(scheduler.get("labels")), **own}
     draft = _picker(subject, scheduler, account)
@@ -79,20 +72,6 @@ def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
         services=(service, *(s for _, s in tokenizer)),
         access=(scheduler_access(subject, account),),
         pool=Pool(name=naming.pool(subject.name), labels=own, spec=pool_spec),
-    )
-
-
-def _missing(subject: Subject, account: str) -> Problem | None:
-    """Tell of an account of the user's that does not exist: the picker comes with it, the rest serves."""
-    if account == naming.scheduler_account(subject.name):
-        return None
-    if subject.look(kinds.SERVICE_ACCOUNTS, subject.namespace, account) is not None:
-        return None
-    return Problem(
-        reason="DependencyMissing",
-        message=f"ServiceAccount {subject.namespace}/{account} does not exist, so there is no endpoint picker; create "
-        "it, or leave the field out for one of the service's own",
-        field=f"{_FIELD}.template.serviceAccountName",
     )
 
 

@@ -1,0 +1,133 @@
+"""Every vector of KServe, offline: services through the dialect and the renderers, compared with what the peer made.
+
+Status is compared by `tests/unit/dialects/kserve`, all of it again on a real API server by `test_on_the_api_server`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.options import RenderOptions
+from components.render import render
+from program.desired.errors import DesiredError
+from program.dialects.dialect import Lookup, Parsed
+from program.dialects.kserve.parse import parse_service
+from tests.conformance import kserve_form
+from tests.conformance.comparison import Defect
+from tests.conformance.corrections_kserve import ELSEWHERE, OBJECTS
+from tests.conformance.environment import file_lookup
+from tests.conformance.families import as_text, compare, corrections_of, uncorrected
+from tests.conformance.vectors import Vector, all_vectors
+
+Json = dict[str, Any]
+VECTORS = [vector for vector in all_vectors("kserve") if vector.objects]
+STAGES = [(vector, number) for vector in VECTORS for number in range(len(vector.stages()))]
+
+
+def parsed(vector: Vector, cr: Json, look: Lookup) -> Parsed:
+    owned = {**cr, "metadata": {**cr["metadata"], "namespace": vector.namespace, "uid": "uid-of-a-test"}}
+    return parse_service(owned, look)
+
+
+def rendered(vector: Vector, number: int) -> list[Json]:
+    """Render what the loop would, with the certificate's Secret, which no renderer makes."""
+    stage = vector.stages()[number]
+    with_status = [
+        {**cr, "status": stage.statuses[name]}
+        for cr in stage.inputs
+        if (name := f"{cr['kind']}/{cr['metadata']['name']}") in stage.statuses
+    ]
+    look = file_lookup(vector, number, with_status)
+    things: list[Json] = []
+    for cr in stage.inputs:
+        if cr["kind"] != "LLMInferenceService":
+            continue
+        try:
+            desired = parsed(vector, cr, look).desired
+        except DesiredError:  # shows below as objects that are missing, and in the corrections with its reason
+            continue
+        made = render(desired, RenderOptions())
+        assert not made.shared
+        things.extend(part.manifest for part in made.objects)
+        if not desired.suspended and desired.workloads is not None and desired.workloads.certificate is not None:
+            owner = next(iter(made.objects)).manifest["metadata"]["ownerReferences"][0]
+            things.append(kserve_form.certificate_secret(desired.workloads.certificate, owner))
+    return things
+
+
+def without_scaled_counts(vector: Vector, number: int, things: list[Json]) -> list[Json]:
+    """Leave out the number of pods that an autoscaler or the user of `kubectl scale` has: no rendering knows it."""
+    scaled = {
+        thing["spec"]["scaleTargetRef"]["name"]
+        for thing in vector.stages()[number].objects
+        if thing["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
+    }
+    return [
+        {**thing, "spec": {name: value for name, value in thing["spec"].items() if name != "replicas"}}
+        if thing["metadata"]["name"] in scaled and "replicas" in thing.get("spec", {})
+        else thing
+        for thing in things
+    ]
+
+
+@pytest.mark.parametrize(
+    ("vector", "number"), STAGES, ids=lambda value: value.name if isinstance(value, Vector) else f"step{value}"
+)
+def test_a_vector_renders_as_recorded(vector: Vector, number: int) -> None:
+    stage = vector.stages()[number]
+    differences = compare(
+        "kserve",
+        vector,
+        without_scaled_counts(vector, number, stage.objects),
+        rendered(vector, number),
+        corrections_of(vector, stage.prefix),
+        stage.prefix,
+    )
+    assert not differences, as_text(differences)
+
+
+def test_every_defect_of_an_object_has_a_correction() -> None:
+    unanswered: dict[str, list[Defect]] = {}
+    for vector in VECTORS:
+        left = [defect for defect in vector.defects if _is_of_objects(defect)]
+        for stage in vector.stages():
+            still = uncorrected("kserve", left, corrections_of(vector, stage.prefix), prefix=stage.prefix)
+            left = [defect for defect in left if defect in still]
+        if left and vector.number not in ELSEWHERE:
+            unanswered[vector.name] = left
+    assert not unanswered
+
+
+def _is_of_objects(defect: Defect) -> bool:
+    """Tell a defect of objects that are made from those of a status or an admission, which have tests of their own."""
+    words = ("LLMInferenceService", "status", "admission", "stored")
+    return any(not any(word in way for word in words) for way in defect.pattern.pattern.split("|"))
+
+
+def test_every_correction_belongs_to_a_stage() -> None:
+    stages = {f"{vector.number}:{stage.prefix or 'input:'}" for vector in VECTORS for stage in vector.stages()}
+    assert {key for key in OBJECTS if key not in {*stages, *(vector.number for vector in VECTORS)}} == set()
+
+
+def test_nothing_is_made_of_what_is_asked_for_in_vain() -> None:
+    """What the peer refuses to make a Deployment of raises an error with the field in it, and never another one."""
+    fields = {}
+    for vector in VECTORS:
+        for number in range(len(vector.stages())):
+            look = file_lookup(vector, number)
+            for cr in vector.stages()[number].inputs:
+                if cr["kind"] != "LLMInferenceService":
+                    continue
+                try:
+                    parsed(vector, cr, look)
+                except DesiredError as error:
+                    fields[vector.number, cr["metadata"]["name"]] = error.field
+    assert fields == {
+        ("006", "gcs"): "spec.model.uri",
+        ("006", "web"): "spec.model.uri",
+        ("006", "bare"): "spec.model.uri",
+        ("006", "modelscope"): "spec.model.uri",
+        ("029", "refx"): "spec.router.scheduler.config.ref.name",
+    }
