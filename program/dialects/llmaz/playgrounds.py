@@ -39,7 +39,7 @@ from program.dialects.llmaz.naming import (
     RUNNER,
     SHARED_MEMORY,
 )
-from program.dialects.llmaz.open_models import Model, claims_of, find_models
+from program.dialects.llmaz.open_models import Model, claims_of, find_models, labels_of
 from program.dialects.llmaz.playground_schema import PlaygroundSpec
 from program.dialects.llmaz.pods import PodPlan, completed
 from program.dialects.llmaz.status import PLAYGROUND_WORDS, service_status
@@ -120,7 +120,9 @@ class Playgrounds:
         return service_status(cr, desired, facts, PLAYGROUND_WORDS, now=now)
 
     def labels(self, cr: JsonObject) -> dict[str, str]:
-        """Give the label by which llmaz finds the Playgrounds of a model."""
+        """Give the label by which llmaz finds the Playgrounds of a model; of an OpenModel that of its family."""
+        if cr.get("kind") == kinds.OPEN_MODELS.kind:
+            return labels_of(cr)
         name = _main_model(cr.get("spec"))
         return {LABEL_MODEL: name} if name else {}
 

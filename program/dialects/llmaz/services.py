@@ -27,7 +27,7 @@ from program.dialects.llmaz.flavors import Choice, choose, lost_of
 from program.dialects.llmaz.global_config import global_config
 from program.dialects.llmaz.hosted import hosted_pods
 from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, RUNNER
-from program.dialects.llmaz.open_models import Model, claims_of, find_models
+from program.dialects.llmaz.open_models import Model, claims_of, find_models, labels_of
 from program.dialects.llmaz.pods import PodPlan, completed
 from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.status import SERVICE_WORDS, service_status
@@ -94,9 +94,8 @@ class Services:
         return service_status(cr, desired, facts, SERVICE_WORDS, now=now)
 
     def labels(self, cr: JsonObject) -> dict[str, str]:
-        """Give none: llmaz puts no labels on Services."""
-        del cr
-        return {}
+        """Give none, since llmaz puts no labels on Services; of an OpenModel that of its family."""
+        return labels_of(cr) if cr.get("kind") == kinds.OPEN_MODELS.kind else {}
 
 
 DIALECT = Services()

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from program.desired.errors import NotYet, SpecInvalid
+from program.dialects.llmaz import playgrounds, services
 from program.dialects.llmaz.model_schema import ModelHub
 from program.dialects.llmaz.open_models import Claim, claims_of, find_models, labels_of
 from program.dialects.llmaz.playground_schema import ModelClaim, ModelClaims
 from program.dialects.llmaz.sources import hub_source, uri_source
-from tests.unit.dialects.llmaz.objects import Cluster, open_model
+from tests.unit.dialects.llmaz.objects import Cluster, open_model, service
 
 
 def values(variables: Any) -> dict[str, str]:
@@ -198,6 +199,8 @@ def test_one_of_the_two_ways_to_name_a_model_is_taken() -> None:
 
 
 def test_an_open_model_is_labelled_with_its_family() -> None:
-    assert labels_of(open_model()) == {"llmaz.io/model-family-name": "acme-lm"}
+    for dialect in (playgrounds.DIALECT, services.DIALECT):
+        assert dialect.labels(open_model()) == {"llmaz.io/model-family-name": "acme-lm"}
+    assert services.DIALECT.labels(service()) == {}
     assert labels_of({"spec": {"familyName": "no label!"}}) == {}
     assert labels_of({}) == {}
