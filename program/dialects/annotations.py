@@ -61,6 +61,13 @@ MADE_KINDS = (
     "PodMonitor",
     "ServiceLevelObjective",
     "HostProcess",
+    "LeaderWorkerSet",
+    "InferencePool",
+    "ResourceClaimTemplate",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRoleBinding",
 )
 """Kinds of objects that are made for a service alone."""
 
