@@ -1,7 +1,8 @@
 """Takes services over one by one, and gives them back: marks a service, and waits until the loop has acted on the mark.
 
-Called by `herdsman adopt`. It writes annotations of InferenceServices, and on release takes ours off a Deployment; all
-else is done by the loop, which this never talks to: what it looks at are the objects.
+Called by `herdsman adopt`. It writes annotations of custom resources, and on release takes ours off what runs; all else
+is done by the loop, which this never talks to: what it looks at are the objects. What is particular to the dialects
+beside LLMKube's is done by `described`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from automation.adoption.candidates import MANAGED_BY_AGENT, Candidate, candidate, is_applied
+from automation.adoption.described import (
+    FIELD_MANAGER,
+    described_candidates,
+    give_back,
+    give_to_playground,
+    marks_of,
+    pods_of,
+)
 from automation.adoption.kept_template import digest_of, record_of
-from automation.ownership import LLMKUBE
+from automation.adoption.kept_workloads import workload_digest
+from automation.adoption.peer import PEERS
+from automation.plan import ObjectName
+from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_of_cr
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
+from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
 
 Object = dict[str, Any]
 
-FIELD_MANAGER = "herdsman-adopt"
 POLL_S = 0.1
 SLOW_POLL_S = 1.0
 
@@ -65,10 +76,16 @@ class Adopter:
 
     def candidates(self, services: Sequence[Object]) -> list[Candidate]:
         """Judge services by what exists for them; a handful of requests for each namespace."""
-        by_namespace: dict[str, list[Object]] = defaultdict(list)
+        by_place: dict[tuple[str, str], list[Object]] = defaultdict(list)
         for service in services:
-            by_namespace[service["metadata"]["namespace"]].append(service)
-        return [each for namespace, found in sorted(by_namespace.items()) for each in self._in(namespace, found)]
+            by_place[service["metadata"]["namespace"], dialect_of_cr(service)].append(service)
+        found: list[Candidate] = []
+        for (namespace, dialect), there in sorted(by_place.items()):
+            if dialect == LLMKUBE:
+                found += self._in(namespace, there)
+            else:
+                found += described_candidates(self._client, there, self._class)
+        return found
 
     def _in(self, namespace: str, services: list[Object]) -> Iterable[Candidate]:
         said = (self._client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations")) or {}
@@ -101,6 +118,8 @@ class Adopter:
         return {**one.cr, "metadata": {**metadata, "annotations": notes}}
 
     def _marks(self, one: Candidate) -> dict[str, str]:
+        if one.key.dialect != LLMKUBE:
+            return {ANNOTATION_CONTROLLER: self._class, **marks_of(one)}
         kept = {ANNOTATION_KEPT_TEMPLATE: one.template_digest} if one.template_digest else {}
         return {ANNOTATION_CONTROLLER: self._class, **kept}
 
@@ -109,16 +128,23 @@ class Adopter:
     def adopt(self, batch: Sequence[Candidate]) -> list[Result]:
         """Mark services, and wait until the loop has each of them and its pods are those that ran before."""
         for one in batch:
+            give_to_playground(self._client, one)
             self._annotate(one, self._marks(one))
         return self._await(batch, self._taken, "adopted", "no loop took it: is `herdsman run` up, with this class?")
 
     def release(self, batch: Sequence[Candidate]) -> list[Result]:
-        """Hand services back: the loop lets go of them, and nothing of ours stays that LLMKube would not know."""
+        """Hand services back: the loop lets go of them, and nothing of ours stays that the peer would not know."""
         for one in batch:
-            self._annotate(one, {ANNOTATION_CONTROLLER: LLMKUBE, ANNOTATION_KEPT_TEMPLATE: None})
+            own = {ANNOTATION_ADOPT: None} if one.key.dialect == "kserve" else {}
+            released_to = PEERS[one.key.dialect].released_to
+            self._annotate(one, {ANNOTATION_CONTROLLER: released_to, ANNOTATION_KEPT_TEMPLATE: None, **own})
         results = self._await(batch, self._left, "released", "no loop let go of it: is `herdsman run` up?")
         for result in results:
-            if not result.failed and result.candidate.deployment is not None:
+            if result.failed:
+                continue
+            if result.candidate.key.dialect != LLMKUBE:
+                give_back(self._client, result.candidate)
+            elif result.candidate.deployment is not None:
                 self._clean(result.candidate)
         return results
 
@@ -130,7 +156,7 @@ class Adopter:
 
     def _annotate(self, one: Candidate, annotations: dict[str, Any]) -> None:
         body = {"metadata": {"uid": one.cr["metadata"]["uid"], "annotations": annotations}}
-        self._client.patch(kinds.INFERENCE_SERVICES, one.key.namespace, one.key.name, body, field_manager=FIELD_MANAGER)
+        self._client.patch(kind_of_cr(one.cr), one.key.namespace, one.key.name, body, field_manager=FIELD_MANAGER)
 
     def _clean(self, one: Candidate) -> None:
         """Take our notes off the Deployment: a later adoption must not take it for one that was applied."""
@@ -167,8 +193,10 @@ class Adopter:
         for kind in ("Stalled", "ChangePending"):
             if conditions.get(kind, {}).get("status") == "True":
                 return Result(one, "failed", str(conditions[kind].get("message")))
-        if "Ready" not in conditions:
+        if _mark_of(one) not in conditions:
             return None
+        if one.key.dialect != LLMKUBE:
+            return self._described_taken(one)
         if one.deployment is None:
             return Result(one, "")
         live = self._deployment(one)
@@ -183,10 +211,40 @@ class Adopter:
             return Result(one, "failed", f"{len(gone)} of its pods are gone, though its pod template stayed")
         return Result(one, "")
 
+    def _described_taken(self, one: Candidate) -> Result | None:
+        live = {name: self._workload(one, name) for name in one.workloads}
+        for name, obj in live.items():
+            if obj is None or obj["metadata"]["uid"] != one.workloads[name]["metadata"]["uid"]:
+                return Result(one, "failed", f"its {name.kind} {name.name} was deleted or made anew meanwhile")
+        if one.workloads and not any(obj is not None and is_applied(obj) for obj in live.values()):
+            return None
+        changed = [
+            f"{name.kind} {name.name}"
+            for name, obj in live.items()
+            if obj is not None and workload_digest(obj) != workload_digest(one.workloads[name])
+        ]
+        if changed:
+            return Result(one, "failed", f"the pod template of {', '.join(changed)} was changed: its pods are replaced")
+        gone = one.pods - pods_of(self._client, one)
+        if gone:
+            return Result(one, "failed", f"{len(gone)} of its pods are gone, though its pod templates stayed")
+        return Result(one, "")
+
+    def _workload(self, one: Candidate, name: ObjectName) -> Object | None:
+        kind = kinds.DEPLOYMENTS if name.kind == kinds.DEPLOYMENTS.kind else kinds.LEADER_WORKER_SETS
+        try:
+            return self._client.get(kind, one.key.namespace, name.name)
+        except NotFound:
+            return None
+
     def _left(self, one: Candidate) -> Result | None:
-        return None if "Ready" in _conditions(self._status(one)) else Result(one, "")
+        return None if _mark_of(one) in _conditions(self._status(one)) else Result(one, "")
 
     def _refreshed(self, one: Candidate) -> Result | None:
+        if one.key.dialect != LLMKUBE:
+            live_objects = [self._workload(one, name) for name in one.workloads]
+            keeps = any(obj is not None and record_of(obj) is not None for obj in live_objects)
+            return None if keeps else Result(one, "")
         live = self._deployment(one)
         return Result(one, "") if live is None or record_of(live) is None else None
 
@@ -196,7 +254,7 @@ class Adopter:
         return f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") == "False" else ""
 
     def _status(self, one: Candidate) -> Object:
-        found = self._client.get(kinds.INFERENCE_SERVICES, one.key.namespace, one.key.name)
+        found = self._client.get(kind_of_cr(one.cr), one.key.namespace, one.key.name)
         return dict(found.get("status") or {})
 
     def _deployment(self, one: Candidate) -> Object | None:
@@ -213,6 +271,11 @@ class Adopter:
 
 def _by_name(items: Iterable[Object]) -> dict[str, Object]:
     return {str(item["metadata"]["name"]): item for item in items}
+
+
+def _mark_of(one: Candidate) -> str:
+    """Name a condition that the loop's status has, and the peer's has not."""
+    return "Ready" if one.key.dialect == LLMKUBE else "Reconciling"
 
 
 def _conditions(status: Object) -> dict[str, Object]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from automation.adoption.kept_template import digest_of
 from automation.ownership import controller_of
+from automation.plan import ObjectName
+from automation.service_kinds import key_of
 from components import naming
 from components.providers.kubernetes_ownership import applied_fields, managers_words
 from program.desired.keys import ServiceKey
@@ -39,10 +41,18 @@ class Candidate:
     deployment: Object | None = None
     pods: frozenset[str] = field(default_factory=frozenset)
     """The uids of its pods."""
+    workloads: Mapping[ObjectName, Object] = field(default_factory=dict)
+    """Of a service of another dialect than LLMKube's: what runs its pods."""
+    between: Object | None = None
+    """The Service of llmaz that a Playground's objects belong to, which `adopt` takes out of the way."""
+    held: tuple[Object, ...] = ()
+    """What belongs to it."""
+    foreign_names: tuple[str, ...] = ()
+    """Objects of the service that nothing in a namespace can own, so that only `herdsman.dev/adopt` takes them over."""
 
     @property
     def key(self) -> ServiceKey:
-        return ServiceKey("llmkube", self.cr["metadata"]["namespace"], self.cr["metadata"]["name"])
+        return key_of(self.cr)
 
     @property
     def template_digest(self) -> str:

@@ -1,53 +1,132 @@
-"""Tells whether LLMKube's own controller runs. Two controllers of the same objects must not.
+"""Tells whether the peer's own controller of a dialect runs. Two controllers of the same objects must not.
 
-LLMKube has no switch for one service, so where it runs it works on all of them. Called by `herdsman adopt`.
+None of the peers has a switch for one service: where they run, they work on all of them. Called by `herdsman adopt`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from automation.ownership import LLMKUBE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
+from kubeapi.kinds import Kind
 
 Object = dict[str, Any]
 
 LEASE = "882d6afe.llmkube.dev"
-"""The id of its leader election, which its chart switches on."""
+"""The id of LLMKube's leader election, which its chart switches on."""
 NAMESPACE = "llmkube-system"
 """Where its chart installs it."""
-STOP = f"kubectl -n {NAMESPACE} scale deployment --all --replicas 0"
 _GRACE_S = 5.0
 """Clocks differ by so much."""
+_WEBHOOKS = (
+    Kind("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False),
+    Kind("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False),
+)
 
 
-def running_controllers(client: KubeClient, *, now: datetime) -> list[str]:
-    """Name the signs that LLMKube's controller runs, one phrase each; none where it was stopped. Raises ApiError."""
-    return [*_leases(client, now), *_deployments(client)]
+@dataclass(frozen=True)
+class Peer:
+    """The controller that a dialect comes from, as its own manifests install it."""
+
+    name: str
+    """For people."""
+    released_to: str
+    """What annotation `herdsman.dev/controller` says of a service that was given back; no loop takes it."""
+    lease: str
+    namespace: str
+    deployment: str = ""
+    """Where other things run in the namespace as well: its Deployment alone counts."""
+    checked: tuple[Kind, ...] = ()
+    """Kinds that its webhooks check. They refuse every write once nobody answers for them."""
+
+    @property
+    def stop(self) -> str:
+        """The command that stops it."""
+        which = self.deployment or "--all"
+        return f"kubectl -n {self.namespace} scale deployment {which} --replicas 0"
 
 
-def _leases(client: KubeClient, now: datetime) -> Iterable[str]:
+_LLMAZ = Peer(
+    "llmaz",
+    "llmaz",
+    lease="fbb36db9.llmaz.io",
+    namespace="llmaz-system",
+    deployment="llmaz-controller-manager",
+    checked=(kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES),
+)
+PEERS = {
+    "llmkube": Peer("LLMKube", LLMKUBE, lease=LEASE, namespace=NAMESPACE),
+    "kserve": Peer(
+        "KServe",
+        "kserve",
+        lease="llminferenceservice-kserve-controller-manager",
+        namespace="kserve",
+        deployment="llmisvc-controller-manager",
+        checked=(kinds.LLM_SERVICES,),
+    ),
+    "llmaz": _LLMAZ,
+    "llmaz-service": _LLMAZ,
+}
+
+
+def running_controllers(client: KubeClient, peer: Peer, *, now: datetime) -> list[str]:
+    """Name the signs that a peer's controller runs, one phrase each; none where it was stopped. Raises ApiError."""
+    return [*_leases(client, peer, now), *_deployments(client, peer)]
+
+
+def webhooks_in_the_way(client: KubeClient, peer: Peer) -> list[str]:
+    """Name the webhook configurations by which the peer checks its objects, as `kind/name`.
+
+    While its controller is stopped nobody answers them, and what is annotated here would be refused. Raises ApiError.
+    """
+    found = []
+    for kind in _WEBHOOKS if peer.checked else ():
+        try:
+            configurations = client.list(kind)["items"]
+        except Forbidden:
+            continue
+        found += [f"{kind.kind.lower()}/{each['metadata']['name']}" for each in configurations if checks(each, peer)]
+    return found
+
+
+def checks(configuration: Object, peer: Peer) -> bool:
+    """Tell whether a webhook configuration has writes of the peer's kinds refused unless the peer answers. Pure."""
+    for webhook in configuration.get("webhooks") or ():
+        service = (webhook.get("clientConfig") or {}).get("service") or {}
+        if webhook.get("failurePolicy", "Fail") != "Fail" or service.get("namespace") != peer.namespace:
+            continue
+        for rule in webhook.get("rules") or ():
+            groups, plurals = set(rule.get("apiGroups") or ()), set(rule.get("resources") or ())
+            if any({kind.group, "*"} & groups and {kind.plural, "*"} & plurals for kind in peer.checked):
+                return True
+    return False
+
+
+def _leases(client: KubeClient, peer: Peer, now: datetime) -> Iterable[str]:
     try:
-        found = client.list(kinds.LEASES, field_selector=f"metadata.name={LEASE}")["items"]
+        found = client.list(kinds.LEASES, field_selector=f"metadata.name={peer.lease}")["items"]
     except Forbidden:
         found = []
     for lease in found:
         if holder := held_by(lease, now):
-            yield f"Lease {lease['metadata']['namespace']}/{LEASE} is held by {holder}"
+            yield f"Lease {lease['metadata']['namespace']}/{peer.lease} is held by {holder}"
 
 
-def _deployments(client: KubeClient) -> Iterable[str]:
+def _deployments(client: KubeClient, peer: Peer) -> Iterable[str]:
     try:
-        found = client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"]
+        found = client.list(kinds.DEPLOYMENTS, peer.namespace)["items"]
     except Forbidden:
         found = []
     for deployment in found:
-        replicas = (deployment.get("spec") or {}).get("replicas", 1)
-        if replicas:
-            yield f"Deployment {NAMESPACE}/{deployment['metadata']['name']} has {replicas} replicas"
+        name, replicas = deployment["metadata"]["name"], (deployment.get("spec") or {}).get("replicas", 1)
+        if replicas and peer.deployment in ("", name):
+            yield f"Deployment {peer.namespace}/{name} has {replicas} replicas"
 
 
 def held_by(lease: Object, now: datetime) -> str:

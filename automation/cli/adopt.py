@@ -1,6 +1,7 @@
-"""`herdsman adopt`: take services over from LLMKube's controller without restarting their pods, and give them back.
+"""`herdsman adopt`: take services over from their peer's controller without restarting their pods, and give them back.
 
-The order of a switch, and why LLMKube's controller must be stopped first, stands in docs/from-llmkube.md.
+The order of a switch, and why the controller of LLMKube, KServe or llmaz must be stopped first, stands in
+docs/from-llmkube.md, docs/migrate-from-kserve.md and docs/migrate-from-llmaz.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from automation.cli.finding import find_service
+from automation.cli.finding import find_service, listed
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,27 +29,29 @@ THREADS = 4
 
 
 def adopt(
-    names: Annotated[list[str] | None, typer.Argument(help="InferenceServices.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Services: NAME, or KIND/NAME.")] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Their namespace.")] = None,
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --all: everywhere.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All services of the namespace.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All services of the namespace, of all kinds.")] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
-    release: Annotated[bool, typer.Option("--release", help="Give services back to LLMKube.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Give services back to whose controller they came from.")
+    ] = False,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Roll Herdsman's pod template out to adopted services: pods restart.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after one that failed.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Although LLMKube's controller seems to run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Although the peer's controller seems to run.")] = False,
     parallel: Annotated[int, typer.Option(help="So many services at a time.", min=1, max=64)] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the loop, for each.", min=1)] = 120.0,
     controller_class: Annotated[str, typer.Option(help="Class of the loop that is to have them.")] = "herdsman",
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Take services over that LLMKube made, one after the other; no pod restarts. A preview comes first.
+    """Take services over that LLMKube, KServe or llmaz made, one by one; no pod restarts. A preview comes first.
 
-    The loop must run (`herdsman run --controller-class herdsman`), and LLMKube's controller must be stopped.
+    The loop must run (`herdsman run --controller-class herdsman`), and the peer's controller must be stopped.
     Exit code 0: done. 1: something went wrong; those before it are taken over, and the command can be given again.
     """
     everything = everything or all_namespaces
@@ -73,7 +76,7 @@ def adopt(
             results = _return(adopter, found, release=release, yes=yes, parallel=parallel, keep_going=keep_going)
         else:
             if not (force or preview):
-                _refuse_beside_llmkube(client)
+                _refuse_beside_peers(client, found)
             results = _take(client, adopter, found, preview, output, yes=yes, parallel=parallel, keep_going=keep_going)
     except (KubeError, ValueError) as error:
         complain(str(error))
@@ -85,25 +88,35 @@ def adopt(
 
 
 def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *, everywhere: bool) -> list[Object]:
-    from kubeapi import kinds
+    from automation.service_kinds import is_part_of_another
 
     if names:
         return [find_service(client, namespace, name) for name in dict.fromkeys(names)]
     where = None if everywhere else namespace or "default"
-    return list(client.list(kinds.INFERENCE_SERVICES, where)["items"])
+    return [each for each in listed(client, where) if not is_part_of_another(each)]
 
 
-def _refuse_beside_llmkube(client: KubeClient) -> None:
-    from automation.adoption.peer import STOP, running_controllers
+def _refuse_beside_peers(client: KubeClient, found: Sequence[Candidate]) -> None:
+    """End the command where a peer's controller works on services that are to be taken, or its webhooks refuse them."""
+    from automation.adoption.candidates import State
+    from automation.adoption.peer import PEERS, running_controllers, webhooks_in_the_way
 
-    signs = running_controllers(client, now=datetime.now(UTC))
-    if signs:
-        complain(
-            "LLMKube's controller runs, and would work against the loop: " + "; ".join(signs),
-            hint=f"stop it (`{STOP}`; its Lease runs out in some 20 s): what serves goes on serving. "
-            "--force where these signs mislead",
-        )
-        raise typer.Exit(1)
+    wanted = [each for each in found if each.state is State.ADOPTABLE] or found
+    for peer in dict.fromkeys(PEERS[each.key.dialect] for each in wanted):
+        if signs := running_controllers(client, peer, now=datetime.now(UTC)):
+            complain(
+                f"{peer.name}'s controller runs, and would work against the loop: " + "; ".join(signs),
+                hint=f"stop it (`{peer.stop}`; its Lease runs out in some 20 s): what serves goes on serving. "
+                "--force where these signs mislead",
+            )
+            raise typer.Exit(1)
+        if webhooks := webhooks_in_the_way(client, peer):
+            complain(
+                f"{peer.name}'s webhooks would refuse every change while its controller is stopped",
+                hint=f"`kubectl delete {' '.join(webhooks)}`; installing {peer.name} brings them back. "
+                "--force where somebody answers them",
+            )
+            raise typer.Exit(1)
 
 
 def _take(
@@ -142,11 +155,13 @@ def _return(
     from automation.adoption.adopter import Result
     from automation.adoption.candidates import State
     from automation.adoption.kept_template import record_of
+    from automation.adoption.peer import PEERS
 
     def concerned(each: Candidate) -> str:
         if each.state is not State.OURS:
             return "no loop of this class looks after it"
-        if refresh_only and (each.deployment is None or record_of(each.deployment) is None):
+        running = (each.deployment, *each.workloads.values())
+        if refresh_only and not any(obj is not None and record_of(obj) is not None for obj in running):
             return "its pods run Herdsman's template already"
         return ""
 
@@ -156,7 +171,8 @@ def _return(
     results = [Result(each, "skipped", why[each.key]) for each in found if why[each.key]]
     if not wanted:
         return results
-    question = f"Give {_count(wanted)} back to LLMKube?" if release else f"Restart the pods of {_count(wanted)}?"
+    peers = " and ".join(dict.fromkeys(PEERS[each.key.dialect].name for each in wanted))
+    question = f"Give {_count(wanted)} back to {peers}?" if release else f"Restart the pods of {_count(wanted)}?"
     _ask(question, yes=yes)
     act = adopter.release if release else adopter.refresh
     return [*results, *_in_turn(act, wanted, parallel=parallel, keep_going=keep_going)]
@@ -165,13 +181,14 @@ def _return(
 def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going: bool) -> list[Result]:
     """Act on some at a time; the first failure ends it, unless told to go on."""
     from automation.adoption.adopter import Result
+    from automation.preview.telling import name_text
 
     results: list[Result] = []
     for at in range(0, len(wanted), parallel):
         done = act(wanted[at : at + parallel])
         results += done
         for result in done:
-            name = f"{result.candidate.key.namespace}/{result.candidate.key.name}"
+            name = name_text(result.candidate.key)
             typer.echo(f"[{len(results)}/{len(wanted)}] {name}: {result.state} ({result.seconds:.1f}s)", err=True)
         if any(result.failed for result in done) and not keep_going:
             rest = wanted[at + parallel :]
@@ -181,19 +198,28 @@ def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going
 
 def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
     """Preview services as they would be marked: with the pod template that they run."""
+    from automation.adoption.described import notes_of
     from automation.preview.changes import Preview
+    from automation.preview.looking import Looking
     from automation.preview.loop_options import options_of_loop
     from automation.preview.previewer import Previewer, Subject
+    from automation.service_kinds import LLMKUBE
     from kubeapi import kinds
     from program.dialects.llmkube.parse import draft_reference
 
     models = {
         (model["metadata"]["namespace"], model["metadata"]["name"]): model
-        for namespace in sorted({each.key.namespace for each in wanted})
+        for namespace in sorted({each.key.namespace for each in wanted if each.key.dialect == LLMKUBE})
         for model in client.list(kinds.MODELS, namespace)["items"]
     }
 
+    look = Looking(client)
+
     def subject(each: Candidate) -> Subject:
+        if each.key.dialect != LLMKUBE:
+            given = frozenset(str(obj["metadata"]["uid"]) for obj in each.held)
+            marked, dialect = adopter.as_adopted(each), each.key.dialect
+            return Subject(marked, edited=False, dialect=dialect, look=look, given=given, notes=notes_of(each))
         where = each.key.namespace
         model = models.get((where, (each.cr.get("spec") or {}).get("modelRef", "")))
         return Subject(adopter.as_adopted(each), model, models.get((where, draft_reference(each.cr))), edited=False)
@@ -206,7 +232,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
 
 
 def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:
-    from automation.preview.telling import as_json, told
+    from automation.preview.telling import as_json, name_text, told
 
     if output is OutputFormat.JSON:
         print_json({**as_json(found), "skipped": [_row(each) for each in skipped]})
@@ -216,7 +242,7 @@ def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> No
         restarting = [each for each in found.services if each.restarts]
         typer.echo("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")
     for each in skipped:
-        typer.echo(f"Left alone: {each.candidate.key.namespace}/{each.candidate.key.name}: {each.why}")
+        typer.echo(f"Left alone: {name_text(each.candidate.key)}: {each.why}")
 
 
 def _ask(question: str, *, yes: bool) -> None:
@@ -231,6 +257,8 @@ def _count(wanted: Sequence[Candidate]) -> str:
 def _row(result: Result) -> dict[str, Any]:
     key = result.candidate.key
     row = {"namespace": key.namespace, "name": key.name, "state": result.state, "why": result.why}
+    if key.dialect != "llmkube":
+        row["dialect"] = key.dialect
     return {**row, "seconds": result.seconds}
 
 

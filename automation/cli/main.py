@@ -45,6 +45,7 @@ COMMANDS = (
     "approve",
     "drift",
     "render",
+    "convert",
     "adopt",
     "crds",
     "monitoring",

@@ -35,7 +35,7 @@ def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: R
     notes += [f"{each.field}: {each.message}" if each.field else each.message for each in in_vain]
     if desired.suspended:
         notes.append("it is stopped: nothing is made, and what runs goes")
-    if kept_digests(cr):
+    if kept_digests(cr) or subject.given:
         wanted = [ObjectName(each.kind, each.name) for each in rendered.objects]
         live.fetch(key, [name for name in wanted if name not in live.objects(key)])
         rendered = kept_live_workloads(cr, rendered, live.objects(key)) or rendered

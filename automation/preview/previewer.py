@@ -53,6 +53,10 @@ class Subject:
     dialect: str = DIALECT
     look: Looking | None = None
     """How a service of another dialect finds what it refers to; its Models are None then."""
+    given: frozenset[str] = frozenset()
+    """Uids of objects that another controller holds and that are given to the service before anything is applied."""
+    notes: tuple[str, ...] = ()
+    """What its preview says beside what is worked out."""
 
     @property
     def key(self) -> ServiceKey:
@@ -126,8 +130,10 @@ class Previewer:
 
         def tried(item: tuple[int, RenderedObject, bool]) -> Trial:
             number, each, shared = item
-            found = live.objects(plans[number][0].key).get(_name(each))
-            return trial(self._client, each, found, shared=shared)
+            subject = plans[number][0]
+            found = live.objects(subject.key).get(_name(each))
+            given = found is not None and found["metadata"].get("uid") in subject.given
+            return trial(self._client, each, found, shared=shared, given=given)
 
         answers: dict[tuple[object, ...], Trial] = {}
         for name, answer in zip(work, self.map(tried, work.values()), strict=True):
@@ -172,10 +178,10 @@ class Previewer:
 
     def _of_plan(self, subject: Subject, plan: Rendering, tried: list[Trial], live: Live) -> ServicePreview:
         if plan.desired is None or plan.rendered is None:
-            return ServicePreview(subject.key, notes=plan.notes, problem=plan.problem)
+            return ServicePreview(subject.key, notes=(*subject.notes, *plan.notes), problem=plan.problem)
         if not tried:
             tried = [Trial(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
-        known, notes = live.objects(subject.key), list(plan.notes)
+        known, notes = live.objects(subject.key), [*subject.notes, *plan.notes]
         if not subject.edited and comparing.was_applied(plan.rendered, known):
             tried = [_unless_reported(each, plan.rendered, notes) for each in tried]
         gone = _deletions(plan.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)

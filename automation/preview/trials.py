@@ -43,8 +43,13 @@ class Trial:
     """As it would be; None where nobody could say."""
 
 
-def trial(client: KubeClient, each: RenderedObject, live: Json | None, *, shared: bool = False) -> Trial:
+def trial(
+    client: KubeClient, each: RenderedObject, live: Json | None, *, shared: bool = False, given: bool = False
+) -> Trial:
     """Dry-run the apply of one object over what stands there.
+
+    `given`: the object is to change its controller before; until then no object can have both, so of its owners nothing
+    is said.
 
     Raises Unreachable and Unauthorized; any other refusal of the API server stands in the change.
     """
@@ -53,7 +58,7 @@ def trial(client: KubeClient, each: RenderedObject, live: Json | None, *, shared
         kind = client.mapping(str(each.manifest["apiVersion"]), each.kind)
         for _ in range(_MAX_ROUNDS):
             try:
-                return _tried(client, kind, each, live, shared=shared)
+                return _tried(client, kind, each, live, shared=shared, given=given)
             except (Conflict, NotFound, Invalid) as error:
                 if isinstance(error, Invalid) and not about_uid(error):
                     raise
@@ -75,8 +80,10 @@ def _raced(error: ApiError, live: Json | None) -> bool:
     return live is not None and not isinstance(error, KindNotServed)
 
 
-def _tried(client: KubeClient, kind: Kind, each: RenderedObject, live: Json | None, *, shared: bool) -> Trial:
-    wanted = each.manifest
+def _tried(
+    client: KubeClient, kind: Kind, each: RenderedObject, live: Json | None, *, shared: bool, given: bool
+) -> Trial:
+    wanted = _without_owners(each.manifest) if given else each.manifest
     namespace = Identity.of(wanted).namespace if kind.namespaced else None
     if live is not None and live["metadata"].get("deletionTimestamp"):
         return Trial(comparing.created(each, shared=shared), live)  # it will be gone by then
@@ -85,7 +92,7 @@ def _tried(client: KubeClient, kind: Kind, each: RenderedObject, live: Json | No
         after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, dry_run=True)
         return Trial(comparing.created(each, shared=shared), None, after)
     owner = owner_of(live, wanted, naming.FIELD_MANAGER)
-    if not owner.ours and not objects.adoption_asked(wanted):
+    if not (owner.ours or given or objects.adoption_asked(wanted)):
         why = objects.foreign_words(each.kind, Identity.of(wanted), owner.words)
         return Trial(comparing.rejected(each, live, why, shared=shared), live)
     wanted = keeping_script(leaving(wanted, live, [parse_path(text) for text in each.ignore]), live)
@@ -102,6 +109,11 @@ def _tried(client: KubeClient, kind: Kind, each: RenderedObject, live: Json | No
     if owner.ours:
         after = without_left_behind(after, live, wanted, naming.FIELD_MANAGER)
     return Trial(comparing.updated(each, live, after), live, after)
+
+
+def _without_owners(manifest: Json) -> Json:
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "ownerReferences"}
+    return {**manifest, "metadata": metadata}
 
 
 def _latest(client: KubeClient, kind: Kind, identity: Identity) -> Json | None:
