@@ -10,7 +10,7 @@ from kubeapi.kinds import Kind
 from program.dialects.dialect import Dialect
 
 _BY_NAME: dict[str, tuple[Kind, str]] = {
-    "kserve": (kinds.LLM_SERVICES, "program.dialects.kserve"),
+    "kserve": (kinds.LLM_SERVICES, "program.dialects.kserve.dialect"),
     "llmaz": (kinds.PLAYGROUNDS, "program.dialects.llmaz.playgrounds"),
     "llmaz-service": (kinds.LLMAZ_SERVICES, "program.dialects.llmaz.services"),
 }

@@ -10,7 +10,6 @@ from program.dialects.crd_schema import CrdModel, Int64, Time, optional, require
 class Condition(CrdModel):
     last_transition_time: Time | None = optional("When `status` last changed.")
     message: str | None = optional("What happened, for people.", max_length=32768)
-    observed_generation: Int64 | None = optional("Generation of the object that was judged.")
     reason: str | None = optional("What happened, for programs.", max_length=1024)
     severity: str | None = optional(
         "Info for a part of another condition; empty where it counts itself.", max_length=63
@@ -85,21 +84,12 @@ class WorkloadsStatus(CrdModel):
     prefill: WorkloadReference | None = optional("The pods of the first step.")
     service: WorkloadReference | None = optional("The Service before them.")
     scheduler: WorkloadReference | None = optional("The endpoint picker.")
-    tokenizer: WorkloadReference | None = optional("The tokenizer.")
 
 
 class AppliedConfig(CrdModel):
     name: str = required("The config.")
     namespace: str | None = optional("Where it is.")
     source: str | None = optional("Preset or UserRef.")
-
-
-class PendingChange(CrdModel):
-    """A change that mode Preview or Paused holds back."""
-
-    digest: str | None = optional("Names exactly this change.")
-    summary: str | None = optional("How many objects, what restarts, what is downloaded.")
-    changes: list[str] | None = optional("What would happen to each object; long lists are cut.")
 
 
 class ServiceStatus(CrdModel):
@@ -113,7 +103,6 @@ class ServiceStatus(CrdModel):
         "Ready and what it is made of.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]
     )
     observed_generation: Int64 | None = optional("Generation of the spec that this status judges.")
-    pending_change: PendingChange | None = optional("What waits for approval.")
     router: RouterStatus | None = optional("The way to the pods.")
     url: str | None = optional("URL that clients outside the cluster use.")
     workloads: WorkloadsStatus | None = optional("The pods.")

@@ -1,0 +1,202 @@
+"""Under which URLs clients reach a service through gateways, and what they can ask for there. Pure; `status` asks.
+
+A URL is one host of a gateway (its addresses, or the host names of listener and route) with one path of the route.
+Routes match single endpoints of the OpenAI API; a client is told the path before `/v1`, as its SDK wants it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.dialects.dialect import Lookup
+
+WILDCARD_LABEL = "inference"
+"""What stands for the `*` of a host name: any name will do, and this is the peer's."""
+CLUSTER_DOMAIN = "cluster.local"
+_PORTS = {"HTTP": ("http", 80), "HTTPS": ("https", 443)}
+_ENDPOINT = re.compile(r"(?P<before>.*)/v1/.+")
+_HEADER_ROUTED = "-model-routing"
+_LOCAL_SUFFIXES = (".local", ".localhost", ".internal")
+_PRIVATE = tuple(
+    ipaddress.ip_network(block)
+    for block in (
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "169.254.0.0/16"),
+        *("fc00::/7", "fe80::/10", "::1/128"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a service answers to."""
+
+    published: tuple[str, ...]
+    """Names with the publisher, of the model and then its adapters."""
+    plain: tuple[str, ...]
+    """The same without; taken only where the path says whose they are."""
+
+    def models(self, path: str) -> list[JsonObject]:
+        """Name what can be asked for under a path."""
+        if path == "/":
+            return [{"name": name} for name in self.published]
+        return [{"name": name} for pair in zip(self.published, self.plain, strict=True) for name in pair]
+
+
+def addresses(routes: Sequence[JsonObject], served: Served, look: Lookup) -> list[JsonObject]:
+    """Give all addresses, as `status.addresses` has them, by URL."""
+    found: dict[str, JsonObject] = {}
+    for route in routes:
+        paths = sorted(set(_paths(route)))
+        for gateway, base in _bases(route, look):
+            for path in paths:
+                url = f"{base}{path}"
+                name = kind_of(base) + (_HEADER_ROUTED if path == "/" else "")
+                found.setdefault(
+                    url, {"name": name, "url": url, "origin": _origin(gateway), "models": served.models(path)}
+                )
+    return [found[url] for url in sorted(found)]
+
+
+def external_url(found: Iterable[JsonObject]) -> str:
+    """Choose the URL that a service is known by: the first from outside that has a path, else the first from outside.
+
+    Empty where there is none from outside.
+    """
+    outside = [address for address in found if str(address.get("name", "")).startswith("gateway-external")]
+    with_path = [address for address in outside if not str(address["name"]).endswith(_HEADER_ROUTED)]
+    return next((str(address["url"]) for address in (*with_path, *outside)), "")
+
+
+def service_address(service: str, namespace: str, *, port: int, tls: bool) -> JsonObject:
+    """Give the address of a service that no route leads to: that of its Service, with the port that it listens on."""
+    scheme = "https" if tls else "http"
+    return {"url": f"{scheme}://{service}.{namespace}.svc.{CLUSTER_DOMAIN}:{port}"}
+
+
+def kind_of(base: str) -> str:
+    """Say from where a host can be reached: `gateway-internal`, `internal` or `gateway-external`."""
+    host = _host(base)
+    if host.endswith((f".svc.{CLUSTER_DOMAIN}", ".svc")):
+        return "gateway-internal"
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "internal" if host == "localhost" or host.endswith(_LOCAL_SUFFIXES) else "gateway-external"
+    private = any(address.version == block.version and address in block for block in _PRIVATE)
+    return "internal" if private else "gateway-external"
+
+
+def parent_gateways(route: JsonObject) -> Iterator[tuple[str, str, JsonObject]]:
+    """Give namespace, name and reference of each gateway that a route names."""
+    spec, own = route.get("spec") or {}, str(route["metadata"].get("namespace") or "")
+    for parent in spec.get("parentRefs") or ():
+        if parent.get("kind", "Gateway") == "Gateway" and parent.get("group", kinds.GATEWAYS.group) == _GROUP:
+            yield str(parent.get("namespace") or own), str(parent.get("name") or ""), parent
+
+
+_GROUP = kinds.GATEWAYS.group
+
+
+def _host(base: str) -> str:
+    authority = base.partition("://")[2]
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def _bases(route: JsonObject, look: Lookup) -> Iterator[tuple[JsonObject, str]]:
+    """Give each gateway of a route with each scheme, host and port that lead to the route there."""
+    hostnames = [str(name) for name in (route.get("spec") or {}).get("hostnames") or ()]
+    for namespace, name, parent in parent_gateways(route):
+        gateway = look(kinds.GATEWAYS, namespace, name)
+        if gateway is None:
+            continue
+        public = [
+            str(entry["value"]) for entry in (gateway.get("status") or {}).get("addresses") or () if entry.get("value")
+        ]
+        hosts = [*public, *_cluster_hosts(gateway, look)]
+        for listener in _listeners(gateway, parent) if hosts else ():
+            scheme, usual = _PORTS[listener["protocol"]]
+            port = listener.get("port", usual)
+            for host in _hosts(hostnames, str(listener.get("hostname") or ""), hosts):
+                yield gateway, f"{scheme}://{_in_url(host)}{'' if port == usual else f':{port}'}"
+
+
+def _cluster_hosts(gateway: JsonObject, look: Lookup) -> list[str]:
+    """Name the Service behind a gateway, which clients in the cluster reach without leaving it."""
+    metadata, spec = gateway["metadata"], gateway.get("spec") or {}
+    namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
+    for candidate in (name, f"{name}-{spec.get('gatewayClassName', '')}"):
+        if look(kinds.SERVICES, namespace, candidate) is not None:
+            return [f"{candidate}.{namespace}.svc.{CLUSTER_DOMAIN}"]
+    return []
+
+
+def _listeners(gateway: JsonObject, parent: JsonObject) -> Iterator[JsonObject]:
+    """Give the listeners that a route attaches to."""
+    section, port = parent.get("sectionName"), parent.get("port")
+    for listener in (gateway.get("spec") or {}).get("listeners") or ():
+        fits = (not section or listener.get("name") == section) and (not port or listener.get("port") == port)
+        if fits and listener.get("protocol") in _PORTS:
+            yield listener
+
+
+def _hosts(hostnames: list[str], listening: str, otherwise: list[str]) -> list[str]:
+    """Give the hosts of one listener: what route and listener agree on, else the gateway's own."""
+    if not hostnames:
+        return [_concrete(listening)] if listening else otherwise
+    return [_concrete(narrower) for name in hostnames if (narrower := _intersection(name, listening))]
+
+
+def _intersection(one: str, other: str) -> str:
+    """Give the narrower of two host names of which one may stand for many; empty where they exclude each other."""
+    if not other or one == other or _covers(other, one):
+        return one
+    return other if _covers(one, other) else ""
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    return wide.startswith("*.") and narrow.endswith(wide[1:])
+
+
+def _concrete(hostname: str) -> str:
+    return f"{WILDCARD_LABEL}{hostname[1:]}" if hostname.startswith("*.") else hostname
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _paths(route: JsonObject) -> Iterator[str]:
+    for rule in (route.get("spec") or {}).get("rules") or ():
+        for match in rule.get("matches") or ({},):
+            path = match.get("path") or {}
+            if match.get("headers"):
+                # The header says which model is wanted, so any path will do.
+                yield "/"
+            elif path.get("type", "PathPrefix") != "RegularExpression":
+                yield _before_endpoint(str(path.get("value") or "/"))
+
+
+def _before_endpoint(path: str) -> str:
+    """Cut the endpoint off: what an SDK is given ends before `/v1`."""
+    found = _ENDPOINT.fullmatch(path)
+    if found is not None:
+        path = found["before"]
+    return path.rstrip("/") or "/"
+
+
+def _origin(gateway: JsonObject) -> dict[str, Any]:
+    metadata = gateway["metadata"]
+    return {
+        "group": _GROUP,
+        "kind": "Gateway",
+        "name": metadata["name"],
+        "namespace": str(metadata.get("namespace") or ""),
+    }

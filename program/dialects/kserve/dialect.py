@@ -1,0 +1,55 @@
+"""KServe's LLMInferenceService as one of the dialects that the loop, previews and the CLI know by `registry`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from kubeapi import kinds
+from kubeapi.kinds import Kind
+from program.desired.base import JsonObject
+from program.desired.facts import ServiceFacts
+from program.desired.service import DesiredService
+from program.dialects.dialect import Dialect, Lookup, Parsed
+from program.dialects.kserve import labels
+from program.dialects.kserve.conversion import to_hub
+from program.dialects.kserve.parse import parse_service
+from program.dialects.kserve.status import service_status
+from program.dialects.kserve.subject import value_at
+
+
+class KserveDialect:
+    """Reads and answers LLMInferenceServices."""
+
+    name: str = "kserve"
+    kind: Kind = kinds.LLM_SERVICES
+    refers_to: tuple[Kind, ...] = (
+        kinds.LLM_CONFIGS,
+        kinds.LLM_SERVICES,
+        kinds.CONFIG_MAPS,
+        kinds.SERVICE_ACCOUNTS,
+        kinds.SERVICES,
+        kinds.GATEWAYS,
+        kinds.HTTP_ROUTES,
+        kinds.INFERENCE_POOLS,
+        kinds.SCALED_OBJECTS,
+        kinds.AUTOSCALERS,
+    )
+    peer_finalizers: tuple[str, ...] = ("serving.kserve.io/llmisvc-finalizer",)
+
+    def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
+        """Read a service with all that it refers to. Raises SpecInvalid, or NotYet for what may still come."""
+        return parse_service(cr, look)
+
+    def status(
+        self, cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> JsonObject:
+        """Return the complete status; the very dict `cr["status"]` when that already says all of this."""
+        return service_status(cr, desired, facts, look, now=now)
+
+    def labels(self, cr: JsonObject) -> dict[str, str]:
+        """Label a service with its routing group, by which its members are listed."""
+        group = value_at(to_hub(cr), "spec", "router", "route", "group")
+        return {labels.ROUTING_GROUP: str(group)} if group else {}
+
+
+DIALECT: Dialect = KserveDialect()

@@ -1,0 +1,319 @@
+"""The conditions of an LLMInferenceService: KServe's, of which Ready is made, and those of every dialect. Pure.
+
+Where KServe's say too little, ours say more under the same types: why pods fail (image, crash, memory), and that
+a rollout is not over while old pods serve. A part's condition has severity Info; what has nothing to say is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from kubeapi import kinds
+from program.desired.base import JsonObject
+from program.desired.facts import PodFacts, ServiceFacts, WorkloadFacts
+from program.desired.service import DesiredService
+from program.desired.workloads import PodSet
+from program.dialects.common_conditions import ConditionSet, Judgement, judge_service, set_common
+from program.dialects.conditions import Reason, Status, Type
+from program.dialects.kserve import labels, router_status
+from program.dialects.kserve.groups import group_of
+from program.dialects.kserve.router_status import Finding
+from program.dialects.kserve.subject import Subject
+from program.dialects.pod_causes import worst_cause
+
+PRESETS, WORKLOADS, ROUTER = "PresetsCombined", "WorkloadsReady", "RouterReady"
+MAIN, WORKER = "MainWorkloadReady", "WorkerWorkloadReady"
+PREFILL, PREFILL_WORKER = "PrefillWorkloadReady", "PrefillWorkerWorkloadReady"
+SCALING, PREFILL_SCALING = "ScalingReady", "PrefillScalingReady"
+GATEWAYS, ROUTES, POOL = "GatewaysReady", "HTTPRoutesReady", "InferencePoolReady"
+SCHEDULER, TOKENIZER = "SchedulerWorkloadReady", "TokenizerReady"
+GROUP, DEGRADED = "GroupReady", "GroupDegraded"
+
+_OF_PODS = (MAIN, WORKER, PREFILL, PREFILL_WORKER, SCALING, PREFILL_SCALING)
+_OF_ROUTER = (GATEWAYS, ROUTES, POOL, SCHEDULER, TOKENIZER)
+_STOPPED = (GATEWAYS, ROUTES, POOL, MAIN, WORKER, PREFILL, PREFILL_WORKER, SCHEDULER, TOKENIZER, WORKLOADS, ROUTER)
+_PARTS = (*_OF_PODS, *_OF_ROUTER, GROUP, DEGRADED)
+TYPES = ("Ready", PRESETS, WORKLOADS, ROUTER, *_PARTS)
+"""KServe's types, in the order in which they are listed."""
+
+_PRESET_REASONS = ("ConfigNotFound", "CombineBaseError", "InvalidRenderedConfig")
+_SET_REASONS = frozenset((Reason.REPLICAS_STARTING, Reason.REPLICAS_STOPPING))
+_COMPONENTS = {
+    labels.WORKLOAD: "main",
+    f"{labels.WORKLOAD}{labels.LEADER}": "main",
+    f"{labels.WORKLOAD}{labels.WORKER}": "main",
+    f"{labels.WORKLOAD}{labels.PREFILL}": "prefill",
+    f"{labels.WORKLOAD}{labels.LEADER}{labels.PREFILL}": "prefill",
+    f"{labels.WORKLOAD}{labels.WORKER}{labels.PREFILL}": "prefill",
+    labels.SCHEDULER: "scheduler",
+    labels.TOKENIZER: "tokenizer",
+}
+
+
+def service_conditions(
+    cr: JsonObject, subject: Subject | None, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+) -> list[JsonObject]:
+    """Give all conditions. `subject` is None while the service's configuration cannot be combined."""
+    conditions = _Conditions(cr, now=now)
+    verdict = judge_service(cr, desired, facts)
+    if subject is None:
+        problem = facts.problem
+        reason = problem.reason if problem is not None and problem.reason in _PRESET_REASONS else "CombineBaseError"
+        conditions.set(PRESETS, "False", reason, verdict.message)
+        conditions.set(WORKLOADS, "Unknown", "PresetsNotCombined", "Nothing is made before the presets are combined")
+        conditions.set(ROUTER, "Unknown", "PresetsNotCombined", "Nothing is made before the presets are combined")
+    else:
+        conditions.set(PRESETS, "True", "PresetsCombined", "The service is laid over its presets and configs")
+        if desired is not None and desired.suspended:
+            for kind in _STOPPED:
+                conditions.set(kind, "False", "Stopped", "The service is stopped by its annotation")
+        else:
+            _workloads(conditions, subject, desired, facts, verdict)
+            _router(conditions, subject, desired, facts)
+            _group(conditions, subject)
+    _ready(conditions, desired, verdict)
+    conditions.drop_untold()
+    set_common(conditions, cr, verdict, desired, facts, ready=False)
+    return [_as_the_peer_writes(condition) for condition in conditions.listed()]
+
+
+class _Conditions(ConditionSet):
+    def __init__(self, cr: JsonObject, *, now: datetime) -> None:
+        super().__init__(cr, TYPES, now=now)
+        self._told: set[str] = set()
+
+    def set(self, kind: str, status: Status, reason: str, message: str) -> None:
+        """Set one, and take note that there is something to say of it."""
+        self._told.add(kind)
+        super().set(kind, status, reason, message)
+
+    def drop_untold(self) -> None:
+        """Take those parts away of which nothing was said this time; until then they keep their transition times."""
+        self.drop(*(kind for kind in _PARTS if kind not in self._told))
+
+    def find(self, kind: str, finding: Finding, message: str) -> None:
+        """Set one to what was found; `message` says what holds while nothing is wrong with it."""
+        self.set(kind, "False" if finding.reason else "True", finding.reason or kind, finding.message or message)
+
+    def first_false(self, kinds_: Iterable[str]) -> JsonObject | None:
+        """Give the first of these that does not hold."""
+        found = (self.get(kind) for kind in kinds_ if kind in self._told)
+        return next((c for c in found if c is not None and c["status"] != "True"), None)
+
+    def gather(self, kind: str, parts: Iterable[str], message: str) -> None:
+        """Make a condition of its parts; the first that does not hold gives reason and message."""
+        wrong = self.first_false(parts)
+        if wrong is None:
+            self.set(kind, "True", kind, message)
+        else:
+            self.set(kind, "False", wrong["reason"], wrong["message"])
+
+
+def _as_the_peer_writes(condition: JsonObject) -> JsonObject:
+    """KServe's conditions know no generation, and its CRDs refuse what they do not know; parts have a severity."""
+    written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
+    return {**written, "severity": "Info"} if condition["type"] in _PARTS else written
+
+
+# --- workloads --------------------------------------------------------------------------------------------------------
+
+
+def _workloads(
+    conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts, verdict: Judgement
+) -> None:
+    if desired is not None and desired.host_placement is not None:
+        truth: Status = "True" if verdict.outcome in ("ready", "idle") else "False"
+        conditions.set(MAIN, truth, verdict.reason, verdict.message)
+    elif desired is None or desired.workloads is None:
+        _unmade(conditions, subject, facts, verdict)
+    else:
+        for part, single, grouped, scaling in (
+            ("main", MAIN, WORKER, SCALING),
+            ("prefill", PREFILL, PREFILL_WORKER, PREFILL_SCALING),
+        ):
+            pods = desired.workloads.pod_set(part)
+            if pods is None:
+                continue
+            conditions.find(
+                grouped if pods.group is not None else single, _pods_finding(pods, facts), "The pods are as wanted"
+            )
+            if pods.scaler is not None:
+                conditions.find(scaling, _scaler_finding(subject, pods, facts), "The number of replicas follows use")
+        if (problem := facts.problem) is not None and not _is_of_router(problem.field):
+            kind = WORKER if desired.workloads.main.group is not None else MAIN
+            conditions.set(kind, "False", _reason_of_failure(subject, problem.field), verdict.message)
+    conditions.gather(WORKLOADS, _OF_PODS, "All pods are as wanted")
+
+
+def _unmade(conditions: _Conditions, subject: Subject, facts: ServiceFacts, verdict: Judgement) -> None:
+    """Say what a service lacks that could not be read; what runs of it goes on, and is counted by Ready's message."""
+    field = facts.problem.field if facts.problem is not None else ""
+    reason = _reason_of_failure(subject, field)
+    if reason == "ReconcileScalingError":
+        conditions.set(
+            PREFILL_SCALING if field.startswith("spec.prefill") else SCALING, "False", reason, verdict.message
+        )
+    elif not _is_of_router(field):
+        grouped = subject.at("worker") is not None
+        conditions.set(WORKER if grouped else MAIN, "False", reason, verdict.message)
+
+
+def _reason_of_failure(subject: Subject, field: str) -> str:
+    if field.startswith(("spec.scaling", "spec.prefill.scaling")):
+        return "ReconcileScalingError"
+    grouped = subject.at("worker") is not None
+    return "ReconcileMultiNodeWorkloadError" if grouped else "ReconcileSingleNodeWorkloadError"
+
+
+def _is_of_router(field: str) -> bool:
+    return field.startswith("spec.router")
+
+
+def _pods_finding(pods: PodSet, facts: ServiceFacts) -> Finding:
+    found = next((w for w in facts.workloads if w.part == pods.part), None)
+    if found is None or not found.found:
+        return Finding("Progressing", f"{'The pods are' if found is None else found.name + ' is'} still to be made")
+    finding = _unready(found, [p for p in facts.pods if _part(p) == pods.part], facts, scaled=pods.scaler is not None)
+    return finding or Finding()
+
+
+def _part(pod: PodFacts) -> str:
+    return _COMPONENTS.get(pod.component, "main")
+
+
+def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> Finding | None:
+    """Say why a set of pods is not as wanted; None when it is."""
+    if not found.seen:
+        return Finding("Progressing", f"{found.kind} {found.name} has changed and nobody has looked at it yet")
+    available = found.available is not None and found.available.status == "True"
+    surplus = found.replicas - found.updated_replicas
+    # An autoscaler asks for more as a matter of course: with what there is the service serves.
+    enough = (
+        available
+        if scaled
+        else found.ready_replicas >= found.wanted_replicas and (available or found.available is None)
+    )
+    if enough and surplus <= 0 and (scaled or found.replicas <= found.wanted_replicas):
+        return None
+    counted = f"{found.ready_replicas} of {found.wanted_replicas} replicas of {found.name} ready"
+    if found.replica_failure:
+        return Finding(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {found.replica_failure}")
+    cause = worst_cause(pods, facts.memory)
+    if cause is not None:
+        return Finding(cause.reason, f"{counted}; {cause.told}")
+    progressing = found.progressing
+    if progressing is not None and progressing.status == "False" and progressing.reason:
+        return Finding(progressing.reason, f"{counted}; {progressing.message}" if progressing.message else counted)
+    if found.available is not None and not available and found.available.reason:
+        return Finding(found.available.reason, counted)
+    unscheduled = next((p.unschedulable for p in pods if p.unschedulable), "")
+    if unscheduled:
+        return Finding("Progressing", f"{counted}; not scheduled: {unscheduled}")
+    return Finding("Progressing", f"{counted}; a rollout is under way" if surplus > 0 else counted)
+
+
+def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Finding:
+    assert pods.scaler is not None
+    scaler = pods.scaler
+    keda = scaler.kind == "ScaledObject"
+    live = subject.look(kinds.SCALED_OBJECTS if keda else kinds.AUTOSCALERS, subject.namespace, scaler.name)
+    waiting = "ScaledObjectProgressing" if keda else "HPAProgressing"
+    missing = next((p for p in facts.unhonoured if p.reason == Reason.NOT_INSTALLED and scaler.kind in p.message), None)
+    if live is None:
+        if missing is not None:
+            return Finding("ScalingCRDNotFound", missing.message)
+        return Finding(waiting, f"{scaler.kind} {scaler.name} is still to be made")
+    problem, told = _scaler_says(live)
+    if problem:
+        return Finding(waiting, f"{scaler.kind} {scaler.name}: {problem}")
+    return Finding() if told else Finding(waiting, f"{scaler.kind} {scaler.name} has not said anything yet")
+
+
+def _scaler_says(live: JsonObject) -> tuple[str, bool]:
+    """Read what an autoscaler complains of, and whether it has said anything, of the object or what is kept of it."""
+    if "status" not in live and "problem" in live:
+        return str(live["problem"]), bool(live.get("told", True))
+    by_type: dict[str, Any] = {c.get("type", ""): c for c in (live.get("status") or {}).get("conditions") or ()}
+    for kind in ("AbleToScale", "ScalingActive", "Ready"):
+        found = by_type.get(kind) or {}
+        if found.get("status") == "False" and found.get("reason") != "ScalingDisabled":
+            return ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key)), True
+    return "", bool(by_type)
+
+
+# --- the way in -------------------------------------------------------------------------------------------------------
+
+
+def _router(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
+    hosted = desired is not None and desired.host_placement is not None
+    if hosted or subject.at("router") is None:
+        conditions.set(ROUTER, "True", "NoRouter", "No router is asked for")
+        return
+    problem = facts.problem
+    if desired is None and problem is not None and _is_of_router(problem.field):
+        kind = SCHEDULER if problem.field.startswith("spec.router.scheduler") else ROUTES
+        reason = "SchedulerReconcileError" if kind == SCHEDULER else "HTTPRouteReconcileError"
+        conditions.set(kind, "False", reason, f"{problem.field}: {problem.message}")
+    else:
+        _way_in(conditions, subject, desired, facts)
+    conditions.gather(ROUTER, _OF_ROUTER, "Requests find their way")
+
+
+def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
+    found = (
+        (GATEWAYS, router_status.gateways_of(subject), "All gateways are programmed"),
+        (ROUTES, router_status.route_finding(subject), "All routes are accepted"),
+        (POOL, router_status.pool_finding(subject), "The pool is accepted"),
+    )
+    for kind, finding, message in found:
+        if finding is not None and finding.reason in router_status.MISSING:
+            # What else is said does not matter as long as something is named that is not there.
+            conditions.find(kind, finding, message)
+            return
+    for kind, finding, message in found:
+        if finding is not None:
+            conditions.find(kind, finding, message)
+    workloads = desired.workloads if desired is not None else None
+    for part, kind in (("scheduler", SCHEDULER), ("tokenizer", TOKENIZER)):
+        pods = workloads.pod_set(part) if workloads is not None else None
+        if pods is not None:
+            conditions.find(kind, _pods_finding(pods, facts), "The pods are as wanted")
+
+
+def _group(conditions: _Conditions, subject: Subject) -> None:
+    if not group_of(subject):
+        return
+    conditions.set(GROUP, "True", GROUP, "The route shares requests among the members of the group")
+    if others := router_status.diverging(subject):
+        conditions.set(
+            DEGRADED,
+            "True",
+            "MemberDivergence",
+            f"Requests for `{subject.model_name}` are not shared with {', '.join(others)}, which serve another model",
+        )
+
+
+# --- ready ------------------------------------------------------------------------------------------------------------
+
+
+def _ready(conditions: _Conditions, desired: DesiredService | None, verdict: Judgement) -> None:
+    """Ready is what KServe's conditions say together; Reconciling and Stalled say what an unready service waits for."""
+    wrong = conditions.first_false((PRESETS, ROUTER, WORKLOADS))
+    scaled = desired is not None and desired.workloads is not None and desired.workloads.main.scaler is not None
+    settled = verdict.outcome in ("ready", "idle") or (scaled and verdict.reason in _SET_REASONS)
+    stopped = desired is not None and desired.suspended
+    if wrong is None and settled:
+        conditions.set(Type.READY, "True", verdict.reason, verdict.message)
+        conditions.set(Type.RECONCILING, "False", verdict.reason, verdict.message)
+        conditions.set(Type.STALLED, "False", verdict.reason, verdict.message)
+        return
+    reason, message = (wrong["reason"], wrong["message"]) if wrong is not None else (verdict.reason, verdict.message)
+    conditions.set(Type.READY, "False", reason, message)
+    stalled = verdict.outcome == "stalled"
+    waits = not stalled and not (stopped and verdict.outcome == "idle")
+    # A judgement that all is well knows pods only; then the way in is what is waited for.
+    told = (reason, message) if settled and not stopped else (verdict.reason, verdict.message)
+    conditions.set(Type.RECONCILING, "True" if waits else "False", *told)
+    conditions.set(Type.STALLED, "True" if stalled else "False", *told)
