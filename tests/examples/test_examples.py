@@ -20,7 +20,8 @@ from tests.support.loop import LoopProcess, deployed, eventually, find, install_
 from tools.localcluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-", path.name))
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(?!kserve-|llmaz-)", path.name))
+"""Those of LLMKube's API; `test_dialect_examples` has the others."""
 ON_HOSTS = {"01-first-service", "05-mac-host", "06-linux-host", "07-ssh-host", "08-mixed-fleet", "09-static-fleet"}
 """Made with real hosts by `test_host_examples` and `test_static_fleet_example`; the first by the demo."""
 IN_PODS = [path for path in EXAMPLES if path.name not in ON_HOSTS]

@@ -93,8 +93,7 @@ def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[
                 reason="NotHonoured",
                 field=model.claim.field,
                 message=f"{where}[{choice.flavors[0].name}].params.{name}={value[:16]} has no effect: no argument "
-                f"names it; add `{flags[0]}` with `{{{{ .{name} }}}}` to the runtime's recommended config, or with the "
-                "number to the arguments",
+                f"names it; add `{flags[0]}` (the args of a BackendRuntime may say `{{{{ .{name} }}}}`)",
                 terminal=True,
             )
 

@@ -1,0 +1,107 @@
+"""Every example of KServe's and llmaz's objects: rendered offline, and made by the loop on a real API server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+from program.dialects.registry import DIALECT_KINDS, dialect_of
+from tests.support import controlplane, dialects
+from tests.support.loop import LoopProcess, eventually, find, grant_loop_rights, install_crds, loop_process
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(kserve|llmaz)-", path.name))
+
+Json = dict[str, Any]
+
+
+def documents(example: Path) -> list[Json]:
+    return [doc for path in sorted(example.glob("*.yaml")) for doc in yaml.safe_load_all(path.read_text()) if doc]
+
+
+def services(example: Path) -> list[tuple[str, Json]]:
+    """Give the services of an example with their dialects."""
+    found = ((dialect_of(doc["apiVersion"], doc["kind"]), doc) for doc in documents(example))
+    return [(dialect, doc) for dialect, doc in found if dialect]
+
+
+def serving(dialect: str, cr: Json) -> tuple[Kind, str]:
+    """Name what serves a custom resource."""
+    name, spec = cr["metadata"]["name"], cr["spec"]
+    if dialect == "kserve":
+        multi = bool(spec.get("worker"))
+        return (kinds.LEADER_WORKER_SETS, f"{name}-kserve-mn") if multi else (kinds.DEPLOYMENTS, f"{name}-kserve")
+    group = (spec.get("workloadTemplate") or {}).get("size", 1) > 1
+    return (kinds.LEADER_WORKER_SETS if group else kinds.DEPLOYMENTS), name
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_what_it_is(example: Path) -> None:
+    assert (example / "README.md").read_text().startswith("# ")
+    assert all(path.read_text().startswith("# ") for path in example.glob("*.yaml"))
+    assert services(example)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_renders_offline_and_all_of_it_has_an_effect(example: Path) -> None:
+    command = [sys.executable, "-m", "automation.cli", "render", "-f", str(example), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = {(each["kind"], each["metadata"]["name"]) for each in json.loads(done.stdout)["items"]}
+    for dialect, cr in services(example):
+        kind, name = serving(dialect, cr)
+        assert (kind.kind, name) in names
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, pulumi_cli: Path) -> Iterator[tuple[KubeClient, LoopProcess]]:
+    """A control plane with the CRDs of dialects and of what they make, and a loop with the rights that it has."""
+    directory = tmp_path_factory.mktemp("examples")
+    with controlplane.running(("etcd", "kube-apiserver")) as running:
+        client = KubeClient.from_kubeconfig(str(running.kubeconfig))
+        install_crds(client)
+        for family in sorted({example.name.split("-")[1] for example in EXAMPLES}):
+            dialects.install(client, family)
+        dialects.install_needed(client)
+        with loop_process(grant_loop_rights(client, running, directory / "kubeconfig"), directory) as loop:
+            yield client, loop
+        client.close()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_made_by_the_loop(example: Path, cluster: tuple[KubeClient, LoopProcess]) -> None:
+    client, _ = cluster
+    namespace = example.name.partition("-")[2]
+    client.create(kinds.NAMESPACES, None, {"metadata": {"name": namespace}})
+    for doc in documents(example):
+        kind = client.mapping(doc["apiVersion"], doc["kind"])
+        client.apply(kind, namespace if kind.namespaced else None, doc, field_manager="kubectl")
+    for dialect, cr in services(example):
+        kind, name = serving(dialect, cr)
+        eventually(
+            lambda kind=kind, name=name: find(client, kind, namespace, name),  # type: ignore[misc]
+            what=f"{kind.kind} {name}",
+            timeout_s=90,
+        )
+        own = DIALECT_KINDS[dialect]
+        eventually(
+            lambda own=own, cr=cr: "SpecHonoured" in _true(client.get(own, namespace, cr["metadata"]["name"])),  # type: ignore[misc]
+            what=f"the status of {cr['metadata']['name']}",
+            timeout_s=60,
+        )
+
+
+def _true(cr: Json) -> set[str]:
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    return {condition["type"] for condition in conditions if condition["status"] == "True"}
