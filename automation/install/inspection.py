@@ -20,8 +20,10 @@ from automation.shards import shard_of_lease
 from components.providers.kubernetes_ownership import managers_words
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
 from program.dialects.crds import crd_documents
+from program.dialects.registry import DIALECT_KINDS
 
 Json = dict[str, Any]
 
@@ -46,6 +48,7 @@ def inspect(client: KubeClient, *, now: datetime) -> list[Finding]:
         namespace = found[0]["metadata"]["namespace"] if found else ""
     findings += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     findings.append(_permissions(client, namespace))
+    findings += _dialects(client, namespace)
     return findings
 
 
@@ -168,23 +171,43 @@ def judge_lease(lease: Json, *, now: datetime) -> Finding:
 def _permissions(client: KubeClient, namespace: str) -> Finding:
     """Ask for each row of the table: of the operator's account where there is one, else of whoever asks."""
     where = namespace or SYSTEM_NAMESPACE
-    account = f"system:serviceaccount:{namespace}:{NAME}" if namespace else ""
-    who = f"the operator's account ({namespace}/{NAME})" if namespace else "you"
     rows = [(*request, "") for request in permissions.requests(permissions.LOOP)]
     rows += [(*request, where) for request in permissions.requests(permissions.LOOP_LEASES)]
+    return _granted(client, namespace, "permissions", rows, option="")
+
+
+def _dialects(client: KubeClient, namespace: str) -> Iterator[Finding]:
+    """Ask the same for each dialect whose CRDs are there; nobody needs the rights of another."""
+    try:
+        answer = served(lambda path: client.request("GET", path), DIALECT_KINDS.values())
+    except KubeError as error:
+        yield Finding("dialects", "warning", f"cannot be told: {error}")
+        return
+    for name in permissions.DIALECTS:
+        if answer.get(DIALECT_KINDS[name]):
+            of_all = (each for each in permissions.DIALECTS[name] if not each.names)
+            rows = [(*request, "") for each in of_all for request in each.requests]
+            yield _granted(client, namespace, f"permissions for {name}", rows, option=name)
+
+
+def _granted(
+    client: KubeClient, namespace: str, check: str, rows: list[tuple[str, str, str, str]], *, option: str
+) -> Finding:
+    account = f"system:serviceaccount:{namespace}:{NAME}" if namespace else ""
+    who = f"the operator's account ({namespace}/{NAME})" if namespace else "you"
     try:
         with ThreadPoolExecutor(PARALLEL) as pool:
             allowed = list(pool.map(lambda row: _allowed(client, account, *row), rows))
     except KubeError as error:
-        return Finding(
-            "permissions", "warning", f"cannot be asked for: {error}", "look with an administrator's kubeconfig"
-        )
+        return Finding(check, "warning", f"cannot be asked for: {error}", "look with an administrator's kubeconfig")
     denied = [row for row, is_allowed in zip(rows, allowed, strict=True) if not is_allowed]
     needed = [row for row in denied if row[0] not in permissions.OPTIONAL_GROUPS]
     if not denied:
-        return Finding("permissions", "ok", f"{who}: {len(rows)} checked")
-    hint = "`herdsman install` grants them" if namespace else "run the loop as who is bound to docs/install/rbac.yaml"
-    return Finding("permissions", "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
+        return Finding(check, "ok", f"{who}: {len(rows)} checked")
+    command = f"`herdsman install --{option}`" if option else "`herdsman install`"
+    file = f"docs/install/rbac-{option}.yaml" if option else "docs/install/rbac.yaml"
+    hint = f"{command} grants them" if namespace else f"run the loop as who is bound to {file}"
+    return Finding(check, "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
 
 
 def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:
