@@ -20,7 +20,7 @@ from kubeapi.client import KubeClient
 from program.desired.workloads import PodSet, Workloads
 from tests.support import controlplane, lws
 from tests.support.controlplane import eventually
-from tests.support.workloads import IMAGE, described, group_set
+from tests.support.workloads import IMAGE, described, group_set, pod_set
 from tools import fake_nodes
 from tools.localcluster import LocalCluster
 
@@ -141,5 +141,8 @@ def test_a_service_over_several_nodes_gets_its_groups_grows_changes_and_goes(
     eventually(
         lambda: indexes(client, "svc-mn") == [("0", "0"), ("0", "1")], what="one leader with one worker", timeout_s=120
     )
+    # Back to one node: the Deployment comes, the groups go.
+    assert up(pod_set(name="svc-kserve", of="svc"), prefill) == [("create", "svc-kserve"), ("delete", "svc-mn")]
+    eventually(lambda: not pods_of(client, "svc-mn"), what="the groups' pods to go")
     engine.destroy(stack)
     eventually(lambda: not pods_of(client, "svc-mn") and not pods_of(client, "svc-mn-prefill"), what="no pods")
