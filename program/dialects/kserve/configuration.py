@@ -7,7 +7,6 @@ the pool, the endpoint picker's configuration and account. What objects follow f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.dialect import Lookup
 from program.dialects.kserve import naming, presets
+from program.dialects.kserve.conversion import to_hub
 from program.dialects.kserve.merging import merged
 from program.dialects.kserve.rendering import render
 from program.dialects.kserve.resolving import picker_config, resolved
@@ -24,6 +24,7 @@ from program.dialects.kserve.selection import pinned, pins, wanted_presets
 from program.dialects.kserve.settings import Settings, settings
 from program.dialects.kserve.template_data import spec_data, template_data
 from program.dialects.kserve.template_functions import functions
+from program.dialects.kserve.validation import check
 from program.dialects.reading import without_nulls
 
 _MOST_BASE_REFS = 32
@@ -64,6 +65,7 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
 
     Raises SpecInvalid with reason ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
     """
+    cr = to_hub(cr)
     metadata = cr["metadata"]
     name, namespace = str(metadata["name"]), str(metadata.get("namespace") or "")
     known = settings(look)
@@ -72,12 +74,13 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
     laid: JsonObject = {}
     for base in bases:
         laid = merged(laid, base.spec, field=f"LLMInferenceServiceConfig {base.applied.name}: spec")
-    laid = picker_config(merged(laid, own), namespace, look)
+    laid = merged(laid, own)
     kept = pins(cr.get("status") or {})
-    chosen = [_preset(pinned(preset, kept), namespace, look) for preset in wanted_presets(laid)]
-    spec = merged(_together(chosen), laid)
-    data = template_data(metadata, spec, known)
-    spec = render(spec, data, functions(spec_data(spec)), field="spec")
+    wanted = wanted_presets(picker_config(laid, namespace, look))
+    chosen = [_preset(pinned(preset, kept), namespace, look) for preset in wanted]
+    spec = _rendered(cr, merged(_together(chosen), laid), known)
+    if bases or not _all_ours(chosen):
+        _check(cr, spec)
     return Combined(
         spec=picker_config(resolved(spec, name), namespace, look),
         own=own,
@@ -86,6 +89,29 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
         pins=kept,
         model_name=own["model"]["name"],
     )
+
+
+def _rendered(cr: JsonObject, spec: JsonObject, known: Settings) -> JsonObject:
+    data = template_data(cr["metadata"], spec, known)
+    try:
+        done: JsonObject = render(spec, data, functions(spec_data(spec)), field="spec")
+    except SpecInvalid:
+        # What is missing from the spec is a better answer than the flag that could not be written without it.
+        _check(cr, {key: spec[key] for key in ("model", "parallelism", "worker", "prefill") if key in spec})
+        raise
+    return done
+
+
+def _check(cr: JsonObject, spec: JsonObject) -> None:
+    """Check what configs made of a service; its own spec is checked where it is read."""
+    try:
+        check({**cr, "spec": spec})
+    except SpecInvalid as error:
+        raise SpecInvalid(
+            field=error.field,
+            why=f"{error.why} (in what presets and base configs make of the service)",
+            reason="InvalidRenderedConfig",
+        ) from None
 
 
 def own_spec(cr: JsonObject) -> JsonObject:
@@ -145,8 +171,8 @@ def _found(name: str, source: Literal["Preset", "UserRef"], namespace: str, look
     return _Config(AppliedConfig(name, naming.SYSTEM_NAMESPACE, source), ours["spec"])
 
 
-def _spec_of(config: Mapping[str, Any], name: str) -> JsonObject:
-    spec = config.get("spec") or {}
+def _spec_of(config: JsonObject, name: str) -> JsonObject:
+    spec = to_hub(config).get("spec") or {}
     if not isinstance(spec, dict):
         raise SpecInvalid(
             field=f"LLMInferenceServiceConfig {name}: spec", why="is not an object", reason="CombineBaseError"
@@ -162,13 +188,16 @@ def _spec_of(config: Mapping[str, Any], name: str) -> JsonObject:
 
 def _together(configs: list[_Config]) -> JsonObject:
     """Merge presets. Those of ours are the same for thousands of services, so that the result is kept."""
-    names = tuple(config.applied.name for config in configs)
-    if all((ours := presets.preset(config.applied.name)) and config.spec is ours["spec"] for config in configs):
-        return _presets_of_ours(names)
+    if _all_ours(configs):
+        return _presets_of_ours(tuple(config.applied.name for config in configs))
     spec: JsonObject = {}
     for config in configs:
         spec = merged(spec, config.spec, field=f"LLMInferenceServiceConfig {config.applied.name}: spec")
     return spec
+
+
+def _all_ours(configs: list[_Config]) -> bool:
+    return all((ours := presets.preset(config.applied.name)) and config.spec is ours["spec"] for config in configs)
 
 
 @lru_cache(maxsize=64)
