@@ -73,7 +73,7 @@ def service_conditions(
             _workloads(conditions, subject, desired, facts, verdict)
             _router(conditions, subject, desired, facts)
             _group(conditions, subject)
-    _ready(conditions, desired, verdict)
+    _ready(conditions, desired, facts, verdict)
     conditions.drop_untold()
     set_common(conditions, cr, verdict, desired, facts, ready=False)
     return [_as_the_peer_writes(condition) for condition in conditions.listed()]
@@ -298,9 +298,11 @@ def _group(conditions: _Conditions, subject: Subject) -> None:
 # --- ready ------------------------------------------------------------------------------------------------------------
 
 
-def _ready(conditions: _Conditions, desired: DesiredService | None, verdict: Judgement) -> None:
+def _ready(conditions: _Conditions, desired: DesiredService | None, facts: ServiceFacts, verdict: Judgement) -> None:
     """Ready is what KServe's conditions say together; Reconciling and Stalled say what an unready service waits for."""
-    wrong = conditions.first_false((PRESETS, ROUTER, WORKLOADS))
+    # KServe lets the router speak first; yet where something was refused, that is what counts.
+    refused = facts.problem is not None and not _is_of_router(facts.problem.field)
+    wrong = conditions.first_false((PRESETS, WORKLOADS, ROUTER) if refused else (PRESETS, ROUTER, WORKLOADS))
     scaled = desired is not None and desired.workloads is not None and desired.workloads.main.scaler is not None
     settled = verdict.outcome in ("ready", "idle") or (scaled and verdict.reason in _SET_REASONS)
     stopped = desired is not None and desired.suspended
