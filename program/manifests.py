@@ -105,6 +105,11 @@ class Manifests:
         """Give the services of a dialect, in the order in which they were read."""
         return tuple(document for (each, _, _), document in self._services.items() if each == dialect)
 
+    def model_document(self, namespace: str, name: str) -> JsonObject | None:
+        """Give a Model as it is written."""
+        found = self._models.get((namespace, name))
+        return found.cr if found is not None else None
+
     def read(self, name: str) -> None:
         """Read a file, the manifests of a folder (not of its folders), or all that a pattern such as `**/*.yaml` finds.
 

@@ -84,6 +84,11 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         yield from _sglang(spec.sglang_config or SglangSpec())
 
 
+def fields_of_runtime(runtime: str) -> tuple[str, ...]:
+    """List the fields of the spec that are about a runtime, as users write them."""
+    return tuple(str(ServiceSpec.model_fields[field].alias) for field, of in _RUNTIMES_OF.items() if runtime in of)
+
+
 def wire_name(field: str) -> str:
     """Give the path of a field of the spec, as users write it."""
     return f"spec.{ServiceSpec.model_fields[field].alias}"

@@ -1,0 +1,121 @@
+"""`herdsman convert`: write services of one dialect in another, and name what that one cannot say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from automation.cli.output import complain
+from program.desired.base import JsonObject
+from program.desired.errors import DesiredError
+from program.dialects.converting.convert import Converted, Target, describe, write
+from program.dialects.converting.described import Loss
+from program.dialects.registry import DIALECT_KINDS
+from program.manifests import LLMKUBE, Document, Manifests
+
+EXIT_LOST = 2
+
+
+class Dialect(StrEnum):
+    """What services are written in."""
+
+    LLMKUBE = "llmkube"
+    KSERVE = "kserve"
+    LLMAZ = "llmaz"
+
+
+class ConvertFormat(StrEnum):
+    """How documents are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def convert(
+    files: Annotated[
+        list[str], typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
+    ],
+    to: Annotated[Dialect, typer.Option("--to", help="The dialect to write.")],
+    output: Annotated[ConvertFormat, typer.Option("-o", "--output", help="yaml or json.")] = ConvertFormat.YAML,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
+    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 2 when something is lost.")] = False,
+) -> None:
+    """Print the services of files in another dialect. Nothing is sent anywhere.
+
+    What the other dialect has no word for is named on standard error, each with its document, its field and why.
+    Nothing is printed unless every service can be converted.
+    """
+    manifests = Manifests(namespace)
+    for name in files:
+        if name == "-":
+            manifests.read_text("standard input", sys.stdin.read())
+        else:
+            manifests.read(name)
+    converted = _convert_all(manifests, to.value)
+    for error in manifests.errors:
+        complain(error)
+    if manifests.errors:
+        raise typer.Exit(1)
+    documents = list(_distinct(converted))
+    losses = list(dict.fromkeys(loss for each in converted for loss in each.losses))
+    if output is ConvertFormat.JSON:
+        typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
+    else:
+        typer.echo(yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True), nl=False)
+    _tell(losses, output)
+    if losses and strict:
+        raise typer.Exit(EXIT_LOST)
+
+
+def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
+    found = []
+    for dialect in (LLMKUBE, *DIALECT_KINDS):
+        for document in manifests.services_of(dialect):
+            if one := _convert_one(manifests, dialect, document, to):
+                found.append(one)
+    if not found and not manifests.errors:
+        manifests.errors.append("no service is among the files")
+    return found
+
+
+def _convert_one(manifests: Manifests, dialect: str, document: Document, to: Target) -> Converted | None:
+    if dialect == to:
+        manifests.errors.append(f"{document}: is written in {to} already")
+        return None
+    try:
+        return write(describe(dialect, document.cr, look=manifests, find_model=manifests.model_document), to)
+    except DesiredError as error:
+        manifests.errors.append(f"{document}: {error}")
+        return None
+
+
+def _distinct(converted: list[Converted]) -> list[JsonObject]:
+    """Leave out what several services share, as a Model or an OpenModel, after its first time."""
+    found: dict[str, JsonObject] = {}
+    for each in converted:
+        for document in each.documents:
+            found.setdefault(json.dumps(document, sort_keys=True), document)
+    return list(found.values())
+
+
+def _tell(losses: list[Loss], output: ConvertFormat) -> None:
+    if not losses:
+        return
+    if output is ConvertFormat.JSON:
+        typer.echo(json.dumps({"lost": [asdict(loss) for loss in losses]}, indent=2), err=True)
+    elif sys.stderr.isatty():
+        table = Table("lost", "field", "why", title_justify="left", box=None)
+        for loss in losses:
+            table.add_row(loss.document, loss.field, loss.why)
+        Console(stderr=True).print(table)
+    else:
+        for loss in losses:
+            typer.echo(f"Lost: {loss.document}: {loss.field}: {loss.why}", err=True)

@@ -1,0 +1,147 @@
+"""An engine's arguments without what every dialect has a field for: the model, the address, the names. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from program.dialects.converting.described import Engine
+from program.dialects.hosted_args import Flag, flags_of
+
+_OWNED: dict[Engine, frozenset[str]] = {
+    "llamacpp": frozenset(
+        {
+            *("-m", "--model", "--host", "--port", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--metrics"),
+            *("-md", "--model-draft", "--spec-draft-model", "-hfd", "-hfrd", "--hf-repo-draft"),
+        }
+    ),
+    "vllm": frozenset({"--model", "--host", "--port", "--revision", "--served-model-name", "--speculative_model"}),
+    "sglang": frozenset(
+        {"--model-path", "--model", "--host", "--port", "--revision", "--enable-metrics", "--served-model-name"}
+    ),
+    "tgi": frozenset({"--model-id", "--hostname", "--port", "--revision"}),
+    "tensorrt-llm": frozenset({"--host", "--port"}),
+    "ollama": frozenset(),
+    "generic": frozenset(),
+}
+"""Flags that each writer sets by itself."""
+_POSITIONAL: frozenset[Engine] = frozenset({"vllm", "tensorrt-llm"})
+"""Engines whose model is an argument without a flag."""
+_LONG = {
+    "-c": "--ctx-size",
+    "-np": "--parallel",
+    "-ngl": "--n-gpu-layers",
+    "--gpu-layers": "--n-gpu-layers",
+    "-b": "--batch-size",
+    "-ub": "--ubatch-size",
+    "-fa": "--flash-attn",
+    "-tp": "--tensor-parallel-size",
+    "--draft-max": "--spec-draft-n-max",
+    "--draft-min": "--spec-draft-n-min",
+}
+_SAYS_NOTHING = (["--tensor-parallel-size", "1"], ["--tp", "1"], ["--tp_size", "1"], ["--num-shard", "1"])
+_NAMES = frozenset({"--served-model-name", "-a", "--alias"})
+_MODEL = frozenset({"-m", "--model", "--model-path", "--model-id"})
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments, taken apart."""
+
+    rest: tuple[str, ...] = ()
+    served_name: str = ""
+    model: str = ""
+    """What the engine was told to open."""
+
+
+def taken_apart(engine: Engine, arguments: Iterable[str]) -> Arguments:
+    """Take out what the writers set by themselves; what stays is in the long form of each flag."""
+    if engine == "generic":
+        return Arguments(rest=tuple(arguments))
+    rest: list[str] = []
+    served, model, first = "", "", True
+    for flag in flags_of(list(arguments)):
+        if flag.name in _NAMES:
+            served = served or flag.value
+        if flag.name in _MODEL:
+            model = flag.value
+        if not flag.name and first and engine in _POSITIONAL:
+            first, model = False, flag.words[0]
+            continue
+        if flag.name not in _OWNED[engine] and (words := _long(flag, engine)) not in _SAYS_NOTHING:
+            rest += words
+    return Arguments(tuple(rest), served, model)
+
+
+def _long(flag: Flag, engine: Engine) -> list[str]:
+    name = _LONG.get(flag.name, flag.name) if engine in ("llamacpp", "vllm") else flag.name
+    _, equals, value = flag.words[0].partition("=")
+    words = [name, value] if equals else [name]
+    return [*words, *flag.words[1:]] if flag.name else list(flag.words)
+
+
+def without(arguments: Iterable[str], *names: str) -> tuple[list[str], dict[str, str]]:
+    """Take some flags out of a list; give what stays, and their values."""
+    rest: list[str] = []
+    found: dict[str, str] = {}
+    for flag in flags_of(list(arguments)):
+        if flag.name in names and flag.value:
+            found[flag.name] = flag.value
+        else:
+            rest += flag.words
+    return rest, found
+
+
+_SHARES: dict[Engine, str] = {
+    "vllm": "--tensor-parallel-size",
+    "sglang": "--tp",
+    "tensorrt-llm": "--tp_size",
+    "tgi": "--num-shard",
+}
+"""How each engine is told over how many GPUs it spreads."""
+
+
+def of_gpus(engine: Engine, gpus: int) -> list[str]:
+    """Give the arguments that follow from the number of GPUs alone."""
+    if engine == "llamacpp":
+        return ["--n-gpu-layers", "99"] if gpus else []
+    return [_SHARES[engine], str(gpus)] if gpus > 1 and engine in _SHARES else []
+
+
+def with_gpus(engine: Engine, arguments: list[str], gpus: int) -> list[str]:
+    """Add what follows from the GPUs, where the user says nothing else of them."""
+    implied = of_gpus(engine, gpus)
+    return [*arguments, *implied] if implied and implied[0] not in arguments else arguments
+
+
+def without_gpus(engine: Engine, arguments: Iterable[str], gpus: int) -> list[str]:
+    """Leave out what follows from the GPUs: every writer adds it again."""
+    implied = tuple(of_gpus(engine, gpus))
+    return [word for flag in flags_of(list(arguments)) if flag.words != implied for word in flag.words]
+
+
+DRAFTED = "--num_speculative_tokens"
+"""How many tokens vLLM drafts at once, in the form that this package keeps it in."""
+
+
+def drafting(arguments: Iterable[str]) -> tuple[list[str], str]:
+    """Take vLLM's draft model out of its one flag for drafts; give what stays, and the model's repository or path."""
+    rest, found = without(arguments, "--speculative-config")
+    try:
+        config = json.loads(found.get("--speculative-config", "{}"))
+    except ValueError:
+        config = {}
+    model = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(model, str) or set(config) - {"model", "num_speculative_tokens"}:
+        return list(arguments), ""
+    tokens = config.get("num_speculative_tokens")
+    return [*rest, *([DRAFTED, str(tokens)] if tokens else [])], model
+
+
+def with_draft(arguments: Iterable[str], model: str) -> list[str]:
+    """Write vLLM's flag for drafts."""
+    rest, found = without(arguments, DRAFTED)
+    tokens = found.get(DRAFTED, "")
+    config = {"model": model, **({"num_speculative_tokens": int(tokens)} if tokens.isdecimal() else {})}
+    return [*rest, "--speculative-config", json.dumps(config)]

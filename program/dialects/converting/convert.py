@@ -1,0 +1,58 @@
+"""Convert services: choose the reader and the writer, and gather what is lost between them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
+from program.dialects.converting.described import Described, Loss, Written
+from program.dialects.converting.kserve import read_kserve, write_kserve
+from program.dialects.converting.llmaz import read_llmaz, write_llmaz
+from program.dialects.converting.llmkube import Find, read_llmkube
+from program.dialects.converting.llmkube_writing import write_llmkube
+from program.dialects.dialect import Lookup
+
+Target = Literal["llmkube", "kserve", "llmaz"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+_WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
+_WRITERS: dict[Target, Callable[[Written], list[JsonObject]]] = {
+    "llmkube": write_llmkube,
+    "kserve": write_kserve,
+    "llmaz": write_llmaz,
+}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A service in another dialect."""
+
+    documents: tuple[JsonObject, ...]
+    losses: tuple[Loss, ...]
+
+
+def describe(dialect: str, cr: JsonObject, *, look: Lookup, find_model: Find) -> Described:
+    """Read a service of a dialect (as `ServiceKey` names them). Raises SpecInvalid and NotYet."""
+    match dialect:
+        case "llmkube":
+            return read_llmkube(cr, find_model)
+        case "kserve":
+            return read_kserve(cr, look)
+        case "llmaz":
+            return read_llmaz(cr, look)
+    raise SpecInvalid(
+        field="kind", why="is written for groups of pods that only llmaz has; write a Playground of it to convert it"
+    )
+
+
+def write(described: Described, target: Target) -> Converted:
+    """Write a service in a dialect. Raises SpecInvalid for what cannot be served by that dialect at all."""
+    written = Written(described, target=_WORDS[target])
+    try:
+        documents = _WRITERS[target](written)
+    except SpecInvalid as error:
+        raise SpecInvalid(field=described.origin(error.field), why=error.why) from None
+    return Converted(tuple(documents), tuple(dict.fromkeys((*described.losses, *written.losses()))))

@@ -1,0 +1,166 @@
+"""What a service is, in words of no dialect: what readers make of custom resources and writers make them from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from program.desired.base import JsonObject
+
+Engine = Literal["llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic"]
+ENGINES: tuple[Engine, ...] = ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic")
+NOT_LOST = frozenset({"kubectl.kubernetes.io/last-applied-configuration"})
+"""Annotations that are of no dialect and mean nothing elsewhere."""
+PEER_PREFIXES = (
+    "inference.llmkube.dev/",
+    "llmkube.ai/",
+    "serving.kserve.io/",
+    "internal.serving.kserve.io/",
+    "llmaz.io/",
+)
+"""Of labels and annotations that mean something in their own dialect only."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One thing that the other dialect will not know."""
+
+    document: str
+    """Kind and name, as ``Kind `name` ``."""
+    field: str
+    """Path in that document."""
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where weights come from."""
+
+    kind: Literal["hub", "modelscope", "http", "s3", "oss", "gcs", "pvc", "path", "ollama", "oci"]
+    address: str
+    """hub, modelscope: `org/repo`. http: the URL. s3, oss, gcs: what follows the scheme. pvc: `claim/path`. path: an
+    absolute path. ollama: `name:tag`. oci: the image."""
+    revision: str = ""
+    file: str = ""
+    """The one file of a repository or prefix that the engine opens."""
+    files: tuple[str, ...] = ()
+    """All that is fetched of a repository or prefix, where that is not everything."""
+
+    @property
+    def is_gguf(self) -> bool:
+        """Tell whether this is a model of llama.cpp's."""
+        return (self.file or self.address).lower().endswith(".gguf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A model beside the main one: a draft, or an adapter."""
+
+    name: str
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """An autoscaler."""
+
+    min_replicas: int = 1
+    max_replicas: int
+    metrics: tuple[JsonObject, ...] = ()
+    """As autoscaling/v2 writes them."""
+    behavior: JsonObject | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """A service. Empty values say nothing; `origins` has the path of each field in the document it was read from."""
+
+    document: str
+    dialect: str
+    name: str
+    namespace: str
+    source: Source
+    engine: Engine
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    model_name: str = ""
+    """Name of the object that describes the model, where that is one of its own."""
+    served_name: str = ""
+    """What clients ask for, where the service says so."""
+    model_format: str = ""
+    quantization: str = ""
+    sha256: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    """The engine's, without model, address and port. Of a generic server all of them."""
+    env: tuple[JsonObject, ...] = ()
+    hub_token: JsonObject | None = None
+    """The Secret's `name` and `key` with the token for Hugging Face."""
+    requests: dict[str, str] = field(default_factory=dict)
+    """cpu, memory and ephemeral-storage."""
+    limits: dict[str, str] = field(default_factory=dict)
+    """The same; empty where they are not limited."""
+    gpus: int = 0
+    gpu_resource: str = ""
+    shared_memory: str = ""
+    probes: dict[str, JsonObject] = field(default_factory=dict)
+    """By `startup`, `liveness`, `readiness`."""
+    replicas: int = 1
+    scaling: Scaling | None = None
+    draft: Weights | None = None
+    adapters: tuple[Weights, ...] = ()
+    pod: dict[str, Any] = field(default_factory=dict)
+    """Fields of a PodSpec that the user set: nodeSelector, tolerations, affinity, imagePullSecrets …"""
+    volume_mounts: tuple[JsonObject, ...] = ()
+    pod_labels: dict[str, str] = field(default_factory=dict)
+    pod_annotations: dict[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    losses: tuple[Loss, ...] = ()
+    """What the reader did not understand."""
+
+    def origin(self, name: str) -> str:
+        """Say where a field was read; paths of members are those of the whole."""
+        return self.origins.get(name) or self.origins.get(name.partition(".")[0]) or name
+
+
+_ALWAYS = frozenset({"document", "dialect", "name", "namespace", "source", "engine", "origins", "losses"})
+"""What every writer writes, or refuses."""
+
+
+class Written:
+    """A description while it is written: what a writer has not asked for by the end is lost."""
+
+    def __init__(self, described: Described, *, target: str) -> None:
+        self.described = described
+        self._target = target
+        self._taken: set[str] = set()
+        self._said: list[Loss] = []
+
+    def take(self, name: str) -> Any:
+        """Give a field, and note that it will be written; a `name.member` takes that member of an object alone."""
+        self._taken.add(name)
+        whole, _, member = name.partition(".")
+        value = getattr(self.described, whole)
+        return value.get(member) if member else value
+
+    def lose(self, name: str, why: str) -> None:
+        """Say that a field cannot be written, and why."""
+        self._taken.add(name)
+        self._said.append(Loss(self.described.document, self.described.origin(name), why))
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Give all that is lost, at last."""
+        return (*self._said, *self._left())
+
+    def _left(self) -> Iterator[Loss]:
+        for each in fields(self.described):
+            value = getattr(self.described, each.name)
+            if each.name in _ALWAYS or each.name in self._taken or value in (None, "", 0, (), {}):
+                continue
+            names = [each.name]
+            if isinstance(value, dict):
+                names = [f"{each.name}.{member}" for member in value if f"{each.name}.{member}" not in self._taken]
+            for name in names:
+                yield Loss(self.described.document, self.described.origin(name), f"{self._target} has no field for it")

@@ -1,0 +1,65 @@
+"""What all readers and writers do alike: metadata, probes, ports. Pure."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from program.desired import keys
+from program.desired.base import JsonObject
+from program.dialects.converting.described import NOT_LOST, PEER_PREFIXES, Described, Loss, Written
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
+PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-llm": 8000, "ollama": 11434}
+"""Where LLMKube's pods listen."""
+
+
+def kept_metadata(cr: JsonObject, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
+    """Give labels and annotations that mean the same in every dialect, and name those that are one dialect's own."""
+    kept: list[dict[str, str]] = []
+    lost: list[Loss] = []
+    for part in ("labels", "annotations"):
+        words: dict[str, str] = {}
+        for name, value in ((cr.get("metadata") or {}).get(part) or {}).items():
+            if name.startswith(PEER_PREFIXES):
+                lost.append(Loss(document, f"metadata.{part}[{name}]", "means something in its own dialect only"))
+            elif name not in NOT_LOST:
+                words[name] = str(value)
+        kept.append(words)
+    return kept[0], kept[1], tuple(lost)
+
+
+def metadata_of(written: Written) -> JsonObject:
+    """Write the metadata of a service."""
+    d = written.described
+    metadata: JsonObject = {"name": d.name, "namespace": d.namespace}
+    for part in ("labels", "annotations"):
+        if words := written.take(part):
+            metadata[part] = dict(words)
+    return metadata
+
+
+def on_hosts(annotations: Mapping[str, str]) -> bool:
+    """Tell whether annotations place a service on hosts."""
+    return bool(annotations.get(keys.ANNOTATION_HOST) or annotations.get(keys.ANNOTATION_HOST_SELECTOR))
+
+
+def label_of(name: str) -> str:
+    """Make a label's value, and the name of an object, of a model's name, which may be a path."""
+    return _NOT_IN_NAMES.sub("-", name.lower()).strip("-.")[:63].strip("-.")
+
+
+def moved_probe(probe: JsonObject, port: int) -> JsonObject:
+    """Have a probe ask at the port where the other dialect's pods listen."""
+    moved: Any = copy.deepcopy(probe)
+    for handler in ("httpGet", "tcpSocket", "grpc"):
+        if handler in moved:
+            moved[handler]["port"] = port
+    return moved  # type: ignore[no-any-return]
+
+
+def pod_port(described: Described) -> int:
+    """Tell where LLMKube's pods of this engine listen."""
+    return PORTS.get(described.engine, 8080)

@@ -1,0 +1,120 @@
+"""What is converted parses in the other dialect, and what comes back is what went there, or is named as lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from program.desired.errors import DesiredError, SpecInvalid
+from program.dialects.converting.convert import TARGETS, Converted, Target, describe, write
+from program.dialects.converting.described import Described
+from program.dialects.hosted_args import flags_of
+from program.dialects.registry import DIALECT_KINDS
+from program.manifests import LLMKUBE, Manifests
+
+ROOT = Path(__file__).parents[3]
+CONFORMANCE = ROOT / "tests" / "conformance"
+_OF_THE_READING = {
+    "document",
+    "dialect",
+    "origins",
+    "losses",
+    "served_name",
+    "model_name",
+    "model_format",
+    "quantization",
+}
+"""Where a description comes from, names that dialects fill in by themselves, and what the weights tell."""
+CANNOT = (
+    "cannot fetch",
+    "which pulls its own",
+    "groups of pods",
+    "no runtime of its own",
+    "exists with LLMKube only",
+    "is no name for",
+    "presets start vLLM",
+)
+"""Why a service may have no counterpart at all."""
+
+
+def manifests_of(documents: Any) -> Manifests:
+    found = Manifests("default")
+    found.read_text("documents", json.dumps({"kind": "List", "items": list(documents)}))
+    return found
+
+
+def described(manifests: Manifests) -> Iterator[Described]:
+    for dialect in (LLMKUBE, *DIALECT_KINDS):
+        for document in manifests.services_of(dialect):
+            try:
+                yield describe(dialect, document.cr, look=manifests, find_model=manifests.model_document)
+            except DesiredError:
+                continue  # many vectors are about what is wrong with a service
+
+
+def vectors() -> list[Path]:
+    llmkube = sorted(p for p in CONFORMANCE.rglob("*.json") if "fixtures" not in p.parts)
+    return [path for path in llmkube if "input" in json.loads(path.read_text())]
+
+
+def normal(name: str, value: Any) -> Any:
+    """Bring a field into a form that does not depend on who wrote it."""
+    if name == "args":
+        return sorted("=".join(flag.words) for flag in flags_of(list(value)))
+    if name in ("env", "volume_mounts"):
+        return sorted(json.dumps(without_ports(each), sort_keys=True) for each in value)
+    if name == "draft":
+        return value.source
+    return value
+
+
+def without_ports(probe: Any) -> Any:
+    """Leave out of a value what each dialect has its own way of: ports, and names of volumes that are taken."""
+    if isinstance(probe, dict):
+        return {key: without_ports(member) for key, member in probe.items() if key != "port"}
+    if isinstance(probe, list):
+        return [without_ports(member) for member in probe]
+    return probe.removeprefix("own-") if isinstance(probe, str) else probe
+
+
+def check(before: Described, converted: Converted, target: Target) -> None:
+    manifests = manifests_of(converted.documents)
+    assert manifests.errors == []
+    assert len(list(manifests.services())) == 1, manifests.errors
+    after = next(described(manifests))
+    lost = {loss.field for loss in converted.losses}
+    for each in fields(before):
+        value, there = getattr(before, each.name), getattr(after, each.name)
+        if each.name in _OF_THE_READING or value in (None, "", 0, (), {}):
+            continue
+        if isinstance(value, dict):
+            for member, amount in value.items():
+                if not {before.origin(f"{each.name}.{member}"), before.origin(each.name)} & lost:
+                    assert without_ports(there.get(member)) == without_ports(amount), (
+                        f"{before.document} to {target}: {each.name}.{member}"
+                    )
+        elif before.origin(each.name) not in lost and not any(f.startswith(before.origin(each.name)) for f in lost):
+            assert normal(each.name, there) == normal(each.name, value), f"{before.document} to {target}: {each.name}"
+
+
+@pytest.mark.parametrize("path", vectors(), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_service_of_a_vector_keeps_what_is_not_named_as_lost(path: Path) -> None:
+    # The recording's own file server, which no other dialect fetches from, stands for a repository here.
+    text = path.read_text().replace("http://127.0.0.1:28080/", "https://huggingface.co/acme/tiny/resolve/main/")
+    for before in described(manifests_of(json.loads(text)["input"])):
+        for target in TARGETS:
+            if target == before.dialect:
+                continue
+            try:
+                converted = write(before, target)
+            except SpecInvalid as error:
+                why = str(error)
+            else:
+                check(before, converted, target)
+                continue
+            assert any(word in why for word in CANNOT), f"{before.document} to {target}: {why}"
