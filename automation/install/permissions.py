@@ -142,7 +142,10 @@ SETTINGS = Permission(
     "The peer's settings, and a scheduler's configuration where a user keeps it apart. Each is followed by its name.",
 )
 RBAC = "rbac.authorization.k8s.io"
-SCHEDULER_READS = ("inferencepools", "inferenceobjectives", "inferencemodels", "inferencemodelrewrites")
+SCHEDULER_READS = (
+    *("inferencepools", "inferenceobjectives", "inferencemodels", "inferencemodelrewrites"),
+    "inferencepoolimports",
+)
 
 DIALECTS: dict[str, tuple[Permission, ...]] = {
     "kserve": (
