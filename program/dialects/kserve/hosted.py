@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -12,9 +13,10 @@ from program.dialects.dialect import Parsed
 from program.dialects.hosted_model import HostedModel
 from program.dialects.hosting import HostedArgs, hosted_service, not_on_hosts
 from program.dialects.kserve.gpus import gpu_of_container
-from program.dialects.kserve.subject import MAIN, Subject, main_container, value_at
+from program.dialects.kserve.subject import MAIN, Subject, is_stopped, main_container, value_at
 
 _PROGRAMS = {"llama-server": "llamacpp", "vllm": "vllm"}
+_STARTS = re.compile(r"(^|[\s;&|/])vllm(\s|$)")
 _OF_PODS = (
     ("router",),
     ("prefill",),
@@ -45,7 +47,7 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
     replicas = subject.at("replicas")
     index = next(i for i, c in enumerate(subject.spec["template"]["containers"]) if c.get("name") == MAIN)
     field = f"spec.template.containers[{index}]"
-    return hosted_service(
+    parsed = hosted_service(
         subject.cr,
         key=ServiceKey("kserve", subject.namespace, subject.name),
         annotated=annotated,
@@ -60,23 +62,24 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
         gpus=gpu.count if gpu is not None else 0,
         unhonoured=not_on_hosts(_lost(subject)),
     )
+    if not is_stopped(subject.cr):
+        return parsed
+    return Parsed(parsed.desired.model_copy(update={"suspended": True}), parsed.unhonoured)
 
 
 def _arguments(main: JsonObject) -> tuple[str, list[str]]:
     """Tell whose arguments the container has, and which: the preset's script starts vLLM with the user's own."""
     args = [str(arg) for arg in main.get("args") or ()]
     command = [str(word) for word in main.get("command") or ()]
-    if starts_vllm(main):
-        return "vllm", args
-    if not command:
-        return "", args
-    engine = _PROGRAMS.get(PurePosixPath(command[0]).name, "")
-    return engine, [*command[1:], *args] if engine else args
+    engine = _PROGRAMS.get(PurePosixPath(command[0]).name, "") if command else ""
+    if engine:
+        return engine, [*command[1:], *args]
+    return ("vllm" if starts_vllm(main) else ""), args
 
 
 def starts_vllm(main: JsonObject) -> bool:
-    """Tell whether a container runs a start script of the presets."""
-    return any("vllm serve" in str(word) for word in main.get("command") or ())
+    """Tell whether a container runs vLLM, as the presets' start script does."""
+    return any(_STARTS.search(str(word)) for word in main.get("command") or ())
 
 
 def _lost(subject: Subject) -> Iterator[str]:

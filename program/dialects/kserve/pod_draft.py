@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from program.desired.base import JsonObject
+from program.dialects.kserve.pod_shape import check_pod_spec
 from program.dialects.kserve.subject import MAIN, main_container
 
 
@@ -17,7 +18,8 @@ class PodDraft:
     """A pod spec that may be added to."""
 
     def __init__(self, spec: JsonObject, *, field: str) -> None:
-        """Start from a pod spec, which stays as it is. Raises SpecInvalid at `field` where no container serves."""
+        """Start from a pod spec, which stays as it is. Raises SpecInvalid below `field` for one that makes no sense."""
+        check_pod_spec(spec, field=field)
         main_container(spec, field=field)
         self.field = field
         self._spec: JsonObject = dict(spec)

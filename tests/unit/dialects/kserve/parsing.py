@@ -1,0 +1,70 @@
+"""Services of KServe parsed and taken apart, for the tests of what is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from program.desired.workloads import PodSet, Workloads
+from program.dialects.dialect import Parsed
+from program.dialects.kserve.parse import parse_service
+from tests.unit.dialects.kserve.combining import Json, Objects, cluster, main, service
+
+NAMESPACE = "team"
+
+
+def annotated(annotations: dict[str, str], **spec: Any) -> Json:
+    """Give a service with annotations."""
+    cr = service(spec)
+    return {**cr, "metadata": {**cr["metadata"], "annotations": annotations}}
+
+
+def account(name: str, *secrets: str, **more: Any) -> Json:
+    """Give a ServiceAccount with references to secrets."""
+    metadata = {"name": name, "namespace": NAMESPACE, **more.pop("metadata", {})}
+    return {"kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": s} for s in secrets], **more}
+
+
+def parsed(cr: Json, *objects: Json, look: Objects | None = None) -> Parsed:
+    """Parse a service in a cluster with other objects."""
+    return parse_service(cr, look or cluster(*objects))
+
+
+def made(cr: Json, *objects: Json, look: Objects | None = None) -> Workloads:
+    """Give what is made for a service that runs in pods."""
+    workloads = parsed(cr, *objects, look=look).desired.workloads
+    assert workloads is not None
+    return workloads
+
+
+def pods_of(workloads: Workloads, part: str) -> PodSet:
+    """Give one of the sets of pods."""
+    pods = workloads.pod_set(part)
+    assert pods is not None
+    return pods
+
+
+def pod(pods: PodSet) -> Json:
+    """Give the pod spec of a set; in a group that of the workers."""
+    spec: Json = pods.template["spec"]
+    return spec
+
+
+def serving(cr: Json, *objects: Json) -> tuple[Json, Json]:
+    """Give the pod spec that serves and its container."""
+    spec = pod(made(cr, *objects).main)
+    return spec, main(spec)
+
+
+def named(listed: list[Json] | tuple[Json, ...] | None, name: str) -> Json | None:
+    """Find a named thing in a list."""
+    return next((thing for thing in listed or () if thing["name"] == name), None)
+
+
+def mounted(container: Json) -> dict[str, Json]:
+    """Give the mounts of a container by their paths."""
+    return {mount["mountPath"]: mount for mount in container.get("volumeMounts") or ()}
+
+
+def variables(container: Json) -> dict[str, Json]:
+    """Give the variables of a container by their names."""
+    return {variable["name"]: variable for variable in container.get("env") or ()}

@@ -1,0 +1,214 @@
+"""How models and adapters come into pods: by address, with credentials, from caches, beside what the user says."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from program.desired.errors import SpecInvalid
+from program.dialects.kserve.model_address import read_address, source_of
+from tests.unit.dialects.kserve.combining import Json, service, settings_map
+from tests.unit.dialects.kserve.parsing import account, annotated, made, mounted, named, parsed, pod, serving, variables
+
+INIT = "storage-initializer"
+
+
+def model(uri: str, *adapters: tuple[str, str], **more: Any) -> Json:
+    listed = [{"name": name, "uri": address} for name, address in adapters]
+    return {"model": {"uri": uri, **({"lora": {"adapters": listed}} if listed else {}), **more}}
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("gs://bucket/m", "scheme"),
+        ("https://example.com/m", "scheme"),
+        ("oci+modelcar://registry.example/m:1", "scheme"),
+        ("acme/tiny-1b", "address of a model"),
+        ("hf://acme", "hf://org/repo"),
+        ("hf://acme/tiny 1b", "address of a model"),
+        ("pvc://claim/../other", "leaves"),
+        ("s3://", "address of a model"),
+    ],
+)
+def test_an_address_that_no_pod_can_fetch_is_refused_where_it_stands(uri: str, why: str) -> None:
+    with pytest.raises(SpecInvalid, match=why) as refused:
+        read_address(uri, field="spec.model.uri")
+    assert refused.value.field == "spec.model.uri"
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "facts"),
+    [
+        ("hf://acme/tiny", "hf", {"repository": "acme/tiny", "revision": ""}),
+        ("hf://acme/tiny:v1.2", "hf", {"repository": "acme/tiny", "revision": "v1.2"}),
+        ("s3://bucket/a/b", "s3", {"bucket": "bucket", "path": "a/b"}),
+        ("pvc://claim/a/b/", "pvc", {"claim": "claim", "path": "a/b"}),
+        ("pvc://claim", "pvc", {"claim": "claim", "path": ""}),
+        ("oci://registry.example/m:1", "other", {}),
+    ],
+)
+def test_a_source_is_told_in_the_words_of_every_dialect(uri: str, kind: str, facts: dict[str, str]) -> None:
+    source = source_of(read_address(uri, field="x"))
+    assert (source.kind, source.address) == (kind, uri)
+    assert {name: getattr(source, name) for name in facts} == facts
+
+
+def test_models_on_a_claim_need_no_init_container() -> None:
+    spec, main = serving(service(model("pvc://models/llama/8b")))
+    assert "initContainers" not in spec
+    assert mounted(main)["/mnt/models"] == {
+        "name": "kserve-pvc-source",
+        "mountPath": "/mnt/models",
+        "readOnly": True,
+        "subPath": "llama/8b",
+    }
+
+
+def test_the_user_decides_about_image_resources_and_variables_of_the_init_container_and_no_more() -> None:
+    own = {
+        "name": INIT,
+        "image": "registry.example/init:2",
+        "command": ["x"],
+        "args": ["y"],
+        "env": [{"name": "HF_HUB_ENABLE_HF_TRANSFER", "value": "0"}],
+        "resources": {"limits": {"memory": "4Gi"}},
+    }
+    template = {"initContainers": [own, {"name": "after", "image": "i"}], "containers": [{"name": "main"}]}
+    spec, _ = serving(service({"template": template}))
+    assert [c["name"] for c in spec["initContainers"]] == [INIT, "after"]
+    init = spec["initContainers"][0]
+    assert init["args"] == ["hf://acme/tiny-1b", "/mnt/models"]
+    assert (init["image"], "command" in init) == ("registry.example/init:2", False)
+    assert init["resources"]["limits"] == {"cpu": "1", "memory": "4Gi"}
+    assert variables(init)["HF_HUB_ENABLE_HF_TRANSFER"]["value"] == "0"
+
+
+def test_nothing_is_mounted_where_the_service_fetches_its_model_itself() -> None:
+    spec, main = serving(service({"storageInitializer": {"enabled": False}, **model("gs://bucket/m")}))
+    assert "initContainers" not in spec
+    assert not {"/mnt/models", "/mnt"} & set(mounted(main))
+
+
+ADAPTERS = [
+    # The one volume at the common parent, as long as nothing is mounted inside.
+    ("hf://o/m", [("l", "hf://o/l")], {"/mnt": None}),
+    ("hf://o/m", [("l", "pvc://c/l")], {"/mnt/models": None, "/mnt/lora/l": "l"}),
+    ("pvc://c/m", [("l", "hf://o/l")], {"/mnt/models": "m", "/mnt/lora/l": "lora/l"}),
+    (
+        "hf://o/m",
+        [("a", "s3://b/a"), ("l", "pvc://c/l")],
+        {"/mnt/models": "models", "/mnt/lora/a": "lora/a", "/mnt/lora/l": "l"},
+    ),
+    ("oci://r/m:1", [("l", "hf://o/l")], {"/mnt": None, "/mnt/lora/l": "lora/l"}),
+]
+
+
+@pytest.mark.parametrize(("uri", "loaded", "expected"), ADAPTERS)
+def test_adapters_come_beside_the_model(
+    uri: str, loaded: list[tuple[str, str]], expected: dict[str, str | None]
+) -> None:
+    spec, main = serving(service(model(uri, *loaded)))
+    weights = {path: mount.get("subPath") for path, mount in mounted(main).items() if path.startswith("/mnt")}
+    assert weights == expected
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in main["volumeMounts"]} <= volumes
+
+
+def test_one_init_container_fetches_model_and_adapters() -> None:
+    spec, _ = serving(service(model("hf://o/m", ("b", "s3://b/b"), ("a", "hf://o/a"))))
+    init = named(spec["initContainers"], INIT)
+    assert init is not None
+    assert init["args"] == ["hf://o/m", "/mnt/models", "hf://o/a", "/mnt/lora/a", "s3://b/b", "/mnt/lora/b"]
+
+
+def test_an_image_with_a_model_runs_beside_the_container_that_serves() -> None:
+    spec, main = serving(service(model("oci://registry.example/m:1")))
+    car, first = named(spec["containers"], "modelcar"), named(spec["initContainers"], "modelcar-init")
+    assert car is not None and first is not None
+    assert spec["shareProcessNamespace"] is True
+    assert car["image"] == first["image"] == "registry.example/m:1"
+    assert car["securityContext"]["runAsUser"] == main["securityContext"]["runAsUser"] == 1010
+    assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("storage", "volume"),
+    [({"ociModelMode": "native"}, "kserve-oci-source"), ({"ociModelMode": "modelcar"}, "kserve-provision-location")],
+)
+def test_settings_decide_how_images_are_mounted(storage: Json, volume: str) -> None:
+    changed = settings_map(storageInitializer={"enableModelcar": False, **storage})
+    spec, _ = serving(service(model("oci://registry.example/m:1")), changed)
+    assert named(spec["volumes"], volume) is not None
+
+
+def test_an_image_is_refused_where_settings_turn_sidecars_off() -> None:
+    with pytest.raises(SpecInvalid, match="enableModelcar"):
+        made(service(model("oci://registry.example/m:1")), settings_map(storageInitializer={"enableModelcar": False}))
+
+
+def test_credentials_are_referred_to_and_never_read() -> None:
+    reader = account(
+        "reader",
+        "reader-dockercfg-x1",
+        "keys",
+        metadata={
+            "annotations": {
+                "serving.kserve.io/s3-endpoint": "minio:9000",
+                "serving.kserve.io/s3-usehttps": "0",
+                "serving.kserve.io/s3-region": "eu",
+            }
+        },
+    )
+    template = {"serviceAccountName": "reader", "containers": [{"name": "main"}]}
+    spec, main = serving(service({"template": template, **model("s3://bucket/m")}), reader)
+    found = variables(named(spec["initContainers"], INIT) or {})
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert found[key]["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": key, "optional": True}}
+    told = {name: found[name]["value"] for name in ("S3_ENDPOINT", "AWS_ENDPOINT_URL", "S3_USE_HTTPS")}
+    assert told == {"S3_ENDPOINT": "minio:9000", "AWS_ENDPOINT_URL": "http://minio:9000", "S3_USE_HTTPS": "0"}
+    assert "AWS_ACCESS_KEY_ID" not in variables(main)
+
+
+def test_the_annotation_names_the_secret_and_several_secrets_are_told_of() -> None:
+    default = account("default", "one", "two")
+    asked = parsed(service(), default)
+    assert [p.field for p in asked.unhonoured] == ["spec.template.serviceAccountName"]
+    assert "one, two" in asked.unhonoured[0].message
+    cr = annotated({"serving.kserve.io/secretName": "hub"})
+    answered = parsed(cr, default)
+    assert answered.unhonoured == ()
+    assert answered.desired.workloads is not None
+    init = named(pod(answered.desired.workloads.main)["initContainers"], INIT) or {}
+    assert variables(init)["HF_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "hub"
+
+
+def test_a_model_in_a_cache_on_the_nodes_is_mounted_from_its_claim() -> None:
+    prefix = "internal.serving.kserve.io/localmodel"
+    cr = annotated({f"{prefix}-sourceuri": "hf://acme", f"{prefix}-pvc-name": "cache-gpu"}, **model("hf://acme/tiny"))
+    _, main = serving(cr)
+    folder = hashlib.sha256(b"hf://acme").hexdigest()[:16]
+    assert mounted(main)["/mnt/models"]["subPath"] == f"models/{folder}/tiny"
+
+
+def test_a_cache_of_another_model_changes_nothing() -> None:
+    prefix = "internal.serving.kserve.io/localmodel"
+    cr = annotated({f"{prefix}-sourceuri": "hf://acme/ti", f"{prefix}-pvc-name": "c"}, **model("hf://acme/tiny"))
+    spec, _ = serving(cr)
+    assert named(spec["initContainers"], INIT) is not None
+
+
+def test_certificates_of_stores_are_mounted_where_settings_name_them() -> None:
+    spec, _ = serving(service(), settings_map(storageInitializer={"caBundleConfigMapName": "bundle"}))
+    init = named(spec["initContainers"], INIT) or {}
+    assert variables(init)["CA_BUNDLE_CONFIGMAP_NAME"]["value"] == "bundle"
+    assert "/etc/ssl/custom-certs" in mounted(init)
+
+
+def test_a_confidential_model_is_told_to_who_fetches_it() -> None:
+    cr = service(model("hf://o/m", confidential={"enabled": True, "resourceId": "kbs:///default/key/1"}))
+    spec, _ = serving(cr)
+    found = variables(named(spec["initContainers"], INIT) or {})
+    assert found["CONFIDENTIAL_RESOURCE_ID"]["value"] == "kbs:///default/key/1"
