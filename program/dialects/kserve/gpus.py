@@ -26,10 +26,11 @@ def gpu_of(pods: PodSet) -> Gpu | None:
     if pods.group is None:
         return worker
     leader = _of_pod(pods.group.leader) if pods.group.leader is not None else worker
-    counted = [gpu for gpu in (leader, *[worker] * (pods.group.size - 1)) if gpu is not None]
-    if not counted:
+    one = leader or worker
+    if one is None:
         return None
-    return counted[0].model_copy(update={"count": sum(gpu.count for gpu in counted)})
+    workers = (worker.count if worker is not None else 0) * (pods.group.size - 1)
+    return one.model_copy(update={"count": (leader.count if leader is not None else 0) + workers})
 
 
 def gpu_of_container(container: JsonObject) -> Gpu | None:

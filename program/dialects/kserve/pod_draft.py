@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from program.desired.base import JsonObject
-from program.dialects.kserve.pod_shape import check_pod_spec
+from program.dialects.kserve.shapes import check_pod_spec
 from program.dialects.kserve.subject import MAIN, main_container
 
 

@@ -15,6 +15,7 @@ from program.desired.workloads import Route
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.groups import POOL_GROUP, Member, group_of, members
 from program.dialects.kserve.lora import Adapter
+from program.dialects.kserve.shapes import check_route_spec
 from program.dialects.kserve.subject import Subject, value_at
 
 MIGRATED = "serving.kserve.io/inference-pool-migrated"
@@ -30,6 +31,7 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
     spec: JsonObject | None = value_at(route, "http", "spec")
     if route is None or spec is None or value_at(route, "http", "refs"):
         return None, ()
+    check_route_spec(spec, field="spec.router.route.http.spec")
     rules = list(spec.get("rules") or ())
     group = group_of(subject)
     problems: tuple[Problem, ...] = ()

@@ -1,6 +1,6 @@
-"""Whether a pod spec is made of what pod specs are made of. Pure.
+"""Whether pod specs and routes are made of what they are made of. Pure.
 
-The CRD lets pod specs pass unread, and Kubernetes judges the finished ones. What is looked at here is only what this
+The CRD lets them pass unread, and Kubernetes judges the finished ones. What is looked at here is only what this
 package itself goes into: a text where a list belongs must end as an error with its path, and not as a crash.
 """
 
@@ -28,12 +28,29 @@ def check_pod_spec(spec: Any, *, field: str) -> None:
                 raise SpecInvalid(field=f"{path}.name", why="is missing, or is not a text")
             if name != "volumes":
                 _container(entry, path)
-    for name in ("serviceAccountName",):
-        if not isinstance(spec.get(name) or "", str):
-            raise SpecInvalid(field=f"{field}.{name}", why="is not a text")
+    _text(spec, "serviceAccountName", field)
+
+
+def check_route_spec(spec: Any, *, field: str) -> None:
+    """The same for the spec of an HTTPRoute."""
+    _object(spec, field)
+    list(_objects(spec, "parentRefs", field))
+    for rule, path in _objects(spec, "rules", field):
+        list(_objects(rule, "backendRefs", path))
+        for match, where in _objects(rule, "matches", path):
+            list(_objects(match, "headers", where))
+            if match.get("path") is not None:
+                _object(match["path"], f"{where}.path")
+
+
+def _objects(holder: Any, name: str, field: str) -> Iterator[tuple[Any, str]]:
+    for index, entry in _listed(holder, name, field):
+        _object(entry, f"{field}.{name}[{index}]")
+        yield entry, f"{field}.{name}[{index}]"
 
 
 def _container(container: Any, field: str) -> None:
+    _text(container, "image", field)
     for name, needed in _OF_CONTAINER.items():
         for index, entry in _listed(container, name, field):
             _object(entry, f"{field}.{name}[{index}]")
@@ -69,3 +86,8 @@ def _listed(holder: Any, name: str, field: str) -> Iterator[tuple[int, Any]]:
 def _object(value: Any, field: str) -> None:
     if not isinstance(value, dict):
         raise SpecInvalid(field=field, why="is not an object")
+
+
+def _text(holder: Any, name: str, field: str) -> None:
+    if holder.get(name) is not None and not isinstance(holder[name], str):
+        raise SpecInvalid(field=f"{field}.{name}", why="is not a text")
