@@ -58,7 +58,6 @@ class Playgrounds:
 
     name = "llmaz"
     kind = kinds.PLAYGROUNDS
-    refers_to = (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLMAZ_SERVICES, kinds.CONFIG_MAPS)
     peer_finalizers: tuple[str, ...] = ()
 
     def parse(self, cr: JsonObject, look: Lookup) -> Parsed:

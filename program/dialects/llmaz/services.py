@@ -41,7 +41,6 @@ class Services:
 
     name = "llmaz-service"
     kind = kinds.LLMAZ_SERVICES
-    refers_to = (kinds.OPEN_MODELS, kinds.CONFIG_MAPS)
     peer_finalizers: tuple[str, ...] = ()
 
     def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
