@@ -130,7 +130,9 @@ def _translated(thing: Json) -> Json:
                     backend["group"] = GROUP
     for container in _containers(thing):
         if container.get("command") and container["command"][0] in _ROUTERS:
-            container["command"] = [word for word in container["command"] if word != ""]
+            # The sidecar lets through to pods of the pool that it watches, and of pools there is one.
+            words = (word.replace(OLD_GROUP, GROUP) for word in container["command"])
+            container["command"] = [word for word in words if word != ""]
     return thing
 
 

@@ -128,7 +128,9 @@ def call(name: str, arguments: Sequence[Eval]) -> Eval:
         function = scope.functions.get(name)
         if function is None:
             known = ", ".join(sorted([*scope.functions, "and", "or"]))
-            raise TemplateError(f"there is no function `{name}`; there are {known}")
+            raise TemplateError(
+                f"there is no function `{name}`; there are {known}. Braces that begin no template are {{{{ `{{{{` }}}}"
+            )
         given = [argument(scope) for argument in arguments]
         try:
             result = function(*given)

@@ -69,6 +69,7 @@ def rendered(text: Any, data: Any = DATA) -> Any:
         ("{{ range .Spec.BaseRefs }}a{{ else }}none{{ end }}", "none"),
         ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
         ("a{{/* a comment }} in braces */}}b", "ab"),
+        ("{{ `{{` }} messages {{ `}}` }}", "{{ messages }}"),
         # White space: spaces go, line ends stay.
         ("a  {{- .Name -}}  b", "achatb"),
         ("a \n  {{- .Name -}} \n b", "a \nchat\n b"),
@@ -141,6 +142,7 @@ def test_arguments_that_come_to_nothing_are_left_out() -> None:
         ("{{ if }}a{{ end }}", "lacks an expression"),
         ("{{ else }}", "ends nothing"),
         ("{{ unknownFunc 1 }}", "there is no function `unknownFunc`"),
+        ("{{ messages }}", "Braces that begin no template are {{ `{{` }}"),
         ("{{ ChildName .Name }}", "`ChildName` does not take these 1 arguments"),
         ("{{ ChildName .Name 1 }}", "`ChildName` does not take"),
         ("{{ .Name .Name }}", "only functions take arguments"),
@@ -174,7 +176,7 @@ def test_mistakes_are_named(text: str, words: str) -> None:
     assert raised.value.field == "spec.template.containers[0].args[1]"
     assert raised.value.reason == "InvalidRenderedConfig"
     assert words in raised.value.why
-    assert raised.value.why.count("`{{") <= 2
+    assert raised.value.why.count(text[:20]) <= 1 or text == "{{ end }}"
 
 
 @pytest.mark.parametrize(
