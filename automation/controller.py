@@ -9,7 +9,6 @@ the pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +27,7 @@ from automation.engine.port import ServiceOutcome
 from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
 from automation.history.recorder import RevisionRecorder
+from automation.judged import Judged, terminating
 from automation.observe import Observed, memory_facts
 from automation.plan import LiveObject, make_plan
 from automation.serving.checks import Checks
@@ -42,33 +42,17 @@ from automation.want import Wanted
 from automation.watch import DIALECT, World
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
-from components.rendered import RenderedService
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.desired.facts import Problem, RolloutFacts, ServiceFacts
+from program.desired.facts import ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.conditions import Reason
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 # A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
 HOSTED_RECHECK_S = 90.0
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a pass found out beyond what exists: may it act, do replicas serve, what went wrong."""
-
-    rendered: RenderedService | None = None
-    """What is to be made: as wanted, or with the last pod template that served."""
-    quota: Problem | None = None
-    rollout: RolloutFacts = field(default_factory=RolloutFacts)
-    proofs: Proofs | None = None
-    problem: Problem | None = None
-    advice: tuple[Problem, ...] = ()
-    may_act: bool = False
 
 
 def _now() -> datetime:
@@ -167,13 +151,13 @@ class Controller:
         """Ask everything that has a say in whether, and in what form, the service is made now."""
         desired, rendered = wanted.desired, wanted.rendered
         if desired is None or rendered is None:
-            return Judged(problem=wanted.problem or _terminating(key, observed))
+            return Judged(problem=wanted.problem or terminating(key, observed))
         rendered, rollout = self._checks.rolled_back(key, cr, desired, rendered, observed)
         modes, still = self._consent.modes, self._consent.modes.still(key, wanted.mode)
         proofs, failing = self._checks.prove(key, cr, desired, observed, now=now, may_replace=not still)
         labels = self._world.namespace_labels(key.namespace)
         verdict = self._consent.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
-        problem = wanted.problem or _terminating(key, observed) or verdict.problem
+        problem = wanted.problem or terminating(key, observed) or verdict.problem
         quota = self._world.quotas.decide(
             key,
             claim_of(
@@ -397,10 +381,3 @@ class Controller:
 
     def _status_writer(self, key: ServiceKey) -> StatusWriter:
         return self._statuses[key.dialect]
-
-
-def _terminating(key: ServiceKey, observed: Observed) -> Problem | None:
-    if not observed.namespace_terminating:
-        return None
-    message = f"namespace `{key.namespace}` is being deleted, and nothing can be made in it any more"
-    return Problem(reason=Reason.NAMESPACE_TERMINATING, message=message)
