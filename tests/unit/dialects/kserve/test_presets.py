@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from program.dialects.kserve import naming, presets
 from program.dialects.kserve.configuration import combined
+from program.dialects.kserve.presets.__main__ import main as print_presets
 from tests.unit.dialects.kserve.combining import Json, Recorded, cluster, main, recorded, service, settings_map
 
 VERSION = "0.23.0"
@@ -323,3 +325,17 @@ def test_presets_are_what_they_are_called() -> None:
         assert document["kind"] == "LLMInferenceServiceConfig"
     assert presets.preset("kserve-config-llm-nothing") is None
     assert presets.preset("pod-vllm") is None
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_a_preset_can_be_printed_and_applied(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_presets([name]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed == presets.preset(name)
+
+
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_presets([]) == 0
+    assert capsys.readouterr().out.split() == list(presets.names())
+    assert print_presets(["nothing"]) == 2
+    assert "there is no preset `nothing`" in capsys.readouterr().err
