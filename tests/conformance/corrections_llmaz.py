@@ -258,6 +258,7 @@ ADMISSION: dict[str, dict[str, set[str]]] = {
         "BackendRuntime/config-noname": {"spec.recommendedConfigs[0].name"},
     },
     "056": {"Service.inference.llmaz.io/no-template": {"spec.workloadTemplate"}},
+    "058": {"step2:Playground/chat": set()},  # as 054, max-one
     "057": {f"Playground/{name}": {"metadata.name"} for name in ("7b-chat", "x" * 61, "y" * 63)},
 }
 """By case: `Kind/name` to the fields that our refusal names; an empty set for what we let in."""

@@ -84,7 +84,7 @@ def _label(key: str, entry: Json) -> str:
 
 # --- Values -----------------------------------------------------------------------------------------------------------
 
-_QUANTITIES = re.compile(r"/resources/(limits|requests)/|/sizeLimit$|/storage$")
+_QUANTITIES = re.compile(r"/(resources/(limits|requests)|flavors/[^/]+/limits)/|/sizeLimit$|/storage$")
 
 
 def _normal(path: str, value: Any) -> Any:

@@ -3,7 +3,8 @@
 What each case would otherwise need a correction for:
 - Only InferencePool v1 is made, and routes start at it: the peer's second pool is left out, its group in routes reads
   as v1, and the annotation that remembers the move is left out.
-- The endpoint picker and the routing sidecar get no empty arguments where TLS is off. The address of a service without a route has its port.
+- The endpoint picker and the routing sidecar get no empty arguments where TLS is off.
+- The address of a service without a route has its port.
 - Pinned preset names in `status.annotations` are the peer's way through upgrades of its presets: left out.
 - A condition's reason counts where the recording has one, its message never.
 """

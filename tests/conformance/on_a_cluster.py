@@ -42,8 +42,10 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
 
 
 def is_idle(loop: LoopProcess) -> bool:
-    """Tell whether no engine runs: nothing else that the loop starts lives long."""
-    return not psutil.Process(loop.pid).children()
+    """Tell whether no engine runs."""
+    with contextlib.suppress(psutil.Error):  # a child that ends while it is looked at
+        return not any("pulumi" in child.name() for child in psutil.Process(loop.pid).children())
+    return False
 
 
 def stages(vector: Vector, result: Replayed) -> Iterator[tuple[Recorded, Stage]]:
@@ -51,18 +53,28 @@ def stages(vector: Vector, result: Replayed) -> Iterator[tuple[Recorded, Stage]]
     yield from zip(vector.stages(), result.stages, strict=True)
 
 
-def differing_objects(vector: Vector, result: Replayed) -> str:
-    """Say where objects differ from the recorded ones; empty where nowhere."""
+def differing_objects(vector: Vector, result: Replayed, admission: Mapping[str, set[str]]) -> str:
+    """Say where objects differ from the recorded ones; empty where nowhere.
+
+    `admission` are the corrections of `differing_refusals`: what is made for services that only we let in is left out.
+    """
     found = []
+    only_ours = {name.partition("/")[2] for name, fields in admission.items() if name in vector.rejected and not fields}
     for recorded, stage in stages(vector, result):
+        objects = [thing for thing in stage.objects if not only_ours & owners(thing)]
         corrections = corrections_of(vector, recorded.prefix)
         found.append(
             (
                 recorded.prefix,
-                compare(vector.family, vector, recorded.objects, stage.objects, corrections, recorded.prefix),
+                compare(vector.family, vector, recorded.objects, objects, corrections, recorded.prefix),
             )
         )
     return _told(found)
+
+
+def owners(thing: Json) -> set[str]:
+    """Name the owners of an object."""
+    return {owner["name"] for owner in thing["metadata"].get("ownerReferences") or ()}
 
 
 def differing_statuses(vector: Vector, result: Replayed) -> str:
@@ -92,24 +104,25 @@ def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[st
 
     What the peer's webhook refuses is refused by our schema, or let in and stopped with a condition that names the
     field; either counts when one of the fields named is the recorded one, lies in it, or has it in it. `corrections`
-    give other fields for `Kind/name`; an empty set means that the object is let in and works.
+    give other fields for `Kind/name` (`step2:Kind/name`); an empty set means that the object is let in and works.
     """
     expected = {name: {cause["field"] for cause in entry["causes"]} for name, entry in vector.rejected.items()}
-    expected.update(corrections)
+    expected.update({name: fields for name, fields in corrections.items() if not name.startswith("step")})
     wrong = []
     for name, fields in sorted(expected.items()):
-        refusal, status = result.refusals.get(name), result.stages[0].statuses.get(name)
-        said = f"{name}: {refusal or stopped(status or {}) or 'let in'}"
-        if not fields:
-            wrong += [said] if refusal or stopped(status or {}) else []
-        elif not _names(refusal, status or {}, fields):
-            wrong.append(f"{said}; expected to name {sorted(fields)}")
+        refusal, status = result.refusals.get(name), result.stages[0].statuses.get(name) or {}
+        if not _as_expected(refusal, status, fields):
+            wrong.append(f"{name}: {_answer(refusal, status)}; expected to name {sorted(fields)}")
     wrong += [f"{name}: {refusal}" for name, refusal in result.refusals.items() if name not in expected]
     for recorded, stage in stages(vector, result):
         if recorded.admission is not None:
+            name = recorded.admission["object"]
+            status = stage.statuses.get(name) or {}
             fields = {cause["field"] for cause in recorded.admission["causes"]}
-            if not _names(stage.answer, stage.statuses.get(recorded.admission["object"]) or {}, fields):
-                wrong.append(f"{recorded.prefix} {stage.answer or 'let in'}; expected to name {sorted(fields)}")
+            fields = corrections.get(recorded.prefix + name, fields)
+            if not _as_expected(stage.answer, status, fields):
+                said = _answer(stage.answer, status)
+                wrong.append(f"{recorded.prefix}{name}: {said}; expected to name {sorted(fields)}")
         elif stage.answer is not None:
             wrong.append(f"{recorded.prefix} {stage.answer}")
     return wrong
@@ -123,14 +136,24 @@ def stopped(status: Json) -> str:
     return ""
 
 
-def _names(refusal: ApiError | None, status: Json, fields: set[str]) -> bool:
+def _answer(refusal: ApiError | None, status: Json) -> str:
+    return str(refusal or stopped(status) or "let in")
+
+
+def _as_expected(refusal: ApiError | None, status: Json, fields: set[str]) -> bool:
+    """Tell whether an object was let in (no fields), or refused or stopped because of one of the fields."""
+    if not fields:
+        return refusal is None and not stopped(status)
     named = set(re.findall(r"\b(?:spec|metadata)(?:\.[A-Za-z0-9-]+|\[[^]]*\])*", stopped(status)))
     if refusal is not None:
         assert refusal.status in (400, 403, 422), refusal
-        named = {cause.field for cause in refusal.causes}
+        named = {cause.field for cause in refusal.causes} or {str(refusal)}
+    # A cause `<nil>` says only that other rules were not looked at.
     wanted = {_plain(field) for field in fields if field[:1] not in ("<", ".")}
     found = {_plain(field) for field in named if field[:1] not in ("<", ".")}
-    return not wanted or any(_nested(one, other) or _nested(other, one) for one in wanted for other in found)
+    if not wanted:
+        return bool(refusal or named)
+    return any(_nested(one, other) or _nested(other, one) for one in wanted for other in found)
 
 
 def _plain(field: str) -> tuple[str, ...]:

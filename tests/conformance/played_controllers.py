@@ -76,7 +76,7 @@ def _holds(status: Any, wanted: Any) -> bool:
         return isinstance(status, dict) and all(_holds(status.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
         return isinstance(status, list) and len(status) == len(wanted) and all(map(_holds, status, wanted))
-    return bool(status == wanted)
+    return bool(status == wanted or (not status and not wanted))  # what is empty is not stored
 
 
 def _ready_of(thing: Json, unready: int | None) -> int:
