@@ -1,0 +1,202 @@
+"""A Playground and an LLMInferenceService end in llama-server processes on this machine, by loop and agent."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+from tests.support import dialects
+from tests.support.agents import agent
+from tests.support.loop import eventually, http_folder, loop_process
+from tools.localcluster import LocalCluster
+from tools.tiny_model import write_tiny_model
+
+HOST = "dialect-tests"
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder that is served as Hugging Face would serve a repository, and its URL."""
+    folder = tmp_path_factory.mktemp("hub")
+    repository = folder / "acme" / "tiny" / "resolve" / "main"
+    repository.mkdir(parents=True)
+    write_tiny_model(repository / "tiny.gguf")
+    with http_folder(folder) as url:
+        yield repository / "tiny.gguf", url
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    client: KubeClient,
+    control_plane: LocalCluster,
+    loop_kubeconfig: Path,
+    pulumi_cli: Path,
+    llama_server: Path,
+    hub: tuple[Path, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[KubeClient]:
+    """A cluster with both dialects, a loop, and this machine as its one host."""
+    for family in ("kserve", "llmaz"):
+        dialects.install(client, family)
+    store = tmp_path_factory.mktemp("store")
+    arguments = (
+        *("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8"),
+        *("--allowed-host-path-roots", str(hub[0].parent)),
+    )
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop")),
+        agent(store, *arguments, host=HOST) as running,
+    ):
+        patch.setenv("HF_ENDPOINT", hub[1])
+        running.start()
+        yield client
+        for kind in (kinds.PLAYGROUNDS, kinds.LLM_SERVICES):
+            for each in client.list(kind)["items"]:
+                client.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
+        eventually(lambda: not client.list(kinds.HOST_PROCESSES)["items"], what="all processes to be gone")
+    for family in ("kserve", "llmaz"):
+        dialects.uninstall(client, family)
+
+
+def condition(client: KubeClient, kind: Kind, namespace: str, name: str, wanted: str) -> Json:
+    found = (client.get(kind, namespace, name).get("status") or {}).get("conditions") or ()
+    return next((each for each in found if each["type"] == wanted), {})
+
+
+def await_true(client: KubeClient, kind: Kind, namespace: str, name: str, wanted: str) -> None:
+    def look() -> bool:
+        return condition(client, kind, namespace, name, wanted).get("status") == "True"
+
+    try:
+        eventually(look, what=f"{kind.kind} {name} to be {wanted}", timeout_s=60)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {json.dumps(client.get(kind, namespace, name).get('status'))}") from None
+
+
+def answers(report: Json) -> Json:
+    body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{report['port']}/v1/chat/completions", body)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        completion: Json = json.load(answer)
+    return completion
+
+
+def process(client: KubeClient, namespace: str, name: str) -> tuple[Json, str]:
+    """Give the report of a process, and its command line."""
+    report: Json = client.get(kinds.HOST_PROCESSES, namespace, name)["status"]
+    return report, " ".join(psutil.Process(report["pid"]).cmdline())
+
+
+def placed(name: str, namespace: str, **annotations: str) -> Json:
+    notes = {
+        "herdsman.dev/host": HOST,
+        **{f"herdsman.dev/{key.replace('_', '-')}": v for key, v in annotations.items()},
+    }
+    return {"name": name, "namespace": namespace, "annotations": notes}
+
+
+def test_both_dialects_serve_from_one_host_under_one_name(
+    cluster: KubeClient, hub: tuple[Path, str], namespace: str
+) -> None:
+    client = cluster
+    client.create(
+        kinds.OPEN_MODELS,
+        None,
+        {
+            "apiVersion": kinds.OPEN_MODELS.api_version,
+            "kind": "OpenModel",
+            "metadata": {"name": f"tiny-{namespace}"},
+            "spec": {"familyName": "tiny", "source": {"uri": f"host://{hub[0]}"}},
+        },
+    )
+    client.create(
+        kinds.PLAYGROUNDS,
+        namespace,
+        {
+            "apiVersion": kinds.PLAYGROUNDS.api_version,
+            "kind": "Playground",
+            "metadata": placed("chat", namespace),
+            "spec": {
+                "modelClaim": {"modelName": f"tiny-{namespace}"},
+                "backendRuntimeConfig": {"backendName": "llamacpp", "args": ["-c", "256"]},
+            },
+        },
+    )
+    client.create(
+        kinds.LLM_SERVICES,
+        namespace,
+        {
+            "apiVersion": kinds.LLM_SERVICES.api_version,
+            "kind": "LLMInferenceService",
+            "metadata": placed("chat", namespace, model_file="tiny.gguf"),
+            "spec": {
+                "model": {"uri": "hf://acme/tiny", "name": "tiny"},
+                "router": {"route": {}, "scheduler": {}},
+                "template": {
+                    "containers": [
+                        {"name": "main", "command": ["/app/llama-server"], "args": ["--ctx-size", "512", "--seed", "7"]}
+                    ]
+                },
+            },
+        },
+    )
+    await_true(client, kinds.PLAYGROUNDS, namespace, "chat", "Available")
+    await_true(client, kinds.LLM_SERVICES, namespace, "chat", "Ready")
+
+    report, command = process(client, namespace, "llmaz-chat")
+    assert "--ctx-size 256" in command
+    assert answers(report)["usage"]["completion_tokens"] >= 1
+    other, command = process(client, namespace, "kserve-chat")
+    assert "--ctx-size 512" in command
+    assert "--seed 7" in command
+    assert answers(other)["usage"]["completion_tokens"] >= 1
+    assert report["pid"] != other["pid"]
+
+    for name, port in (("chat-lb", 8080), ("chat-kserve-workload-svc", 8000)):
+        assert client.get(kinds.SERVICES, namespace, name)["spec"]["ports"][0]["port"] == port
+        ready = client.get(kinds.ENDPOINT_SLICES, namespace, name)["endpoints"][0]["conditions"]["ready"]
+        assert ready is True
+    for kind in (kinds.DEPLOYMENTS, kinds.CONFIG_MAPS):
+        made = client.list(kind, namespace)["items"]
+        assert [obj["metadata"]["name"] for obj in made if obj["metadata"]["name"] != "kube-root-ca.crt"] == []
+    lost = condition(client, kinds.LLM_SERVICES, namespace, "chat", "SpecHonoured")
+    assert lost["status"] == "False"
+    assert "spec.router has no effect on a host" in lost["message"]
+    assert client.get(kinds.PLAYGROUNDS, namespace, "chat")["status"]["replicas"] == 1
+
+    client.delete(kinds.LLM_SERVICES, namespace, "chat")
+    eventually(lambda: not psutil.pid_exists(other["pid"]), what="KServe's process to end", timeout_s=60)
+    assert psutil.pid_exists(report["pid"]), "llmaz's service of the same name stays"
+    client.delete(kinds.PLAYGROUNDS, namespace, "chat")
+    eventually(lambda: not psutil.pid_exists(report["pid"]), what="llmaz's process to end", timeout_s=60)
+
+
+def test_a_model_that_no_host_can_have_is_said_at_its_field(cluster: KubeClient, namespace: str) -> None:
+    cluster.create(
+        kinds.LLM_SERVICES,
+        namespace,
+        {
+            "apiVersion": kinds.LLM_SERVICES.api_version,
+            "kind": "LLMInferenceService",
+            "metadata": placed("claimed", namespace),
+            "spec": {"model": {"uri": "pvc://weights/tiny.gguf"}},
+        },
+    )
+
+    def said() -> bool:
+        ready = condition(cluster, kinds.LLM_SERVICES, namespace, "claimed", "Ready")
+        return "PersistentVolumeClaim" in ready.get("message", "") and "spec.model.uri" in ready.get("message", "")
+
+    eventually(said, what="the refusal", timeout_s=30)
