@@ -112,7 +112,8 @@ def _index(value: Any, *keys: Any) -> Any:
         elif isinstance(value, Struct):
             value = field_of(value, text_of(key), "index")
         elif isinstance(value, Mapping):
-            value = wrap(value.get(key), ANY)
+            # As in Go, a key that a map of texts lacks is an empty text.
+            value = wrap(value.get(key, ""), ANY)
         else:
             raise ValueError
     return value

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from program.dialects.kserve.template_values import Struct, TemplateError, field_of, text_of, truth
+from program.dialects.kserve.template_values import ANY, Struct, TemplateError, field_of, text_of, truth, wrap
 
 LONGEST_TEMPLATE = 64 * 1024
 """Characters of one text."""
@@ -243,6 +243,8 @@ def _members(value: Any) -> list[tuple[Any, Any]]:
         return []
     if isinstance(value, list):
         return list(enumerate(value))
+    if isinstance(value, Struct):
+        return sorted((key, wrap(member, ANY)) for key, member in value.value.items())
     if isinstance(value, Mapping):
         # In the order of the keys, as Go does.
         return sorted((str(key), member) for key, member in value.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -286,11 +287,14 @@ def test_a_node_without_such_cards_serves_all_the_same(path: Path, tmp_path: Pat
     assert "no mlx5 port is active" in done.said
 
 
+DATA_PARALLEL: Json = {"parallelism": {"data": 4, "dataLocal": 2}, "worker": {"containers": []}}
+
+
 def everything() -> list[Json]:
     """Give services that between them use every preset."""
     router: Json = {"scheduler": {"tokenizer": {}}, "route": {}, "gateway": {}}
     predicting = {"scheduler": {"config": {"inline": {"plugins": [{"type": "predicted-latency-producer"}]}}}}
-    data: Json = {"parallelism": {"data": 4, "dataLocal": 2}, "worker": {"containers": []}}
+    data = DATA_PARALLEL
     pipeline: Json = {"parallelism": {"pipeline": 2}, "worker": {"containers": []}}
     return [
         service({"router": router, "tracing": {}}),
@@ -339,3 +343,15 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.split() == list(presets.names())
     assert print_presets(["nothing"]) == 2
     assert "there is no preset `nothing`" in capsys.readouterr().err
+
+
+def test_the_guide_names_what_the_script_reads() -> None:
+    guide = (Path(__file__).parents[4] / "docs" / "kserve-presets.md").read_text(encoding="utf-8")
+    script = main(combined(service(DATA_PARALLEL), cluster()).spec["template"])["command"][2]
+    named = set(re.findall(r"^\| `([A-Z_]+)(?:: [^`]*)?` \|", guide, re.MULTILINE))
+    read = set(re.findall(r"\$\{((?:VLLM|DP|KSERVE)_[A-Z_]+)", script))
+    assert named == read - {"KSERVE_INFER_SYSFS"}
+    for name in presets.names():
+        assert name.removeprefix(presets.PREFIX) in guide or name.startswith(
+            (f"{presets.PREFIX}decode-", f"{presets.PREFIX}prefill-")
+        )

@@ -24,7 +24,11 @@ SPEC: Json = {
     "labels": {"team": "a", "tier": ""},
     "prefill": {},
     "replicas": 0,
-    "template": {"terminationGracePeriodSeconds": 90, "containers": [{"name": "main", "image": "i"}]},
+    "template": {
+        "terminationGracePeriodSeconds": 90,
+        "nodeSelector": {"b": "2", "a": "1"},
+        "containers": [{"name": "main", "image": "i"}],
+    },
     "kvCacheOffloading": {"cpu": "1Gi"},
 }
 META: Json = {"name": "chat", "namespace": "team", "annotations": {"a/b": "c"}, "labels": None}
@@ -67,6 +71,8 @@ def rendered(text: Any, data: Any = DATA) -> Any:
         ("{{ range $at, $a := .Spec.Model.LoRA.Adapters }}{{ $at }}{{ $a.Name }}{{ end }}", "0sql"),
         ("{{ range $key, $value := .Spec.Labels }}{{ $key }}:{{ $value }},{{ end }}", "team:a,tier:,"),
         ("{{ range .Spec.BaseRefs }}a{{ else }}none{{ end }}", "none"),
+        ("{{ range $key, $value := .Spec.Template.NodeSelector }}{{ $key }}={{ $value }} {{ end }}", "a=1 b=2 "),
+        ("{{ index .ObjectMeta.Annotations `none` }}|{{ index .Spec.Template.NodeSelector `a` }}", "|1"),
         ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
         ("a{{/* a comment }} in braces */}}b", "ab"),
         ("{{ `{{` }} messages {{ `}}` }}", "{{ messages }}"),
