@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import pathlib
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -18,6 +19,9 @@ from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
 
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+_SERVICE = re.compile(
+    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?", re.ASCII
+)
 Words = Annotated[tuple[str, ...], NoDecode]
 """A list that is written with commas in the environment and in flags."""
 
@@ -140,6 +144,14 @@ class Settings(BaseSettings):
     proxy_address: str = ""
     """Where the cluster reaches this loop with requests for sleeping services. Empty: the pod's own address, and
     outside of a pod none, so that no service in pods sleeps."""
+    conversion_port: int = Field(default=-1, ge=-1, le=65535)
+    """Port of the webhook that converts KServe's objects between versions. 0 picks a free port, -1 serves nothing."""
+    conversion_address: str = ""
+    """The IP address or name by which the API server reaches that port. Empty: the pod's own, else 127.0.0.1."""
+    conversion_service: str = ""
+    """A Service before the loop instead, as `namespace/name` or `namespace/name:port`; the port is 443 by default."""
+    conversion_peer_crds: bool = False
+    """Also CRDs that KServe's own installation brought lead there: its controller is gone."""
     trace_endpoint: str = ""
     """OTLP over HTTP (`http://collector:4318`) for traces of what the loop does. Empty: none are made."""
 
@@ -151,6 +163,22 @@ class Settings(BaseSettings):
         if isinstance(value, (list, tuple, set, frozenset)):
             words = (word for item in value for word in str(item).split(","))
             return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+        return value
+
+    @property
+    def conversion_service_port(self) -> tuple[str, str, int] | None:
+        """`conversion_service` taken apart: namespace, name, port. None where there is none."""
+        if not self.conversion_service:
+            return None
+        namespace, _, rest = self.conversion_service.partition("/")
+        name, _, port = rest.partition(":")
+        return namespace, name, int(port or 443)
+
+    @field_validator("conversion_service")
+    @classmethod
+    def _names_a_service(cls, value: str) -> str:
+        if value and _SERVICE.fullmatch(value) is None:
+            raise ValueError(f"`{value[:128]}` is neither `namespace/name` nor `namespace/name:port`")
         return value
 
     @property

@@ -157,6 +157,13 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
         ),
         Permission("serving.kserve.io", ("llminferenceserviceconfigs",), FOLLOW),
         Permission("serving.kserve.io", ("llminferenceservices/status",), ("patch",)),
+        Permission(
+            "apiextensions.k8s.io",
+            ("customresourcedefinitions",),
+            ("get", "patch"),
+            "The API server is told where the loop converts objects of v1alpha1.",
+            names=("llminferenceservices.serving.kserve.io", "llminferenceserviceconfigs.serving.kserve.io"),
+        ),
         GROUPS,
         SETTINGS,
         Permission("gateway.networking.k8s.io", ("gateways",), FOLLOW, "For the addresses in a service's status."),

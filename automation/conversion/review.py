@@ -1,0 +1,76 @@
+"""Answers one ConversionReview of apiextensions.k8s.io/v1. Pure; `server` asks.
+
+A review that makes no sense is answered with a failure, which the API server hands on to whoever asked for the object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from program.dialects.kserve.conversion import HUB, KINDS, SPOKE, from_hub, to_hub
+
+Json = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+API_VERSION = "apiextensions.k8s.io/v1"
+_CONVERT: dict[str, Callable[[Json], Json]] = {HUB: to_hub, SPOKE: from_hub}
+
+
+class ReviewInvalid(ValueError):
+    """What was sent is no ConversionReview: there is nobody to answer."""
+
+
+def answer(body: bytes) -> bytes:
+    """Convert all objects of a review, or none and say why. Raises ReviewInvalid."""
+    try:
+        review = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ReviewInvalid("the body is not JSON") from error
+    request = review.get("request") if isinstance(review, dict) else None
+    uid = request.get("uid") if isinstance(request, dict) else None
+    if not isinstance(request, dict) or not isinstance(uid, str) or review.get("kind") != "ConversionReview":
+        raise ReviewInvalid("the body is no ConversionReview with a request")
+    try:
+        objects = _converted(request)
+        response: Json = {"uid": uid, "convertedObjects": objects, "result": {"status": "Success"}}
+    except _Refused as refused:
+        response = {"uid": uid, "result": {"status": "Failure", "message": str(refused)}}
+    except Exception as error:
+        # Nothing that somebody has put into an object may keep others from being converted.
+        log.exception("A conversion failed", desired=str(request.get("desiredAPIVersion"))[:64])
+        response = {
+            "uid": uid,
+            "result": {"status": "Failure", "message": f"cannot be converted: {type(error).__name__}"},
+        }
+    return json.dumps({"apiVersion": API_VERSION, "kind": "ConversionReview", "response": response}).encode()
+
+
+class _Refused(Exception):
+    """Why none of the objects is converted."""
+
+
+def _converted(request: Json) -> list[Json]:
+    desired = request.get("desiredAPIVersion")
+    convert = _CONVERT.get(desired) if isinstance(desired, str) else None
+    if convert is None:
+        raise _Refused(f"version `{str(desired)[:64]}` is none of {', '.join(_CONVERT)}")
+    objects = request.get("objects")
+    if not isinstance(objects, list):
+        raise _Refused("request.objects is not a list")
+    return [_one(obj, convert) for obj in objects]
+
+
+def _one(obj: Any, convert: Callable[[Json], Json]) -> Json:
+    if not isinstance(obj, dict):
+        raise _Refused("an object is none")
+    version, kind = obj.get("apiVersion"), obj.get("kind")
+    # A list's items are handed over one by one; the API server names kinds of lists only in a list's own metadata.
+    if version not in _CONVERT or kind not in KINDS:
+        raise _Refused(f"`{str(version)[:64]} {str(kind)[:64]}` is nothing that is converted here")
+    if not isinstance(obj.get("metadata", {}), dict):
+        raise _Refused("metadata is not an object")
+    return convert(obj)

@@ -1,0 +1,223 @@
+"""Both versions of KServe's kinds on a real API server that asks the loop's webhook to convert."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.conversion.registration import CRDS
+from automation.conversion.webhook import ConversionServer
+from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
+from program.dialects.kserve.conversion import HUB_FIELDS
+from tests.support import controlplane
+from tests.support.vectors import merged
+from tests.unit.dialects.kserve.recorded import vector
+
+Json = dict[str, Any]
+PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+MERGE_PATCH = "application/merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def webhook(api: controlplane.Api, kubeconfig: Path) -> Iterator[ConversionServer]:
+    """CRDs of ours, and a webhook that they know of; afterwards they are as they came."""
+    for document in crd_documents("kserve"):
+        api.apply(f"{PATH}/{document['metadata']['name']}", document)
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    server = ConversionServer(client, port=0, check_every_s=0.2)
+    server.start()
+    for name in CRDS:
+        controlplane.eventually(lambda name=name: _converted(api, name), what=f"{name} to be told of the webhook")
+    for version in ("v1alpha1", "v1alpha2"):
+        controlplane.eventually(
+            lambda version=version: api.request("GET", f"/apis/serving.kserve.io/{version}/{_PLURAL}")[0] == 200,
+            what=f"{version} to be served",
+        )
+    yield server
+    server.close()
+    client.close()
+    for document in crd_documents("kserve"):
+        body = {"spec": {"conversion": {"strategy": "None", "webhook": None}, "versions": document["spec"]["versions"]}}
+        status, answer = api.request("PATCH", f"{PATH}/{document['metadata']['name']}", body, content_type=MERGE_PATCH)
+        assert status == 200, answer
+
+
+_PLURAL = "llminferenceservices"
+
+
+def _converted(api: controlplane.Api, name: str) -> bool:
+    crd = api.get(f"{PATH}/{name}") or {}
+    return bool(((crd.get("spec") or {}).get("conversion") or {}).get("strategy") == "Webhook")
+
+
+def _at(version: str, namespace: str, name: str = "") -> str:
+    return f"/apis/serving.kserve.io/{version}/namespaces/{namespace}/{_PLURAL}{'/' + name if name else ''}"
+
+
+def _read(api: controlplane.Api, version: str, namespace: str, name: str) -> Json:
+    status, found = api.request("GET", _at(version, namespace, name))
+    assert status == 200, found
+    return found
+
+
+def _said(recorded: Json, version: str) -> tuple[Json, Json]:
+    """Spec and annotations of a recorded object, without what the peer's defaulter wrote into containers."""
+    (stored,) = recorded["stored"].values()
+    found = json.loads(json.dumps(stored[version]))
+    for container in (found["spec"].get("template") or {}).get("containers", ()):
+        container.pop("resources", None)
+    return found["spec"], found["metadata"].get("annotations") or {}
+
+
+def _annotations(obj: Json) -> Json:
+    annotations = obj["metadata"].get("annotations") or {}
+    return {name: value for name, value in annotations.items() if name != HUB_FIELDS}
+
+
+def test_an_object_of_v1alpha1_is_stored_and_read_as_recorded(
+    api: controlplane.Api, webhook: ConversionServer, namespace: str
+) -> None:
+    recorded = vector("081")
+    created = api.create(_at("v1alpha1", namespace), recorded["input"][0])
+    assert (created["spec"], _annotations(created)) == _said(recorded["output"], "v1alpha1")
+    name = created["metadata"]["name"]
+    for version in ("v1alpha1", "v1alpha2"):
+        found = _read(api, version, namespace, name)
+        assert (found["spec"], _annotations(found)) == _said(recorded["output"], version)
+    step = recorded["steps"][0]
+    status, answer = api.request("PATCH", _at("v1alpha1", namespace, name), step["patch"], content_type=MERGE_PATCH)
+    assert status == 200, answer
+    for version in ("v1alpha1", "v1alpha2"):
+        found = _read(api, version, namespace, name)
+        assert (found["spec"], _annotations(found)) == _said(step["output"], version)
+
+
+def test_a_write_through_v1alpha1_erases_nothing(
+    api: controlplane.Api, webhook: ConversionServer, namespace: str
+) -> None:
+    recorded = vector("082")
+    before = api.create(_at("v1alpha2", namespace), recorded["input"][0])
+    status, answer = api.request(
+        "PATCH", _at("v1alpha1", namespace, "down"), recorded["steps"][0]["patch"], content_type=MERGE_PATCH
+    )
+    assert status == 200, answer
+    assert "kvCacheOffloading" not in answer["spec"]
+    after = _read(api, "v1alpha2", namespace, "down")
+    assert after["spec"] == merged(before["spec"], recorded["steps"][0]["patch"]["spec"])
+    assert HUB_FIELDS not in (after["metadata"].get("annotations") or {})
+
+
+def test_lists_and_applies_of_the_other_version(
+    api: controlplane.Api, webhook: ConversionServer, namespace: str
+) -> None:
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": "a", "namespace": namespace},
+        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}, "replicas": 2},
+    }
+    api.apply(_at("v1alpha1", namespace, "a"), service, manager="kubectl")
+    changed = merged(service, {"spec": {"replicas": 3}})
+    api.apply(_at("v1alpha1", namespace, "a"), changed, manager="kubectl", force=False)
+    found = _read(api, "v1alpha2", namespace, "a")
+    assert found["spec"] == {"model": {"uri": "hf://acme/a"}, "replicas": 3}
+    status, listed = api.request("GET", _at("v1alpha1", namespace))
+    assert status == 200
+    assert [item["spec"]["model"]["criticality"] for item in listed["items"]] == ["Critical"]
+    config = {**service, "kind": "LLMInferenceServiceConfig", "metadata": {"name": "c", "namespace": namespace}}
+    configs = _at("v1alpha1", namespace).replace(_PLURAL, "llminferenceserviceconfigs")
+    created = api.create(configs, config)
+    assert created["spec"]["model"]["criticality"] == "Critical"
+
+
+def test_rules_hold_in_both_versions(api: controlplane.Api, webhook: ConversionServer, namespace: str) -> None:
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": "bad"},
+        "spec": {"model": {"uri": "hf://a/b", "criticality": "Whatever"}},
+    }
+    status, answer = api.request("POST", _at("v1alpha1", namespace), service)
+    assert (status, answer["details"]["causes"][0]["field"]) == (422, "spec.model.criticality")
+
+
+def test_a_file_that_is_applied_again_takes_nothing_away_for_long(
+    api: controlplane.Api, webhook: ConversionServer
+) -> None:
+    (name, *_) = CRDS
+    body = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+    status, answer = api.request("PATCH", f"{PATH}/{name}", body, content_type=MERGE_PATCH)
+    assert status == 200, answer
+    controlplane.eventually(lambda: _converted(api, name), what=f"{name} to be told again")
+
+
+def test_crds_of_others_are_left_alone(api: controlplane.Api, kubeconfig: Path, webhook: ConversionServer) -> None:
+    (name, *_) = CRDS
+    mine = (api.get(f"{PATH}/{name}") or {})["spec"]["conversion"]
+    body = {"metadata": {"labels": {"app.kubernetes.io/part-of": "somebody"}}}
+    assert api.request("PATCH", f"{PATH}/{name}", body, content_type=MERGE_PATCH)[0] == 200
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    other = ConversionServer(client, port=0, check_every_s=0.1)
+    other.start()
+    try:
+        second = CRDS[1]
+        controlplane.eventually(
+            lambda: f":{other.port}/" in json.dumps((api.get(f"{PATH}/{second}") or {})["spec"]["conversion"]),
+            what="the CRD of ours to be taken over",
+        )
+        assert (api.get(f"{PATH}/{name}") or {})["spec"]["conversion"] == mine
+    finally:
+        other.close()
+        client.close()
+        body = {"metadata": {"labels": {"app.kubernetes.io/part-of": "herdsman"}}}
+        assert api.request("PATCH", f"{PATH}/{name}", body, content_type=MERGE_PATCH)[0] == 200
+    controlplane.eventually(
+        lambda: f":{webhook.port}/" in json.dumps((api.get(f"{PATH}/{second}") or {})["spec"]["conversion"]),
+        what="the first webhook to take the CRD back",
+    )
+
+
+def _asked(server: ConversionServer, path: str, body: bytes, **headers: str) -> int:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
+    try:
+        connection.request("POST", path, body=body, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_only_who_knows_the_path_is_answered(api: controlplane.Api, webhook: ConversionServer) -> None:
+    crd = api.get(f"{PATH}/{CRDS[0]}") or {}
+    url = crd["spec"]["conversion"]["webhook"]["clientConfig"]["url"]
+    path = url.partition(f":{webhook.port}")[2]
+    assert len(path) > 50
+    assert _asked(webhook, "/convert", b"{}") == 404
+    assert _asked(webhook, path[:-1], b"{}") == 404
+    assert _asked(webhook, path, b"{}") == 400
+    assert _asked(webhook, path, b"not json") == 400
+    assert _asked(webhook, path, b"", **{"Content-Length": str(1 << 40)}) == 413
+    assert _asked(webhook, path, b"", **{"Transfer-Encoding": "chunked"}) == 411
+
+
+def test_who_speaks_no_tls_and_who_says_nothing_keeps_nobody_waiting(
+    api: controlplane.Api, webhook: ConversionServer, namespace: str
+) -> None:
+    silent = [socket.create_connection(("127.0.0.1", webhook.port)) for _ in range(5)]
+    try:
+        with socket.create_connection(("127.0.0.1", webhook.port)) as plain:
+            plain.sendall(b"POST / HTTP/1.1\r\n\r\n")
+        status, answer = api.request("GET", _at("v1alpha1", namespace))
+        assert status == 200, answer
+    finally:
+        for connection in silent:
+            connection.close()
