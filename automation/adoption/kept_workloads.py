@@ -131,15 +131,19 @@ class KeptWorkloads:
     ) -> tuple[RenderedService, Problem | None]:
         """Return what is to be made, with kept templates where there are any, and what to say of it.
 
-        `live` are the service's objects as the caches have them; those of other kinds do not count. Raises ApiError
-        when the API server cannot be asked.
+        `live` are the service's objects as the caches have them; those of other kinds do not count. One that the caches
+        lack is asked for, since what a peer made may carry no label of ours before we apply it. Raises ApiError when
+        the API server cannot be asked.
         """
         digests = kept_digests(cr)
         found: dict[ObjectName, Object] = {}
+        known = dict(live)
         for each in rendered.objects if digests else ():
             name = ObjectName(each.kind, each.name)
-            obj = live.get(name)
-            if obj is None or obj["metadata"].get("owner") != cr["metadata"]["uid"]:
+            if name not in known and name in digests and (asked := self._get(key, name)) is not None:
+                known[name] = asked
+            obj = known.get(name)
+            if obj is None or _owner_uid(obj) != cr["metadata"]["uid"]:
                 continue
             if may_keep(name, digests, each, obj):
                 kept = self._kept(key, name, digests[name], noted=record_of(obj) is not None)
@@ -148,7 +152,7 @@ class KeptWorkloads:
         if not found:
             self.forget(key)
             return rendered, None
-        return _keeping(rendered, digests, found, live), problem_of(key, len(found))
+        return _keeping(rendered, digests, found, known), problem_of(key, len(found))
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that keeps nothing, or is gone."""
@@ -173,9 +177,8 @@ class KeptWorkloads:
 
         One that was noted and is nowhere got other defaults by an upgrade: then the live one is it.
         """
-        try:
-            live: Object = self._client.get(_KINDS[name.kind], key.namespace, name.name)
-        except NotFound:
+        live = self._get(key, name)
+        if live is None:
             return None
         kept = _kept_of(live)
         if workload_digest(live) == digest:
@@ -185,6 +188,12 @@ class KeptWorkloads:
         older = self._older(key, digest) if name.kind == kinds.DEPLOYMENTS.kind else None
         return {**kept, "template": older} if older is not None else kept
 
+    def _get(self, key: ServiceKey, name: ObjectName) -> Object | None:
+        try:
+            return self._client.get(_KINDS[name.kind], key.namespace, name.name)
+        except NotFound:
+            return None
+
     def _older(self, key: ServiceKey, digest: str) -> Object | None:
         selector = selector_of(key.dialect, (key.name,))
         try:
@@ -193,6 +202,14 @@ class KeptWorkloads:
             log.warning("May not look for older templates; grant docs/install/rbac.yaml", error=str(error))
             return None
         return template_by_digest(found, digest)
+
+
+def _owner_uid(obj: Object) -> str:
+    """Give the uid of the custom resource that an object belongs to, of a whole object or of a trimmed one."""
+    metadata = obj["metadata"]
+    references = metadata.get("ownerReferences") or ()
+    whole = next((each["uid"] for each in references if each.get("controller")), "")
+    return str(metadata.get("owner") or whole)
 
 
 def _made_from(obj: Object) -> Object:
