@@ -78,11 +78,12 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
     kept = pins(cr.get("status") or {})
     wanted = wanted_presets(picker_config(laid, namespace, look))
     chosen = [_preset(pinned(preset, kept), namespace, look) for preset in wanted]
-    spec = _rendered(cr, merged(_together(chosen), laid), known)
+    spec = resolved(_rendered(cr, merged(_together(chosen), laid), known), name)
     if bases or not _all_ours(chosen):
+        # Resolved first: a preset's own gateway gives way to the service's, and is no contradiction to it.
         _check(cr, spec)
     return Combined(
-        spec=picker_config(resolved(spec, name), namespace, look),
+        spec=picker_config(spec, namespace, look),
         own=own,
         applied=tuple(config.applied for config in (*chosen, *bases)),
         settings=known,

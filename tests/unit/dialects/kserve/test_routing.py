@@ -187,3 +187,10 @@ class TestGroups:
         other = member("b", 3)
         broken = {**other, "spec": {**other["spec"], "baseRefs": [{"name": "absent"}]}}
         assert shared(member("a", 1), broken) == {"a-inference-pool": 1}
+
+
+def test_the_gateways_of_a_service_go_before_the_presets_also_where_a_base_config_is_in_between() -> None:
+    refs = [{"name": "edge", "namespace": "team", "sectionName": "web"}]
+    cr = service({"router": {"route": {}, "gateway": {"refs": refs}}, "baseRefs": [{"name": "base"}]})
+    [parent] = route(cr, look=cluster(cr, base={"replicas": 2})).spec["parentRefs"]
+    assert {name: parent[name] for name in ("name", "namespace", "sectionName")} == refs[0]
