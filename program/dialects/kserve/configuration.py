@@ -117,7 +117,10 @@ def _check(cr: JsonObject, spec: JsonObject) -> None:
 
 def own_spec(cr: JsonObject) -> JsonObject:
     """Give a service's own spec with what KServe's webhook adds: the model is called as the service is."""
-    spec: JsonObject = without_nulls(cr.get("spec") or {})
+    try:
+        spec: JsonObject = without_nulls(cr.get("spec") or {})
+    except RecursionError:
+        raise SpecInvalid(field="spec", why="is nested too deep", reason="InvalidRenderedConfig") from None
     model = spec.get("model")
     model = model if isinstance(model, dict) else {}
     return {**spec, "model": {**model, "name": str(model.get("name") or cr["metadata"]["name"])}}

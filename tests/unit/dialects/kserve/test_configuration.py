@@ -322,6 +322,18 @@ def test_pins_that_say_nothing(annotations: Any) -> None:
     assert combined(service(status={"annotations": annotations}), cluster()).applied[0].name.endswith("-llm-template")
 
 
+def test_specs_that_are_nested_too_deep() -> None:
+    deep: Json = {}
+    for _ in range(5000):
+        deep = {"nodeSelector": deep}
+    for cr, look in (
+        (service({"template": deep}), cluster()),
+        (service({"baseRefs": [{"name": "a"}]}), cluster(a={"template": deep})),
+    ):
+        with pytest.raises(SpecInvalid, match="nested"):
+            combined(cr, look)
+
+
 def test_one_service_changes_nothing_for_the_next() -> None:
     router = {"scheduler": {}, "route": {}, "gateway": {"refs": [{"name": "g"}]}}
     plain = service({"router": {"scheduler": {}, "route": {}}})
