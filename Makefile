@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Pretended nodes for the scale tests; an S3 server for the state backends; a real node only where root on Linux can run it (elsewhere its tests are skipped).
-TEST_TOOLS := kwok versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
+# Pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; a real node only where root on Linux can run it (elsewhere its tests are skipped).
+TEST_TOOLS := kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 
 .PHONY: help setup tools demo demo-down test test-unit check lint bench crds install-files monitoring clean
 
