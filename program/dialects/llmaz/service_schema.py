@@ -10,29 +10,10 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from program.dialects.crd_schema import CrdModel, optional, required, rule
-from program.dialects.llmaz.common_schema import KEPT, MOST
 from program.dialects.llmaz.playground_schema import ModelClaims
+from program.dialects.llmaz.pod_schema import PodTemplate
 
 RestartPolicy = Literal["Default", "RecreateGroupOnPodRestart", "None"]
-
-
-class Container(CrdModel):
-    """A container, as Kubernetes writes it."""
-
-    model_config = KEPT
-    name: str = required("Name of the container; `model-runner` is the one that serves.")
-
-
-class PodSpec(CrdModel):
-    """The pod's spec, as Kubernetes writes it."""
-
-    model_config = KEPT
-    containers: list[Container] = required("Containers.", min_length=1, max_length=MOST)
-
-
-class PodTemplate(CrdModel):
-    metadata: dict[str, Any] | None = optional("Labels and annotations of the pods.")
-    spec: PodSpec = required("The pods.")
 
 
 class WorkerTemplate(PodTemplate):

@@ -117,5 +117,5 @@ def test_ollama_is_asked_for_the_model_once_it_is_up_and_stays(tmp_path: Path) -
 
 def test_ollama_fails_where_the_model_cannot_be_had(tmp_path: Path) -> None:
     script = shipped()["ollama"].config("default", chosen=False)["args"][0].replace("{{ .ModelName }}", "none:1b")
-    ended = run_shell(tmp_path, script, {"ollama": OLLAMA.replace("exec tail -f /dev/null", "exec sleep 3")})
+    ended = run_shell(tmp_path, script, {"ollama": OLLAMA.replace("exec tail -f /dev/null", "exec sleep 1")})
     assert ended.returncode == 1
