@@ -175,7 +175,8 @@ def _in_url(host: str) -> str:
 
 def _paths(route: JsonObject) -> Iterator[str]:
     for rule in (route.get("spec") or {}).get("rules") or ():
-        for match in rule.get("matches") or ({},):
+        every: tuple[JsonObject, ...] = ({},)
+        for match in rule.get("matches") or every:
             path = match.get("path") or {}
             if match.get("headers"):
                 # The header says which model is wanted, so any path will do.

@@ -232,6 +232,7 @@ def _is_true(gateway: JsonObject, kind: str) -> bool:
 
 
 def _said(gateway: JsonObject, kind: str) -> str:
-    found = next((c for c in (gateway.get("status") or {}).get("conditions") or () if c.get("type") == kind), {})
+    conditions = (gateway.get("status") or {}).get("conditions") or ()
+    found: JsonObject = next((c for c in conditions if c.get("type") == kind), {})
     text = ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
     return f" ({text})" if text else ""

@@ -81,7 +81,10 @@ def service_conditions(
 
 class _Conditions(ConditionSet):
     def __init__(self, cr: JsonObject, *, now: datetime) -> None:
-        super().__init__(cr, TYPES, now=now)
+        previous = (cr.get("status") or {}).get("conditions") or ()
+        # The peer's schema asks for a type and a status alone.
+        whole = [c for c in previous if c.get("lastTransitionTime")]
+        super().__init__({**cr, "status": {"conditions": whole}}, TYPES, now=now)
         self._told: set[str] = set()
 
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:

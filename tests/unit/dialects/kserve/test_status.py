@@ -251,6 +251,16 @@ def test_conditions_and_fields_are_those_that_the_peers_schema_has() -> None:
     }
 
 
+def test_a_status_that_somebody_left_incomplete_does_no_harm() -> None:
+    left = {
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "Unheard", "status": "True"}],
+        "annotations": 3,
+    }
+    status = _status({**_service(ROUTED), "status": left})
+    assert "Unheard" not in _conditions(status)
+    assert all(c["lastTransitionTime"] for c in status["conditions"])
+
+
 @pytest.mark.parametrize(
     ("problem", "condition"),
     [
