@@ -88,8 +88,10 @@ def _published_as(service: str, model: str) -> Corrections:
 
 def _both_members(member: str, other: str, weight: int) -> Corrections:
     """Keep the other member of a group in a route's shared rules."""
-    shared = ("completions-publisher-path", "chat-completions-publisher-path", "responses-publisher-path")
-    shared = (*shared, "messages-publisher-path", "publisher-path-catch-all", "model-routing")
+    shared = (
+        *("completions-publisher-path", "chat-completions-publisher-path", "responses-publisher-path"),
+        *("messages-publisher-path", "publisher-path-catch-all", "model-routing", "catch-all-model-routing"),
+    )
     pool = f"{other}-inference-pool"
     backend = {
         "group": kserve_form.GROUP,
@@ -100,7 +102,7 @@ def _both_members(member: str, other: str, weight: int) -> Corrections:
     }
     return {
         f"HTTPRoute/{member}-kserve-route/spec/rules/v1-{rule}/backendRefs/{pool}/{field}": value
-        for rule in (*shared, "catch-all-model-routing")
+        for rule in shared
         for field, value in backend.items()
     }
 

@@ -8,13 +8,14 @@ from kubeapi import kinds
 from kubeapi.kinds import Kind
 from program.desired.base import JsonObject
 from program.desired.facts import ServiceFacts
+from program.desired.keys import is_dns_label
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup, Parsed
 from program.dialects.kserve import labels
-from program.dialects.kserve.conversion import to_hub
 from program.dialects.kserve.parse import parse_service
 from program.dialects.kserve.status import service_status
 from program.dialects.kserve.subject import value_at
+from program.dialects.registry import REFERS_TO
 
 
 class KserveDialect:
@@ -22,18 +23,7 @@ class KserveDialect:
 
     name: str = "kserve"
     kind: Kind = kinds.LLM_SERVICES
-    refers_to: tuple[Kind, ...] = (
-        kinds.LLM_CONFIGS,
-        kinds.LLM_SERVICES,
-        kinds.CONFIG_MAPS,
-        kinds.SERVICE_ACCOUNTS,
-        kinds.SERVICES,
-        kinds.GATEWAYS,
-        kinds.HTTP_ROUTES,
-        kinds.INFERENCE_POOLS,
-        kinds.SCALED_OBJECTS,
-        kinds.AUTOSCALERS,
-    )
+    refers_to: tuple[Kind, ...] = REFERS_TO["kserve"]
     peer_finalizers: tuple[str, ...] = ("serving.kserve.io/llmisvc-finalizer",)
 
     def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
@@ -48,8 +38,8 @@ class KserveDialect:
 
     def labels(self, cr: JsonObject) -> dict[str, str]:
         """Label a service with its routing group, by which its members are listed."""
-        group = value_at(to_hub(cr), "spec", "router", "route", "group")
-        return {labels.ROUTING_GROUP: str(group)} if group else {}
+        group = value_at(cr, "spec", "router", "route", "group")
+        return {labels.ROUTING_GROUP: group} if isinstance(group, str) and is_dns_label(group) else {}
 
 
 DIALECT: Dialect = KserveDialect()

@@ -40,7 +40,7 @@ def test_a_service_is_known_by_its_name_and_owned_by_its_resource() -> None:
 
 
 def test_the_main_pods_come_first_and_every_name_is_of_one_object() -> None:
-    worker = {"containers": []}
+    worker: Json = {"containers": []}
     cr = service(
         {
             "prefill": {"parallelism": {"data": 2, "dataLocal": 1}, "worker": worker},

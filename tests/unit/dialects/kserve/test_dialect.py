@@ -1,0 +1,59 @@
+"""The dialect as the loop knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from program.desired.keys import SERVICE_MARKS
+from program.dialects.registry import REFERS_TO, dialect_named, dialect_of
+from tests.unit.dialects.kserve.combining import service
+from tests.unit.dialects.kserve.parsing import annotated, made
+
+KSERVE = dialect_named("kserve")
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2"])
+def test_it_is_found_by_the_kind_of_any_version(version: str) -> None:
+    assert dialect_of(f"serving.kserve.io/{version}", "LLMInferenceService") == KSERVE.name == "kserve"
+    assert KSERVE.refers_to == REFERS_TO["kserve"]
+
+
+@pytest.mark.parametrize(
+    ("route", "labels"),
+    [
+        ({"group": "chat", "weight": 1}, {"serving.kserve.io/routing-group": "chat"}),
+        ({}, {}),
+        ({"group": "not a label"}, {}),
+        ({"group": 5}, {}),
+        ("wreck", {}),
+    ],
+)
+def test_a_service_is_labelled_with_its_group_even_where_the_rest_makes_no_sense(route: Any, labels: Any) -> None:
+    assert KSERVE.labels(service({"router": {"route": route}})) == labels
+    assert KSERVE.labels({"kind": "x", "metadata": {"name": "n"}, "spec": "wreck"}) == {}
+
+
+def test_pods_and_pool_are_found_by_the_labels_that_services_are_known_by() -> None:
+    """Objects are found by labels; one without them would be left behind when it is not wanted any more."""
+    cr = annotated(
+        {"serving.kserve.io/exp-dra-device-class": "gpu.example.com"},
+        prefill={"parallelism": {"data": 2, "dataLocal": 1}, "worker": {"containers": []}},
+        scaling={"maxReplicas": 2, "wva": {"hpa": {}}},
+        router={"scheduler": {"tokenizer": {}}, "route": {}},
+    )
+    cr["spec"]["prefill"]["scaling"] = cr["spec"]["scaling"]
+    workloads = made(cr)
+    mark = SERVICE_MARKS["kserve"]
+    labelled = [
+        *workloads.pods,
+        *workloads.services,
+        *workloads.access,
+        *workloads.claim_templates,
+        *(pods.scaler for pods in workloads.pods if pods.scaler is not None),
+        *(thing for thing in (workloads.pool, workloads.route, workloads.certificate) if thing is not None),
+    ]
+    assert len(labelled) > 12
+    assert {mark.service_of(thing.labels) for thing in labelled} == {"chat"}
+    assert {mark.service_of(pods.template["metadata"]["labels"]) for pods in workloads.pods} == {"chat"}
