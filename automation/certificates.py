@@ -113,12 +113,6 @@ class CertificateIssuer:
             self._issued[key] = issued
         return None
 
-    def due(self) -> tuple[ServiceKey, ...]:
-        """Name the services whose certificate is to be replaced now: those want a pass."""
-        now = self._clock()
-        with self._lock:
-            return tuple(key for key, one in self._issued.items() if one.renewal is not None and now >= one.renewal)
-
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone. Its Secret goes with the custom resource that owns it."""
         with self._lock:

@@ -160,13 +160,10 @@ def test_it_is_replaced_when_a_name_is_missing_and_when_it_is_old(scene: Scene) 
     scene.clock.now += LOOK_EVERY
     assert scene.ensure() == ""
     assert scene.secret()["data"] == wider["data"]
-    assert scene.issuer.due() == ()
     scene.clock.now += RENEW_AFTER
-    assert scene.issuer.due() == (scene.desired.key,)
     assert scene.ensure(WIDER) == ""
     renewed = scene.secret()
     assert certificate_of(renewed).not_valid_after_utc > certificate_of(wider).not_valid_after_utc
-    assert scene.issuer.due() == ()
 
 
 def test_one_that_is_deleted_comes_back(scene: Scene) -> None:
