@@ -82,7 +82,12 @@ class Services:
             group=group,
             rollout=_pace(spec.rollout_strategy),
         )
-        problems = (*unknown, *_lost(models, choice, worker, leader), *settings.problems)
+        problems = (
+            *unknown,
+            *_lost(models, choice, worker, leader),
+            *(_of_groups(spec) if group is None else ()),
+            *settings.problems,
+        )
         return serving.desired_service(cr, key, models, engine, described, problems=problems)
 
     def status(
@@ -152,7 +157,13 @@ def _group(
         restart_policy=template.restart_policy,
         startup_policy="LeaderReady",
         sub_group_policy=written.get("subGroupPolicy"),
-        rollout={"type": "RollingUpdate", "rollingUpdateConfiguration": _pace(spec.rollout_strategy)},
+        rollout={
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": {
+                **_pace(spec.rollout_strategy),
+                **({"partition": rollout.partition} if rollout is not None and rollout.partition else {}),
+            },
+        },
     )
 
 
@@ -161,8 +172,18 @@ def _pace(strategy: RolloutStrategy | None) -> dict[str, Any]:
     said = strategy.rolling_update_configuration if strategy is not None else None
     if said is None:
         return dict(serving.ONE_AT_A_TIME)
-    pace: dict[str, Any] = {"maxUnavailable": said.max_unavailable, "maxSurge": said.max_surge}
-    return pace if not said.partition else {**pace, "partition": said.partition}
+    return {"maxUnavailable": said.max_unavailable, "maxSurge": said.max_surge}
+
+
+def _of_groups(spec: ServiceSpec) -> Iterator[Problem]:
+    """Name what only groups have, where a Deployment was asked for all the same."""
+    rollout = spec.rollout_strategy.rolling_update_configuration if spec.rollout_strategy is not None else None
+    for field, value in (
+        (f"{_TEMPLATE}.subGroupPolicy", spec.workload_template.sub_group_policy),
+        ("spec.rolloutStrategy.rollingUpdateConfiguration.partition", rollout.partition if rollout else None),
+    ):
+        if value:
+            yield Problem(reason="NotHonoured", field=field, message="has no effect on a Deployment", terminal=True)
 
 
 def _lost(

@@ -75,6 +75,28 @@ def test_a_leader_worker_set_is_made_where_one_is_needed(cr: Json, expected: str
     assert kind(cr) == expected
 
 
+def test_what_only_groups_have_is_named_where_a_deployment_is_asked_for() -> None:
+    cr = service(
+        annotations={"herdsman.dev/workload": "Deployment"},
+        template={"subGroupPolicy": {"subGroupSize": 1}},
+        rolloutStrategy={"rollingUpdateConfiguration": {"partition": 2}},
+    )
+    parsed = DIALECT.parse(cr, Cluster(open_model()))
+    assert [problem.field for problem in parsed.unhonoured] == [
+        "spec.workloadTemplate.subGroupPolicy",
+        "spec.rolloutStrategy.rollingUpdateConfiguration.partition",
+    ]
+    assert parsed.desired.workloads is not None
+    strategy = parsed.desired.workloads.main.strategy
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
+    del cr["metadata"]["annotations"]
+    group = parse(cr).workloads
+    assert group is not None
+    assert group.main.group is not None
+    assert group.main.group.rollout is not None
+    assert group.main.group.rollout["rollingUpdateConfiguration"]["partition"] == 2
+
+
 def test_a_group_cannot_be_a_deployment() -> None:
     with pytest.raises(SpecInvalid, match="need a LeaderWorkerSet") as raised:
         kind(service(annotations={"herdsman.dev/workload": "Deployment"}, template={"size": 2}))
