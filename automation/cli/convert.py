@@ -87,7 +87,7 @@ def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
 
 
 def _convert_one(manifests: Manifests, dialect: str, document: Document, to: Target) -> Converted | None:
-    if dialect == to:
+    if dialect.partition("-")[0] == to:
         manifests.errors.append(f"{document}: is written in {to} already")
         return None
     try:

@@ -41,7 +41,7 @@ _SLOTS: dict[str, tuple[str, ...]] = {
 }
 _DRAFT_MAX = ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max")
 _DRAFT_MIN = ("--draft-min", "--draft-n-min")
-_POD_PATHS = ("/mnt/models", "/mnt/lora", "/workspace/models")
+POD_PATHS = ("/mnt/models", "/mnt/lora", "/workspace/models")
 """Where pods of KServe and llmaz have their models: no path of a host."""
 
 
@@ -130,7 +130,7 @@ class _Settings:
         if self._chosen != self._from:
             theirs = f"is for {self._from}" if self._from else "is for another engine"
             return f"`{shown}` {theirs}; on the host {self._chosen} serves the model"
-        if any(word.startswith(_POD_PATHS) or f"={path}" in word for word in flag.words for path in _POD_PATHS):
+        if any(word.startswith(POD_PATHS) or f"={path}" in word for word in flag.words for path in POD_PATHS):
             return f"`{shown}` names a path that only the pod has"
         if flag.name in _SERVED_BY_US:
             return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,14 +11,17 @@ from program.desired.errors import SpecInvalid
 from program.dialects.converting.described import Described, Loss, Written
 from program.dialects.converting.kserve import read_kserve, write_kserve
 from program.dialects.converting.llmaz import read_llmaz, write_llmaz
+from program.dialects.converting.llmaz_services import read_llmaz_service
 from program.dialects.converting.llmkube import Find, read_llmkube
 from program.dialects.converting.llmkube_writing import write_llmkube
 from program.dialects.dialect import Lookup
+from program.dialects.hosted_args import POD_PATHS
 
 Target = Literal["llmkube", "kserve", "llmaz"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 _WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
+_WORDS_OF: dict[str, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz", "llmaz-service": "llmaz"}
 _WRITERS: dict[Target, Callable[[Written], list[JsonObject]]] = {
     "llmkube": write_llmkube,
     "kserve": write_kserve,
@@ -43,9 +46,9 @@ def describe(dialect: str, cr: JsonObject, *, look: Lookup, find_model: Find) ->
             return read_kserve(cr, look)
         case "llmaz":
             return read_llmaz(cr, look)
-    raise SpecInvalid(
-        field="kind", why="is written for groups of pods that only llmaz has; write a Playground of it to convert it"
-    )
+        case "llmaz-service":
+            return read_llmaz_service(cr, look)
+    raise SpecInvalid(field="kind", why=f"`{dialect}` is no dialect")
 
 
 def write(described: Described, target: Target) -> Converted:
@@ -55,4 +58,14 @@ def write(described: Described, target: Target) -> Converted:
         documents = _WRITERS[target](written)
     except SpecInvalid as error:
         raise SpecInvalid(field=described.origin(error.field), why=error.why) from None
-    return Converted(tuple(documents), tuple(dict.fromkeys((*described.losses, *written.losses()))))
+    losses = (*described.losses, *written.losses(), *_of_paths(described))
+    return Converted(tuple(documents), tuple(dict.fromkeys(losses)))
+
+
+def _of_paths(described: Described) -> Iterator[Loss]:
+    """Name the arguments that lead to where the weights lie in pods of the one dialect."""
+    for attribute in ("command", "args"):
+        for word in getattr(described, attribute):
+            if any(path in word for path in POD_PATHS):
+                why = f"`{word[:120]}` names a path that only the pods of {_WORDS_OF[described.dialect]} have"
+                yield Loss(described.document, described.origin(attribute), why)

@@ -122,6 +122,8 @@ class Described:
 
     def origin(self, name: str) -> str:
         """Say where a field was read; paths of members are those of the whole."""
+        if name.startswith(("labels[", "annotations[")):
+            return f"metadata.{name}"
         return self.origins.get(name) or self.origins.get(name.partition(".")[0]) or name
 
 

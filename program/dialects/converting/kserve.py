@@ -6,7 +6,6 @@ What the presets bring is not the user's and is not read: base configs of the fi
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from typing import Any
 
 from kubeapi import kinds
@@ -16,22 +15,34 @@ from program.desired.errors import NotYet, SpecInvalid
 from program.desired.keys import is_dns_label
 from program.desired.model import GPU_RESOURCES, Gpu, GpuVendor
 from program.dialects.converting.arguments import (
-    Arguments,
     drafting,
-    taken_apart,
     with_draft,
     with_gpus,
     without,
     without_gpus,
 )
+from program.dialects.converting.containers import (
+    COMMANDS,
+    POD_FIELDS,
+    PROBES,
+    RESOURCES,
+    amounts,
+    amounts_of,
+    engine_of_container,
+)
 from program.dialects.converting.described import Described, Engine, Loss, Source, Weights, Written
 from program.dialects.converting.fields import Fields
-from program.dialects.converting.shared import kept_metadata, metadata_of, moved_probe, on_hosts
+from program.dialects.converting.shared import (
+    effect_on_described_pods,
+    kept_metadata,
+    metadata_of,
+    moved_probe,
+    on_hosts,
+)
 from program.dialects.dialect import Lookup
 from program.dialects.kserve.conversion import to_hub
 from program.dialects.kserve.merging import merged
 from program.dialects.kserve.validation import check
-from program.dialects.llmaz.backend_runtimes import engine_in
 from program.runtimes.llamacpp import llama_server_image
 from program.runtimes.sglang import IMAGE as SGLANG_IMAGE
 from program.runtimes.tensorrt_llm import IMAGE as TENSORRT_LLM_IMAGE
@@ -44,20 +55,7 @@ MAIN = "main"
 _BRACES = "{{`{{`}}"
 """Two braces that KServe's templates leave alone."""
 _MARK = "\0"
-_PROBES = ("startup", "liveness", "readiness")
-_POD = (
-    *("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "runtimeClassName", "topologySpreadConstraints"),
-    *("priorityClassName", "securityContext", "volumes"),
-)
-"""Fields of a pod that other dialects have too."""
-_COMMANDS: dict[Engine, tuple[str, ...]] = {
-    "llamacpp": ("/app/llama-server",),
-    "sglang": ("python3", "-m", "sglang.launch_server"),
-    "tgi": ("text-generation-launcher",),
-    "tensorrt-llm": ("trtllm-serve",),
-}
 _TGI_IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.7"
-_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def read_kserve(cr: JsonObject, look: Lookup) -> Described:
@@ -74,11 +72,11 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
     if at is not None:
         for name in ("name", "image", "command", "args", "env", "volumeMounts", "resources"):
             fields.take(*path, name)
-        for probe in _PROBES:
+        for probe in PROBES:
             fields.take(*path, f"{probe}Probe")
-    engine, command, arguments = _engine(main)
+    engine, command, arguments = engine_of_container(main)
     tensor = fields.take("parallelism", "tensor")
-    requests, limits, gpus, resource, strange = _amounts(main.get("resources") or {})
+    requests, limits, gpus, resource, strange = amounts_of(main.get("resources") or {})
     args = without_gpus(engine, [*_tensor(engine, tensor), *arguments.rest], gpus)
     where = f"spec.template.containers[{path[2]}]"
     strange_losses = tuple(
@@ -119,11 +117,11 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
         limits=limits,
         gpus=gpus,
         gpu_resource=resource,
-        probes={probe: found for probe in _PROBES if (found := main.get(f"{probe}Probe"))},
+        probes={probe: found for probe in PROBES if (found := main.get(f"{probe}Probe"))},
         replicas=int(replicas),
         adapters=tuple(adapters),
         draft=_draft(draft),
-        pod={each: value for each in _POD if (value := fields.take("template", each))},
+        pod={each: value for each in POD_FIELDS if (value := fields.take("template", each))},
         volume_mounts=tuple(main.get("volumeMounts") or ()),
         pod_labels=fields.take("labels") or {},
         pod_annotations=fields.take("annotations") or {},
@@ -143,10 +141,10 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
             "gpus": f"{where}.resources.limits",
             "probes": where,
             **{each: f"{where}.{each}" for each in ("image", "command", "args", "env")},
-            **{f"probes.{probe}": f"{where}.{probe}Probe" for probe in _PROBES},
-            **{f"requests.{each}": f"{where}.resources.requests.{each}" for each in _RESOURCES},
-            **{f"limits.{each}": f"{where}.resources.limits.{each}" for each in _RESOURCES},
-            **{f"pod.{each}": f"spec.template.{each}" for each in _POD},
+            **{f"probes.{probe}": f"{where}.{probe}Probe" for probe in PROBES},
+            **{f"requests.{each}": f"{where}.resources.requests.{each}" for each in RESOURCES},
+            **{f"limits.{each}": f"{where}.resources.limits.{each}" for each in RESOURCES},
+            **{f"pod.{each}": f"spec.template.{each}" for each in POD_FIELDS},
         },
         losses=(*losses, *lost, *strange_losses, *fields.left()),
     )
@@ -188,52 +186,9 @@ def _templated(value: Any, path: str) -> list[str]:
     return [path] if isinstance(value, str) and "{{" in value else []
 
 
-def _engine(main: JsonObject) -> tuple[Engine, tuple[str, ...], Arguments]:
-    """Tell which engine the container runs, by its command: without one the presets start vLLM."""
-    command = tuple(str(word) for word in main.get("command") or ())
-    args = [str(arg) for arg in main.get("args") or ()]
-    if not command:
-        return "vllm", (), taken_apart("vllm", args)
-    program = PurePosixPath(command[0]).name
-    shell = program in ("sh", "bash")
-    known = engine_in((" ".join(command),)) if not shell else ""
-    engine: Engine = known if known in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm") else "generic"  # type: ignore[assignment]
-    if engine == "generic":
-        return "generic", command, taken_apart("generic", args)
-    rest = _after(engine, command)
-    apart = taken_apart(engine, [*rest, *args])
-    own = command[: len(command) - len(rest)]
-    return engine, () if own == _COMMANDS.get(engine) or engine == "vllm" else own, apart
-
-
-def _after(engine: Engine, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Give what of a command are arguments already."""
-    start = 3 if engine == "sglang" or command[:2] == ("python3", "-m") else 1
-    if engine == "vllm" and command[1:2] == ("serve",):
-        start = 2
-    return command[start:]
-
-
 def _tensor(engine: Engine, size: Any) -> list[str]:
     flag = {"vllm": "--tensor-parallel-size", "sglang": "--tp", "tensorrt-llm": "--tp_size"}.get(engine)
     return [flag, str(size)] if flag and isinstance(size, int) and size > 1 else []
-
-
-def _amounts(resources: JsonObject) -> tuple[dict[str, str], dict[str, str], int, str, list[str]]:
-    """Take resources apart: requests, limits, GPUs and their resource, and what is none of these."""
-    kept: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
-    gpus, resource, strange = 0, "", []
-    names = set(GPU_RESOURCES.values())
-    for part in ("limits", "requests"):
-        for name, amount in (resources.get(part) or {}).items():
-            if name in _RESOURCES:
-                kept[part][name] = str(amount)
-            elif (name in names or "/" in name) and str(amount).isdecimal() and resource in ("", name):
-                gpus, resource = int(amount), name
-            else:
-                strange.append(f"{part}.{name}")
-    strange += [name for name in resources if name not in ("limits", "requests")]
-    return kept["requests"], kept["limits"], gpus, resource if gpus else "", strange
 
 
 def _source(uri: str, opened: str) -> Source:
@@ -275,7 +230,7 @@ def write_kserve(written: Written) -> list[JsonObject]:
         written.take(name)  # the weights themselves tell
     container = _container(written, opened)
     template: JsonObject = {"containers": [container]}
-    for name in _POD:
+    for name in POD_FIELDS:
         if value := written.take(f"pod.{name}"):
             template[name] = value
     spec: JsonObject = {"model": model}
@@ -288,7 +243,7 @@ def write_kserve(written: Written) -> list[JsonObject]:
         if value := written.take(name):
             spec[wire] = dict(value)
     spec["template"] = template
-    metadata = metadata_of(written)
+    metadata = metadata_of(written, has_effect=effect_on_described_pods(d.annotations))
     if d.source.file and on_hosts(d.annotations):
         metadata["annotations"][keys.ANNOTATION_MODEL_FILE] = d.source.file
     return [
@@ -328,7 +283,7 @@ def _container(written: Written, opened: str) -> JsonObject:
         container["env"] = env
     if resources := amounts(written):
         container["resources"] = resources
-    for probe in _PROBES:
+    for probe in PROBES:
         if found := written.take(f"probes.{probe}"):
             container[f"{probe}Probe"] = moved_probe(found, PORT) if d.dialect != NAME else found
     if mounts := written.take("volume_mounts"):
@@ -380,26 +335,11 @@ def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:
         case _:
             start = [where, *address]
             image = image or TENSORRT_LLM_IMAGE
-    return image, command or list(_COMMANDS[d.engine]), [*start, *with_gpus(d.engine, args, d.gpus)]
+    return image, command or list(COMMANDS[d.engine]), [*start, *with_gpus(d.engine, args, d.gpus)]
 
 
 def _vendor(d: Described) -> GpuVendor:
     return next((vendor for vendor, name in GPU_RESOURCES.items() if name == d.gpu_resource), GpuVendor.NVIDIA)
-
-
-def amounts(written: Written) -> JsonObject:
-    """Write a container's resources; GPUs are requested and limited alike."""
-    requests, limits = dict(written.take("requests")), dict(written.take("limits"))
-    gpus, resource = written.take("gpus"), written.take("gpu_resource")
-    if gpus and resource:
-        limits[resource] = str(gpus)
-        requests[resource] = str(gpus)
-    found: JsonObject = {}
-    if requests:
-        found["requests"] = requests
-    if limits:
-        found["limits"] = limits
-    return found
 
 
 def _uri(source: Source, field: str) -> tuple[str, str]:

@@ -12,10 +12,10 @@ from program.desired import keys
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.converting.arguments import DRAFTED, taken_apart, with_gpus, without, without_gpus
+from program.dialects.converting.containers import amounts
 from program.dialects.converting.described import Described, Engine, Loss, Scaling, Source, Weights, Written
 from program.dialects.converting.fields import Fields
-from program.dialects.converting.kserve import amounts
-from program.dialects.converting.shared import kept_metadata, metadata_of, moved_probe
+from program.dialects.converting.shared import effect_on_described_pods, kept_metadata, metadata_of, moved_probe
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.backend_runtimes import DEFAULT_CONFIG, SPECULATIVE_CONFIG, Runtime, find_runtime, shipped
 from program.dialects.llmaz.common_schema import LONGEST_SERVICE, SERVICE_LABEL
@@ -67,12 +67,12 @@ def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
     others = [name for name in limits if name not in _RESOURCES and name != gpu]
     losses = [Loss(fields.document, flavor_field, f"other dialects have no resource `{name}`") for name in others]
     losses += _of_flavors(fields.document, choice.flavors, flavor_field)
-    losses += [loss for model in models for loss in _of_model(model, look)]
+    losses += [loss for model in models for loss in losses_of_model(model, look)]
     if custom:
         losses += _of_runtime(runtime)
     name = str(cr["metadata"]["name"])
     selector = dict(choice.flavors[0].node_selector) if len(choice.flavors) == 1 else {}
-    source = _source(models[0])
+    source = source_of(models[0])
     if (chosen := annotations.pop(keys.ANNOTATION_MODEL_FILE, "")) and not source.file:
         source = replace(source, file=chosen)
     return Described(
@@ -98,7 +98,7 @@ def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
         probes={each: p for each in _PROBES if custom and (p := runtime.spec.get(f"{each}Probe"))},
         replicas=spec.replicas if fields.take("replicas") is not None else 1,
         scaling=_scaling(fields, recommended),
-        draft=Weights(name=models[1].name, source=_source(models[1])) if len(models) > 1 else None,
+        draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,
         pod={"nodeSelector": selector} if selector else {},
         origins={
             "engine": "spec.backendRuntimeConfig.backendName",
@@ -136,6 +136,9 @@ def _is_custom(runtime: Runtime) -> bool:
 
 def _engine_of(runtime: Runtime) -> Engine:
     name = runtime.engine
+    command = runtime.spec.get("command") or ("",)
+    if name != "ollama" and command[0].rpartition("/")[2] in ("sh", "bash"):
+        return "generic"
     return name if name in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama") else "generic"  # type: ignore[return-value]
 
 
@@ -164,7 +167,7 @@ def _of_flavors(document: str, flavors: Sequence[Any], field: str) -> list[Loss]
     return found
 
 
-def _of_model(model: Model, look: Lookup) -> list[Loss]:
+def losses_of_model(model: Model, look: Lookup) -> list[Loss]:
     """Name what of an OpenModel only llmaz knows."""
     document, losses = f"OpenModel `{model.name}`", []
     spec = without_nulls((look(kinds.OPEN_MODELS, None, model.name) or {}).get("spec") or {})
@@ -184,7 +187,7 @@ def _of_runtime(runtime: Runtime) -> list[Loss]:
     return [Loss(f"BackendRuntime `{runtime.name}`", "spec.lifecycle", "only llmaz has it")]
 
 
-def _source(model: Model) -> Source:
+def source_of(model: Model) -> Source:
     source = model.source
     rest = source.address.partition("://")[2]
     revision = "" if source.revision in ("", "main") else source.revision
@@ -245,7 +248,7 @@ def write_llmaz(written: Written) -> list[JsonObject]:
     scaling = written.take("scaling")
     if scaling is not None:
         spec["elasticConfig"] = _elastic(written, scaling)
-    metadata = metadata_of(written)
+    metadata = metadata_of(written, has_effect=effect_on_described_pods(d.annotations))
     metadata["name"] = d.name
     playground = {"apiVersion": SERVING, "kind": "Playground", "metadata": metadata, "spec": spec}
     return [*models, *runtimes, playground]

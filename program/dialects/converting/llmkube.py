@@ -59,6 +59,8 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
     arguments = taken_apart(engine.kind, _argv(desired))
     gpus = desired.gpu.count if desired.gpu else 0
     args, adapters = _with_adapters(engine.kind, without_gpus(engine.kind, arguments.rest, gpus))
+    if model.mmproj:
+        args = without(args, "--mmproj")[0]
     if engine.kind == "vllm" and draft is not None:
         args = drafting(args)[0]
     if engine.kind == "llamacpp" and draft is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from program.desired import keys
 from program.desired.base import JsonObject
 from program.dialects.converting.described import NOT_LOST, PEER_PREFIXES, Described, Loss, Written
+from program.dialects.pod_annotations import not_in_workloads
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
 PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-llm": 8000, "ollama": 11434}
@@ -31,14 +32,27 @@ def kept_metadata(cr: JsonObject, document: str) -> tuple[dict[str, str], dict[s
     return kept[0], kept[1], tuple(lost)
 
 
-def metadata_of(written: Written) -> JsonObject:
-    """Write the metadata of a service."""
+def metadata_of(written: Written, *, has_effect: Callable[[str], bool] = lambda _: True) -> JsonObject:
+    """Write the metadata of a service; `has_effect` says which annotations the dialect honours."""
     d = written.described
     metadata: JsonObject = {"name": d.name, "namespace": d.namespace}
-    for part in ("labels", "annotations"):
-        if words := written.take(part):
-            metadata[part] = dict(words)
+    if labels := written.take("labels"):
+        metadata["labels"] = dict(labels)
+    kept = {}
+    for name, value in written.take("annotations").items():
+        if has_effect(name):
+            kept[name] = value
+        else:
+            written.lose(f"annotations[{name}]", "has an effect on LLMKube's services only")
+    if kept:
+        metadata["annotations"] = kept
     return metadata
+
+
+def effect_on_described_pods(annotations: Mapping[str, str]) -> Callable[[str], bool]:
+    """Say which annotations have an effect on services of KServe's and llmaz's."""
+    unread = set() if on_hosts(annotations) else {problem.field for problem in not_in_workloads(annotations)}
+    return lambda name: f"metadata.annotations[{name}]" not in unread
 
 
 def on_hosts(annotations: Mapping[str, str]) -> bool:

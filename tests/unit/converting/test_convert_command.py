@@ -209,3 +209,38 @@ def test_every_example_is_written_so_that_it_can_be_read_or_is_refused_for_its_s
     found.read_text("converted", result.stdout)
     assert len(list(found.services())) >= 1
     assert found.errors == []
+
+
+def test_annotations_that_only_llmkubes_services_honour_are_lost() -> None:
+    notes = "    team: a\n  annotations:\n    herdsman.dev/rollback: 'true'\n    herdsman.dev/drift: report"
+    result = convert("-f", "-", "--to", "llmaz", text=manifest().replace("    team: a", notes))
+    _, playground = yaml.safe_load_all(result.stdout)
+    assert playground["metadata"]["annotations"] == {"herdsman.dev/drift": "report"}
+    at = "InferenceService `chat`: metadata.annotations[herdsman.dev/rollback]"
+    assert result.stderr.splitlines() == [f"Lost: {at}: has an effect on LLMKube's services only"]
+
+
+def test_paths_of_the_weights_are_named_since_they_lie_elsewhere_there() -> None:
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha2",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "model": {"uri": "hf://acme/tiny"},
+            "template": {"containers": [{"name": "main", "args": ["--chat-template", "/mnt/models/chat.jinja"]}]},
+        },
+    }
+    result = convert("-f", "-", "--to", "llmaz", text=yaml.safe_dump(service))
+    assert "`/mnt/models/chat.jinja` names a path that only the pods of KServe have" in result.stderr
+
+
+def test_a_group_of_pods_is_converted_to_its_leader_and_said_to_be_less() -> None:
+    vector = json.loads((ROOT / "tests/conformance/llmaz/047-service-multi-host.json").read_text())
+    text = json.dumps({"kind": "List", "items": vector["input"]})
+    result = convert("-f", "-", "--to", "kserve", text=text)
+    assert result.exit_code == 0, result.stderr
+    (container,) = yaml.safe_load(result.stdout)["spec"]["template"]["containers"]
+    assert container["command"] == ["sh", "-c"]
+    lost = [line.split(": ")[2] for line in result.stderr.splitlines()]
+    assert {"spec.workloadTemplate.workerTemplate", "spec.workloadTemplate.size"} <= set(lost)
+    assert "is written in llmaz already" in convert("-f", "-", "--to", "llmaz", text=text).stderr

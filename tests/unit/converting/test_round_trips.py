@@ -33,7 +33,6 @@ _OF_THE_READING = {
 CANNOT = (
     "cannot fetch",
     "which pulls its own",
-    "groups of pods",
     "no runtime of its own",
     "exists with LLMKube only",
     "is no name for",
@@ -108,7 +107,7 @@ def test_a_service_of_a_vector_keeps_what_is_not_named_as_lost(path: Path) -> No
     text = path.read_text().replace("http://127.0.0.1:28080/", "https://huggingface.co/acme/tiny/resolve/main/")
     for before in described(manifests_of(json.loads(text)["input"])):
         for target in TARGETS:
-            if target == before.dialect:
+            if before.dialect.startswith(target):
                 continue
             try:
                 converted = write(before, target)
