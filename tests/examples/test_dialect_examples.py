@@ -18,7 +18,7 @@ from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
 from program.dialects.registry import DIALECT_KINDS, dialect_of
 from tests.support import controlplane, dialects
-from tests.support.loop import LoopProcess, eventually, find, grant_loop_rights, install_crds, loop_process
+from tests.support.loop import eventually, find, grant_loop_rights, install_crds, loop_process
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(kserve|llmaz)-", path.name))
@@ -65,8 +65,8 @@ def test_an_example_renders_offline_and_all_of_it_has_an_effect(example: Path) -
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, pulumi_cli: Path) -> Iterator[tuple[KubeClient, LoopProcess]]:
-    """A control plane with the CRDs of dialects and of what they make, and a loop with the rights that it has."""
+def cluster(tmp_path_factory: pytest.TempPathFactory, pulumi_cli: Path) -> Iterator[KubeClient]:
+    """A control plane with the CRDs of dialects and of what they make, all examples in it, and a loop."""
     directory = tmp_path_factory.mktemp("examples")
     with controlplane.running(("etcd", "kube-apiserver")) as running:
         client = KubeClient.from_kubeconfig(str(running.kubeconfig))
@@ -74,19 +74,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pulumi_cli: Path) -> Itera
         for family in sorted({example.name.split("-")[1] for example in EXAMPLES}):
             dialects.install(client, family)
         dialects.install_needed(client)
-        with loop_process(grant_loop_rights(client, running, directory / "kubeconfig"), directory) as loop:
-            yield client, loop
+        for example in EXAMPLES:
+            apply(client, example)
+        with loop_process(grant_loop_rights(client, running, directory / "kubeconfig"), directory):
+            yield client
         client.close()
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_is_made_by_the_loop(example: Path, cluster: tuple[KubeClient, LoopProcess]) -> None:
-    client, _ = cluster
-    namespace = example.name.partition("-")[2]
-    client.create(kinds.NAMESPACES, None, {"metadata": {"name": namespace}})
+def namespace_of(example: Path) -> str:
+    return example.name.partition("-")[2]
+
+
+def apply(client: KubeClient, example: Path) -> None:
+    """Put an example into a namespace of its own."""
+    client.create(kinds.NAMESPACES, None, {"metadata": {"name": namespace_of(example)}})
     for doc in documents(example):
         kind = client.mapping(doc["apiVersion"], doc["kind"])
-        client.apply(kind, namespace if kind.namespaced else None, doc, field_manager="kubectl")
+        client.apply(kind, namespace_of(example) if kind.namespaced else None, doc, field_manager="kubectl")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_made_by_the_loop(example: Path, cluster: KubeClient) -> None:
+    client, namespace = cluster, namespace_of(example)
     for dialect, cr in services(example):
         kind, name = serving(dialect, cr)
         eventually(
