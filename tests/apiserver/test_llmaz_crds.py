@@ -61,7 +61,7 @@ def crds(api: controlplane.Api) -> controlplane.Api:
     for document in crd_documents("llmaz"):
         path = f"{CRDS}/{document['metadata']['name']}"
         api.apply(path, document)
-        controlplane.eventually(lambda path=path: _holds(api.get(path), "Established"), what=f"{path} established")
+        controlplane.eventually(lambda: _holds(api.get(path), "Established"), what=f"{path} established")  # noqa: B023
     return api
 
 
@@ -84,7 +84,7 @@ def test_objects_are_refused_where_the_peer_refuses_them_or_should(crds: control
         cause["object"].replace(".inference.llmaz.io", ""): {each["field"] for each in cause["causes"]}
         for cause in vector["output"].get("admission") or vector.get("admission") or ()
     }
-    wrong = []
+    wrong: list[tuple[Any, ...]] = []
     for obj in vector["input"]:
         name = f"{obj['kind']}/{obj['metadata']['name']}"
         status, answer = crds.request("POST", f"{PLURALS[obj['kind']]}?dryRun=All", obj)
