@@ -1,0 +1,258 @@
+"""`herdsman preview`, `get`, `describe`, `drift`, `history` and `approve` on services of KServe and llmaz.
+
+The API server is real; what a loop would have made is rendered and applied as it applies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automation.cli.main import EXIT_FAILED, invoke
+from automation.cli.preview import EXIT_CHANGED
+from automation.engine.port import Change, ServiceOutcome
+from automation.history.recorder import RevisionRecorder
+from automation.preview.looking import Looking
+from automation.service_kinds import dialect_of_cr, key_of, kind_of_cr
+from components import naming
+from components.render import RenderOptions, render
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.dialects.registry import dialect_named
+from tests.support import controlplane, dialects, previews
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+Tell = Callable[..., tuple[int, Any]]
+
+INSTALLED = RenderOptions(
+    installed=frozenset(kind.full_name for kind in (kinds.LEADER_WORKER_SETS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS))
+)
+WATCHED = (kinds.LLM_SERVICES, kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES, kinds.CONTROLLER_REVISIONS, kinds.ROLES)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[LocalCluster]:
+    """An API server that no controller writes to, with the kinds of all dialects."""
+    with controlplane.running(("etcd", "kube-apiserver")) as cluster:
+        previews.install_crds(controlplane.Api(cluster))
+        administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        dialects.install_needed(administrator)
+        for family in ("kserve", "llmaz"):
+            dialects.install(administrator, family)
+        administrator.close()
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(plane: LocalCluster) -> KubeClient:
+    return KubeClient.from_kubeconfig(str(plane.kubeconfig))
+
+
+@pytest.fixture
+def namespace(plane: LocalCluster) -> Iterator[str]:
+    with controlplane.Api(plane).namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def tell(plane: LocalCluster, namespace: str, client: KubeClient, capsys: Any) -> Tell:
+    """Run a command and give its exit code and its JSON, or else its complaint. None of them may write."""
+
+    def run(*words: str) -> tuple[int, Any]:
+        before = previews.versions(client, namespace, WATCHED)
+        capsys.readouterr()
+        code = invoke([*words, "-n", namespace, "--kubeconfig", str(plane.kubeconfig), "-o", "json"])
+        out = capsys.readouterr()
+        assert previews.versions(client, namespace, WATCHED) == before
+        return code, json.loads(out.out) if out.out.strip() else out.err
+
+    return run
+
+
+@pytest.fixture
+def show(tell: Tell, tmp_path: Path) -> Tell:
+    """Preview documents."""
+
+    def run(*documents: Json) -> tuple[int, Any]:
+        (tmp_path / "files.yaml").write_text(yaml.safe_dump_all(documents))
+        return tell("preview", "-f", str(tmp_path / "files.yaml"))
+
+    return run
+
+
+def open_model(name: str, **hub: str) -> Json:
+    source = {"modelHub": {"modelID": f"acme/{name}", **hub}}
+    return document(kinds.OPEN_MODELS, name, {"familyName": "acme", "source": source})
+
+
+def playground(model: str, name: str = "chat", **spec: Any) -> Json:
+    return document(kinds.PLAYGROUNDS, name, {"modelClaim": {"modelName": model}, **spec})
+
+
+def llm(name: str = "chat", **spec: Any) -> Json:
+    return document(kinds.LLM_SERVICES, name, {"model": {"uri": "hf://acme/tiny"}, **spec})
+
+
+def document(kind: kinds.Kind, name: str, spec: Json) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
+
+
+def apply(client: KubeClient, namespace: str, cr: Json) -> Json:
+    kind = client.mapping(cr["apiVersion"], cr["kind"])
+    return client.apply(kind, namespace if kind.namespaced else None, cr, field_manager="kubectl", force=True)
+
+
+def make(client: KubeClient, namespace: str, cr: Json) -> Json:
+    """Apply a service, and make its objects as the loop does."""
+    applied = apply(client, namespace, cr)
+    desired = dialect_named(dialect_of_cr(cr)).parse(applied, Looking(client)).desired
+    for each in render(desired, INSTALLED).objects:
+        kind = client.mapping(each.manifest["apiVersion"], each.kind)
+        where = namespace if kind.namespaced else None
+        client.apply(kind, where, each.manifest, field_manager=naming.FIELD_MANAGER, force=True)
+    return applied
+
+
+def only(found: Json) -> Json:
+    (service,) = found["services"]
+    return dict(service)
+
+
+def ops(service: Json) -> dict[str, str]:
+    return {f"{each['kind']}/{each['name']}": each["op"] for each in service["objects"]}
+
+
+def fields(service: Json) -> dict[str, list[str]]:
+    return {each["name"]: each["fields"] for each in service["objects"] if each["op"] != "same"}
+
+
+def test_a_playground_from_a_file_with_its_model(show: Tell, client: KubeClient, namespace: str) -> None:
+    code, found = show(open_model(namespace), playground(namespace))
+    service = only(found)
+    assert code == EXIT_CHANGED
+    assert (service["dialect"], service["problem"]) == ("llmaz", None)
+    assert ops(service) == {"Service/chat-lb": "create", "Deployment/chat": "create"}
+    assert [each["where"] for each in service["downloads"]] == ["each pod"]
+    assert only(show(open_model(namespace), playground(namespace))[1])["digest"] == service["digest"]
+
+    code, found = show(playground(f"{namespace}-nowhere"))
+    assert code == EXIT_FAILED
+    assert f"{namespace}-nowhere" in only(found)["problem"]["message"]
+
+
+def test_an_edit_restarts_what_it_changes_and_a_model_concerns_all_that_look_at_it(
+    show: Tell, tell: Tell, client: KubeClient, namespace: str
+) -> None:
+    apply(client, namespace, open_model(namespace))
+    make(client, namespace, playground(namespace))
+    make(client, namespace, playground(namespace, "other"))
+    assert tell("preview", "--all")[0] == 0
+    assert show(playground(namespace))[0] == 0
+
+    edited = playground(namespace, backendRuntimeConfig={"args": ["--max-model-len", "9"]})
+    code, found = show(edited)
+    service = only(found)
+    assert code == EXIT_CHANGED
+    assert fields(service) == {"chat": ["containers[model-runner].args added --max-model-len 9"]}
+    assert service["restarts"] == ["1 pod of Deployment chat"]
+
+    code, found = show(open_model(namespace, revision="v2"))
+    assert code == EXIT_CHANGED
+    assert {each["name"] for each in found["services"]} == {"chat", "other"}
+    wrong = open_model(namespace)
+    wrong["spec"]["source"] = {"uri": "s3:/nonsense"}
+    code, found = show(wrong, playground(namespace))
+    assert code == EXIT_FAILED and found["errors"]
+    assert "would be refused" in only(found)["problem"]["message"]
+
+
+def test_a_service_of_kserve_in_either_version(show: Tell, namespace: str) -> None:
+    code, found = show(llm(prefill={}, router={"scheduler": {}, "route": {}, "gateway": {}}))
+    service = only(found)
+    assert (code, service["dialect"]) == (EXIT_CHANGED, "kserve"), found
+    made = ops(service)
+    assert set(made.values()) == {"create"}
+    for name in ("Deployment/chat-kserve", "Deployment/chat-kserve-prefill", "InferencePool/chat-inference-pool"):
+        assert name in made
+    assert "ServiceAccount/chat-epp-sa" in made and "HTTPRoute/chat-kserve-route" in made
+
+    older = {**llm("older"), "apiVersion": "serving.kserve.io/v1alpha1"}
+    code, found = show(older)
+    assert (code, ops(only(found)).get("Deployment/older-kserve")) == (EXIT_CHANGED, "create"), found
+
+
+def test_services_of_one_name_are_told_apart(tell: Tell, client: KubeClient, namespace: str, capsys: Any) -> None:
+    apply(client, namespace, open_model(namespace))
+    apply(client, namespace, previews.model_cr())
+    apply(client, namespace, previews.service_cr())
+    pl = make(client, namespace, playground(namespace, replicas=2))
+    ll = make(client, namespace, llm("talk", replicas=1))
+    apply(client, namespace, llm())
+
+    code, rows = tell("get")
+    assert code == 0
+    listed = {(row.get("kind", ""), row["name"]): row for row in rows}
+    assert set(listed) == {
+        ("", "chat"),
+        ("LLMInferenceService", "chat"),
+        ("LLMInferenceService", "talk"),
+        ("Playground", "chat"),
+    }
+    assert listed["Playground", "chat"]["model"] == namespace and listed["Playground", "chat"]["replicas"] == "0/2"
+    assert [row["kind"] for row in tell("get", "playground/chat")[1]] == ["Playground"]
+    assert len(tell("get", "chat")[1]) == 3
+    for command in (("describe", "chat"), ("history", "chat"), ("drift", "chat"), ("preview", "--live", "chat")):
+        code, told = tell(*command)
+        assert code == EXIT_FAILED
+        assert "playground/chat" in json.dumps(told) and "several services" in json.dumps(told), told
+    code, told = tell("describe", "pl/chat")
+    assert (code, told["kind"], told["counts"]["desired"]) == (0, "Playground", 2)
+    assert tell("describe", "talk")[1]["kind"] == "LLMInferenceService"
+    assert tell("describe", "deployment/chat")[0] == EXIT_FAILED
+
+    assert tell("drift", "playground/chat")[0] == 0
+    client.patch(kinds.DEPLOYMENTS, namespace, "talk-kserve", {"spec": {"replicas": 4}}, field_manager="somebody")
+    code, told = tell("drift", "llmisvc/talk")
+    assert code == 2
+    assert {(each["dialect"], each["name"]) for each in told["drifted"]} == {("kserve", "talk-kserve")}
+
+    recorder = RevisionRecorder(client)
+    for cr, referred in ((pl, [open_model(namespace)]), (ll, [])):
+        outcome = ServiceOutcome(key_of(cr), ok=True, changes=(Change("urn", "Deployment", "x", "create"),))
+        recorder.record(key_of(cr), cr, referred, outcome, duration=timedelta(seconds=1))
+    recorder.stop()
+    (revision,) = tell("history", "playground/chat")[1]
+    assert revision["data"]["models"].keys() == {f"OpenModel/{namespace}"}
+    assert len(tell("history", "talk")[1]) == 1
+
+
+def test_a_pending_change_is_found_in_the_condition_where_the_status_keeps_no_other(
+    plane: LocalCluster, client: KubeClient, namespace: str, capsys: Any
+) -> None:
+    apply(client, namespace, open_model(namespace))
+    cr = apply(client, namespace, playground(namespace))
+    command = f"herdsman approve chat -n {namespace} --digest 0123456789abcdef"
+    condition = {
+        "type": "ChangePending",
+        "status": "True",
+        "reason": "AwaitingApproval",
+        "message": f"2 to create; approve it with `{command}`",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": cr["metadata"]["generation"],
+    }
+    body = {"status": {"conditions": [condition]}}
+    client.patch(kind_of_cr(cr), namespace, "chat", body, subresource="status")
+    words = ["approve", "chat", "-n", namespace, "--kubeconfig", str(plane.kubeconfig), "-o", "json", "--no-wait"]
+    assert invoke([*words, "--digest", "ffff"]) == 3
+    assert invoke([*words, "--yes"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["change"] == {"digest": "0123456789abcdef", "summary": "2 to create"}
+    written = client.get(kinds.PLAYGROUNDS, namespace, "chat")["metadata"]["annotations"]
+    assert written["herdsman.dev/approved"] == "0123456789abcdef"
