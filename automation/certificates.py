@@ -198,7 +198,10 @@ def _secret(key: ServiceKey, certificate: Certificate, owner: Owner, now: dateti
         "name": certificate.secret,
         "namespace": key.namespace,
         "labels": certificate.labels,
-        "annotations": {ANNOTATION_NAMES: ",".join(names), ANNOTATION_RENEWAL: renewal.isoformat()},
+        "annotations": {
+            ANNOTATION_NAMES: ",".join(names),
+            **dict.fromkeys((ANNOTATION_RENEWAL, *certificate.renewal_annotations), renewal.isoformat()),
+        },
         "ownerReferences": [owner_reference(owner)],
     }
     data = {file: base64.b64encode(text).decode() for file, text in files.items()}

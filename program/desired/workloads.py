@@ -150,6 +150,8 @@ class Certificate(Desired):
     labels: dict[str, str] = Field(default_factory=dict)
     dns_names: tuple[str, ...]
     ip_addresses: tuple[str, ...] = ()
+    renewal_annotations: tuple[str, ...] = ()
+    """Annotations by which others expect to read when it is replaced."""
 
 
 class ClaimTemplate(Desired):

@@ -22,4 +22,5 @@ def certificate_of(subject: Subject, services: Iterable[FrontService]) -> Certif
         labels=labels.of_component(subject.name, labels.WORKLOAD),
         dns_names=tuple(names),
         ip_addresses=("127.0.0.1",),
+        renewal_annotations=subject.settings.expiration_annotations,
     )

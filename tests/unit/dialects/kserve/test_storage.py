@@ -212,3 +212,18 @@ def test_a_confidential_model_is_told_to_who_fetches_it() -> None:
     spec, _ = serving(cr)
     found = variables(named(spec["initContainers"], INIT) or {})
     assert found["CONFIDENTIAL_RESOURCE_ID"]["value"] == "kbs:///default/key/1"
+
+
+def test_an_image_may_be_mounted_as_it_is() -> None:
+    spec, main = serving(service(model("oci+native://registry.example/m:1")))
+    assert named(spec["volumes"], "kserve-oci-source") == {
+        "name": "kserve-oci-source",
+        "image": {"reference": "registry.example/m:1"},
+    }
+    assert mounted(main)["/mnt/models"] == {
+        "name": "kserve-oci-source",
+        "mountPath": "/mnt/models",
+        "readOnly": True,
+        "subPath": "models",
+    }
+    assert "initContainers" not in spec
