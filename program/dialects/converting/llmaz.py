@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from program.dialects.converting.shared import effect_on_described_pods, kept_me
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.backend_runtimes import DEFAULT_CONFIG, SPECULATIVE_CONFIG, Runtime, find_runtime, shipped
 from program.dialects.llmaz.common_schema import LONGEST_SERVICE, SERVICE_LABEL
-from program.dialects.llmaz.flavors import choose
+from program.dialects.llmaz.flavors import Choice, choose, with_affinity
 from program.dialects.llmaz.open_models import Model, claims_of, find_models
 from program.dialects.llmaz.playground_schema import PlaygroundSpec
 from program.dialects.llmaz.playgrounds import DIALECT
@@ -66,12 +65,10 @@ def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
     gpus = int(limits[gpu]) if gpu and str(limits[gpu]).isdecimal() else 0
     others = [name for name in limits if name not in _RESOURCES and name != gpu]
     losses = [Loss(fields.document, flavor_field, f"other dialects have no resource `{name}`") for name in others]
-    losses += _of_flavors(fields.document, choice.flavors, flavor_field)
     losses += [loss for model in models for loss in losses_of_model(model, look)]
     if custom:
         losses += _of_runtime(runtime)
     name = str(cr["metadata"]["name"])
-    selector = dict(choice.flavors[0].node_selector) if len(choice.flavors) == 1 else {}
     source = source_of(models[0])
     if (chosen := annotations.pop(keys.ANNOTATION_MODEL_FILE, "")) and not source.file:
         source = replace(source, file=chosen)
@@ -99,7 +96,7 @@ def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
         replicas=spec.replicas if fields.take("replicas") is not None else 1,
         scaling=_scaling(fields, recommended),
         draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,
-        pod={"nodeSelector": selector} if selector else {},
+        pod=nodes_of({}, choice),
         origins={
             "engine": "spec.backendRuntimeConfig.backendName",
             "source": claims[0].field,
@@ -116,6 +113,7 @@ def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
             "requests": "spec.backendRuntimeConfig.resources.requests",
             "limits": "spec.backendRuntimeConfig.resources.limits",
             "gpus": flavor_field,
+            "pod": flavor_field,
             "labels": "metadata.labels",
             "annotations": "metadata.annotations",
             **{
@@ -160,11 +158,12 @@ def _env(below: Any, above: Any) -> tuple[JsonObject, ...]:
     return tuple({entry["name"]: entry for entry in (*(below or ()), *above)}.values())
 
 
-def _of_flavors(document: str, flavors: Sequence[Any], field: str) -> list[Loss]:
-    found = []
-    if len(flavors) > 1 and any(flavor.node_selector for flavor in flavors):
-        found.append(Loss(document, field, "a preference among several flavors exists with llmaz only"))
-    return found
+def nodes_of(pod: JsonObject, choice: Choice) -> JsonObject:
+    """Add the nodes of the chosen flavors to fields of a pod: the selector of one, or a preference among several."""
+    if len(choice.flavors) != 1:
+        return with_affinity(pod, choice)
+    selector = {**choice.flavors[0].node_selector, **(pod.get("nodeSelector") or {})}
+    return {**pod, "nodeSelector": selector} if selector else pod
 
 
 def losses_of_model(model: Model, look: Lookup) -> list[Loss]:

@@ -13,7 +13,7 @@ from program.dialects.converting.arguments import without_gpus
 from program.dialects.converting.containers import POD_FIELDS, PROBES, RESOURCES, amounts_of, engine_of_container
 from program.dialects.converting.described import Described, Loss, Weights
 from program.dialects.converting.fields import Fields
-from program.dialects.converting.llmaz import losses_of_model, source_of
+from program.dialects.converting.llmaz import losses_of_model, nodes_of, source_of
 from program.dialects.converting.shared import kept_metadata
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.flavors import choose
@@ -79,7 +79,7 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
         probes={probe: found for probe in PROBES if (found := runner.get(f"{probe}Probe"))},
         replicas=spec.replicas,
         draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,
-        pod={name: value for name in POD_FIELDS if (value := fields.take(*at, "spec", name))},
+        pod=nodes_of({name: value for name in POD_FIELDS if (value := fields.take(*at, "spec", name))}, choice),
         volume_mounts=tuple(runner.get("volumeMounts") or ()),
         pod_labels=fields.take(*at, "metadata", "labels") or {},
         pod_annotations=fields.take(*at, "metadata", "annotations") or {},
