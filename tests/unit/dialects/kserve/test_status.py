@@ -207,8 +207,9 @@ def test_a_rollout_that_makes_no_progress_says_so() -> None:
 def test_an_autoscaler_that_asks_for_more_takes_nothing_away() -> None:
     scaling = {"scaling": {"maxReplicas": 4, "wva": {"hpa": {}}}}
     more = {"wanted_replicas": 3, "replicas": 3, "updated_replicas": 3, "ready_replicas": 1}
-    found = _conditions(_status(_service(scaling), workloads=more))
-    assert (found["Ready"][0], found["ScalingReady"][0], found["Reconciling"][0]) == ("True", "True", "False")
+    for seen in (True, False):
+        found = _conditions(_status(_service(scaling), workloads={**more, "seen": seen}))
+        assert (found["Ready"][0], found["ScalingReady"][0], found["Reconciling"][0]) == ("True", "True", "False")
 
 
 def test_zero_replicas_are_ready_when_zero_are_wanted() -> None:
