@@ -118,6 +118,7 @@ def _without(*paths: str) -> Corrections:
 
 _S3 = _template("Deployment/cred-kserve", "initContainers/storage-initializer/env")
 _SELECTED = "spec/selector/matchLabels"
+_NATIVE = "Deployment/native-kserve/spec/template/spec"
 _DRA_LABELS = "ResourceClaimTemplate/dra-managed-dra/metadata/labels/app.kubernetes.io"
 _POOL_OF_PPIPE = _template("Deployment/ppipe-kserve", "initContainers/llm-d-routing-sidecar/env/INFERENCE_POOL_NAME")
 _OF_PREFILL = (
@@ -162,6 +163,13 @@ OBJECTS: dict[str, Corrections] = {
             "-c",
             '[ -n "$$(ls -A /models 2>/dev/null)" ] || { echo "the image has no files in /models" >&2; exit 1; }',
         ],
+        # The API server of the recording had the feature turned off, and dropped image volumes without a word.
+        f"{_NATIVE}/volumes/kserve-oci-source/name": "kserve-oci-source",
+        f"{_NATIVE}/volumes/kserve-oci-source/image/reference": "registry.example/acme/tiny:1",
+        f"{_NATIVE}/containers/main/volumeMounts/kserve-oci-source/name": "kserve-oci-source",
+        f"{_NATIVE}/containers/main/volumeMounts/kserve-oci-source/mountPath": "/mnt/models",
+        f"{_NATIVE}/containers/main/volumeMounts/kserve-oci-source/readOnly": True,
+        f"{_NATIVE}/containers/main/volumeMounts/kserve-oci-source/subPath": "models",
     },
     # A probe of another kind takes the place of the preset's.
     "011": {

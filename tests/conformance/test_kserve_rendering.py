@@ -5,7 +5,6 @@ Status is compared by `tests/unit/dialects/kserve`, all of it again on a real AP
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -51,25 +50,11 @@ def rendered(vector: Vector, number: int) -> list[Json]:
             continue
         made = render(desired, RenderOptions())
         assert not made.shared
-        things.extend(_without_image_volumes(part.manifest) for part in made.objects)
+        things.extend(part.manifest for part in made.objects)
         if not desired.suspended and desired.workloads is not None and desired.workloads.certificate is not None:
             owner = next(iter(made.objects)).manifest["metadata"]["ownerReferences"][0]
             things.append(kserve_form.certificate_secret(desired.workloads.certificate, owner))
     return things
-
-
-def _without_image_volumes(thing: Json) -> Json:
-    """Do what the API server of the recording did: with the feature turned off it drops them without a word."""
-    if thing["kind"] != "Deployment":
-        return thing
-    kept = copy.deepcopy(thing)
-    spec = kept["spec"]["template"]["spec"]
-    dropped = {volume["name"] for volume in spec.get("volumes") or () if "image" in volume}
-    spec["volumes"] = [volume for volume in spec.get("volumes") or () if volume["name"] not in dropped]
-    for container in spec["containers"]:
-        mounts = container.get("volumeMounts") or ()
-        container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in dropped]
-    return kept
 
 
 def without_scaled_counts(vector: Vector, number: int, things: list[Json]) -> list[Json]:
