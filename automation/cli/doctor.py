@@ -60,12 +60,25 @@ def _cluster(kubeconfig: str | None, host: str | None) -> list[Finding]:
         version = client.request("GET", "/version")
         findings = [Finding("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
         findings += inspect(client, now=utc_now())
+        findings += _peers(client)
     except KubeError as error:
         hint = 'start one: `herdsman cluster up`, then `eval "$(herdsman cluster env)"`'
         return [Finding("cluster", "missing", str(error), hint)]
     if host:
         findings += _host(client, host)
     return findings
+
+
+def _peers(client: KubeClient) -> list[Finding]:
+    """Name the peers whose own controllers run: they and a loop must not look after the same services."""
+    from automation.adoption.peer import PEERS, running_controllers
+
+    found = []
+    for peer in dict.fromkeys(PEERS.values()):
+        if signs := running_controllers(client, peer, now=utc_now()):
+            hint = "run the loop with a class (--controller-class); `herdsman adopt` takes services over"
+            found.append(Finding(f"controller of {peer.name}", "warning", "runs: " + "; ".join(signs), hint))
+    return found
 
 
 def _host(client: KubeClient, name: str) -> list[Finding]:

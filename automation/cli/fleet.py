@@ -54,7 +54,7 @@ def take(
     from automation.moving import take as let_go
 
     client, options = _client(kubeconfig), _options()
-    crs = [find_service(client, namespace, name) for name in dict.fromkeys(names)]
+    crs = [_movable(find_service(client, namespace, name)) for name in dict.fromkeys(names)]
     moves = [_asking(plan_take, client, cr, options=options) for cr in crs]
     _tell(moves, "The loop lets go of {name}: {objects} stay as they are")
     documents = _once(document for move in moves for document in move.documents)
@@ -97,9 +97,16 @@ def give(
     for each in files:
         manifests.read(each)
     services = {d.name: d for d in manifests.documents if d.cr["kind"] == "InferenceService" and d.name in names}
+    others = {d.name: d for dialect in manifests.dialects for d in manifests.services_of(dialect)}
     problems = [
         *manifests.errors,
-        *(f"InferenceService `{name}` is not in the files" for name in names if name not in services),
+        *(
+            f"{others[name]} cannot move while it runs: only InferenceServices can"
+            if name in others
+            else f"InferenceService `{name}` is not in the files"
+            for name in names
+            if name not in services
+        ),
     ]
     if problems:
         for problem in problems:
@@ -148,6 +155,19 @@ def forget(
         typer.echo(f"{'Would forget' if preview else 'Forgets'} {urn}")
     if urns and not preview:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
+
+
+def _movable(cr: Object) -> Object:
+    """Give a service back that can move. Those of other dialects can be in a fleet, but not go from hand to hand."""
+    from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_text
+
+    dialect = dialect_of_cr(cr)
+    if dialect != LLMKUBE:
+        _end(
+            f"{kind_text(dialect)} `{cr['metadata']['name']}` cannot move while it runs: only InferenceServices can. "
+            "Delete it, keeping its YAML, and name that in the stack's config"
+        )
+    return cr
 
 
 def _client(kubeconfig: str | None) -> KubeClient:

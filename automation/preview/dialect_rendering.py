@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from automation.adoption.kept_workloads import kept_digests, kept_live_workloads
+from automation.ownership import controller_of
 from automation.plan import ObjectName
 from automation.preview.rendering import Rendering, held, placed, problem_of
+from automation.status_ownership import written_by_another
 from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
 from program.desired.errors import DesiredError
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: RenderOptions) -> Rendering:
     """Parse and render a service; an error of the spec, or of what it refers to, becomes the problem."""
     cr, key = subject.cr, subject.key
-    notes = list(held(cr, live))
+    notes = [*held(cr, live), *_left_to_the_peer(subject, live)]
     try:
         parsed = dialect_named(subject.dialect).parse(cr, look)
         desired = parsed.desired
@@ -40,3 +43,14 @@ def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: R
         live.fetch(key, [name for name in wanted if name not in live.objects(key)])
         rendered = kept_live_workloads(cr, rendered, live.objects(key)) or rendered
     return Rendering(desired, rendered, tuple(notes))
+
+
+def _left_to_the_peer(subject: Subject, live: Live) -> Iterator[str]:
+    """Say of a service that the peer's controller has in its hands that no loop takes it before somebody says so."""
+    cr = subject.cr
+    if subject.edited or controller_of(cr, live.namespace_annotations(subject.key.namespace)):
+        return
+    finalizers = cr["metadata"].get("finalizers") or ()
+    held_by_peer = any(each in dialect_named(subject.dialect).peer_finalizers for each in finalizers)
+    if held_by_peer or written_by_another(cr.get("status"), "Reconciling"):
+        yield "the peer's controller looks after it, or did: no loop takes it before `herdsman adopt`"
