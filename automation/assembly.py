@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import structlog
+
 from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
 from automation.approval.consent import Consent, comparing, every_service, is_current
@@ -54,6 +56,9 @@ from components.providers.plugin_server import PluginServer
 from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey
 from tools import toolchain
+
+
+log = structlog.get_logger(__name__)
 
 
 class ModelKey(NamedTuple):
@@ -181,6 +186,7 @@ def assemble(
     model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
 
     def start() -> None:
+        _convert(client, stack, settings, shard)
         QuotaController(client, world, shard=shard).start()
         policies.start()
         sleep.start(settings.namespaces)
@@ -200,6 +206,27 @@ def assemble(
         stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
 
     return Parts(world, engine, batcher, controller, model_controller, probe, start)
+
+
+def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Shard) -> None:
+    """Serve conversions of KServe's objects where that is asked for: one loop for the whole cluster."""
+    if settings.conversion_port < 0 or not shard.is_first:
+        return
+    from automation.conversion.webhook import ConversionServer
+
+    server = ConversionServer(
+        client,
+        port=settings.conversion_port,
+        address=settings.conversion_address,
+        service=settings.conversion_service_port,
+        peer_crds=settings.conversion_peer_crds,
+    )
+    try:
+        server.start()
+    except OSError as error:
+        log.error("Cannot listen for conversions", port=settings.conversion_port, error=str(error))
+        return
+    stack.callback(server.close)
 
 
 def _engine(

@@ -135,6 +135,8 @@ class Controller:
             wanted = services.want(key, cr, observed, options)
         for moved in wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ():
             self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
+        if not self._consent.modes.still(key, wanted.mode):
+            services.tend(key, cr)
         judged = self._judge(key, cr, wanted, observed, now=now)
         if self._certifying is not None and judged.may_act and not self._consent.modes.still(key, wanted.mode):
             wanted = self._certifying.certified(key, cr, wanted)
@@ -144,7 +146,6 @@ class Controller:
         facts = self._facts(key, cr, wanted, judged, observed, complete=complete, now=now)
         self._report(key, cr, wanted.desired, facts, now=now)
         if wanted.desired is not None and not self._consent.modes.still(key, wanted.mode):
-            services.tend(key, cr)
             self._care(key, cr, wanted.desired, observed, judged.proofs, now=now)
 
     def _judge(self, key: ServiceKey, cr: Object, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:

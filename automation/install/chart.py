@@ -49,6 +49,7 @@ LANGUAGE = Language(
         "pull_secret": _is("pull_secret"),
         "policies": _is("policies"),
         "kserve": _is("kserve"),
+        "kserve_alone": f"and {_is('kserve')} (eq (int {_is('replicas')}) 1)",
         "llmaz": _is("llmaz"),
         "several": f"gt (int {_is('replicas')}) 1",
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',

@@ -25,6 +25,7 @@ LOOP_ROLE = "herdsman-loop"
 AGENT_ROLE = "herdsman-agent"
 CLAIM = "herdsman-state"
 HEALTH_PORT = 8081
+CONVERSION_PORT = 9443
 USER = 10001
 """The user of the image; it owns what it writes by fsGroup."""
 
@@ -46,6 +47,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "policies": lambda o: bool(o.policies),
     "several": lambda o: o.replicas > 1,
     "kserve": lambda o: o.kserve,
+    "kserve_alone": lambda o: o.kserve and o.replicas == 1,
     "llmaz": lambda o: o.llmaz,
     "elsewhere": lambda o: o.namespace != SYSTEM_NAMESPACE,
 }
@@ -91,7 +93,8 @@ def parts() -> list[Part]:
         Part(
             "operator",
             _network_policy(),
-            "Probes, metrics, and the ports at which requests for sleeping services are held; nothing else comes in.",
+            "Probes, metrics, the ports at which requests for sleeping services are held, and with KServe that of the "
+            "webhook that converts its versions; nothing else comes in.",
         ),
         Part("operator", _budget(), condition="several"),
         Part("operator", _deployment()),
@@ -237,7 +240,10 @@ def _metrics_service() -> Json:
         "metadata": _metadata(NAME, namespace=Value("namespace")),
         "spec": {
             "selector": dict(SELECTOR),
-            "ports": [{"name": "metrics", "port": HEALTH_PORT, "targetPort": "health", "protocol": "TCP"}],
+            "ports": [
+                {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health", "protocol": "TCP"},
+                When("kserve", {"name": "conversion", "port": 443, "targetPort": "conversion", "protocol": "TCP"}),
+            ],
         },
     }
 
@@ -255,6 +261,7 @@ def _network_policy() -> Json:
                     "ports": [
                         {"port": HEALTH_PORT, "protocol": "TCP"},
                         {"port": FIRST_PORT, "endPort": FIRST_PORT + PORTS - 1, "protocol": "TCP"},
+                        When("kserve", {"port": CONVERSION_PORT, "protocol": "TCP"}),
                     ]
                 }
             ],
@@ -335,7 +342,10 @@ def _container() -> Json:
         "args": ["run"],
         "envFrom": When("state_secret", [{"secretRef": {"name": Value("state_secret")}}]),
         "env": _environment(),
-        "ports": [{"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+            When("kserve", {"name": "conversion", "containerPort": CONVERSION_PORT, "protocol": "TCP"}),
+        ],
         "livenessProbe": _probe("/healthz", periodSeconds=20, failureThreshold=4),
         # Also ready: a loop that waits for the lease. A rollout would else wait for ever for the second one.
         "readinessProbe": _probe("/readyz?standby=ok", periodSeconds=5, failureThreshold=3),
@@ -384,6 +394,10 @@ def _environment() -> list[Any]:
         plain("HERDSMAN_HEALTH_ADDRESS", "0.0.0.0"),  # noqa: S104 - in the pod's own network
         plain("HERDSMAN_HEALTH_PORT", str(HEALTH_PORT)),
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        When("kserve", plain("HERDSMAN_CONVERSION_PORT", str(CONVERSION_PORT))),
+        # Of two loops only the leader converts, and a Service would lead to either: then the CRDs name the pod itself.
+        When("kserve_alone", plain("HERDSMAN_CONVERSION_SERVICE", f"$(POD_NAMESPACE)/{NAME}")),
         plain("HOME", "/tmp"),  # noqa: S108 - a path in the pod
         Each("settings", setting),
     ]
