@@ -57,7 +57,6 @@ from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey
 from tools import toolchain
 
-
 log = structlog.get_logger(__name__)
 
 
