@@ -22,6 +22,8 @@ MIGRATED = "serving.kserve.io/inference-pool-migrated"
 """Annotation of a route: it names pools of `inference.networking.k8s.io`, and never those of the group before."""
 MOST_MATCHES = 64
 """Matches that one rule may have, by the Gateway API."""
+MOST_BACKENDS = 16
+"""Backends that one rule may have."""
 _OLD_POOL_GROUP = "inference.networking.x-k8s.io"
 
 
@@ -45,7 +47,9 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
         problems = _left_out(max((left_out for _, left_out in extended), default=0), len(adapters))
     if group:
         shared = members(subject)
-        rules = [_weighted(rule, subject, shared) for rule in rules]
+        fitting = _fitting(shared, subject.name)
+        rules = [_weighted(rule, subject, fitting) for rule in rules]
+        problems = (*problems, *_too_many(len(shared) - len(fitting), group))
     rules = [_with_pools_of_today(rule) for rule in rules]
     own = labels.of_component(subject.name, labels.ROUTER)
     pool = naming.pool(subject.name)
@@ -131,6 +135,26 @@ def _weighted(rule: JsonObject, subject: Subject, shared: Sequence[Member]) -> J
     if not _is_shared(rule, subject):
         return rule
     return {**rule, "backendRefs": [{**member.backend, "weight": member.weight} for member in shared]}
+
+
+def _fitting(shared: Sequence[Member], own: str) -> tuple[Member, ...]:
+    """Keep as many members as a rule holds, the service itself among them."""
+    others = [member for member in shared if member.name != own][: MOST_BACKENDS - 1]
+    return tuple(member for member in shared if member.name == own or member in others)
+
+
+def _too_many(count: int, group: str) -> tuple[Problem, ...]:
+    if not count:
+        return ()
+    return (
+        Problem(
+            reason="NotHonoured",
+            message=f"a rule of a route holds {MOST_BACKENDS} backends, so the last {count} members of group {group} by "
+            "name get no requests from this route; use fewer",
+            field="spec.router.route.group",
+            terminal=True,
+        ),
+    )
 
 
 def _is_shared(rule: JsonObject, subject: Subject) -> bool:

@@ -188,6 +188,18 @@ class TestGroups:
         broken = {**other, "spec": {**other["spec"], "baseRefs": [{"name": "absent"}]}}
         assert shared(member("a", 1), broken) == {"a-inference-pool": 1}
 
+    def test_one_member_too_many_breaks_nobodys_route(self) -> None:
+        """A route with a seventeenth backend would be refused as a whole, and with it every member's."""
+        mine = member("z", 1)
+        look = cluster(mine, *(member(f"m{index:02}", 1) for index in range(17)))
+        answer = parsed(mine, look=look)
+        assert answer.desired.workloads is not None and answer.desired.workloads.route is not None
+        backends = rule(answer.desired.workloads.route, "v1-publisher-path-catch-all")["backendRefs"]
+        assert len(backends) == 16
+        assert "z-inference-pool" in {backend["name"] for backend in backends}
+        assert [p.field for p in answer.unhonoured] == ["spec.router.route.group"]
+        assert "last 2 members" in answer.unhonoured[0].message
+
 
 def test_the_gateways_of_a_service_go_before_the_presets_also_where_a_base_config_is_in_between() -> None:
     refs = [{"name": "edge", "namespace": "team", "sectionName": "web"}]
