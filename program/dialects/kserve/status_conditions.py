@@ -189,7 +189,9 @@ def _part(pod: PodFacts) -> str:
 def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> Finding | None:
     """Say why a set of pods is not as wanted; None when it is."""
     if not found.seen and not scaled:
-        return Finding("Progressing", f"{found.kind} {found.name} has changed and nobody has looked at it yet")
+        return Finding(
+            "Progressing", f"{found.kind} {found.name} is new or changed, and its controller has yet to see it"
+        )
     available = found.available is not None and found.available.status == "True"
     surplus = found.replicas - found.updated_replicas
     # An autoscaler asks for more as a matter of course: with what there is the service serves.
