@@ -149,8 +149,8 @@ def _too_many(count: int, group: str) -> tuple[Problem, ...]:
     return (
         Problem(
             reason="NotHonoured",
-            message=f"a rule of a route holds {MOST_BACKENDS} backends, so the last {count} members of group {group} by "
-            "name get no requests from this route; use fewer",
+            message=f"a rule of a route holds {MOST_BACKENDS} backends, so the last {count} members of group {group}, "
+            "by name, get no requests from this route; use fewer",
             field="spec.router.route.group",
             terminal=True,
         ),
