@@ -237,9 +237,7 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Find
 
 
 def _scaler_says(live: JsonObject) -> tuple[str, bool]:
-    """Read what an autoscaler complains of, and whether it has said anything, of the object or what is kept of it."""
-    if "status" not in live and "problem" in live:
-        return str(live["problem"]), bool(live.get("told", True))
+    """Read what an autoscaler complains of, and whether it has said anything yet."""
     by_type: dict[str, Any] = {c.get("type", ""): c for c in (live.get("status") or {}).get("conditions") or ()}
     for kind in ("AbleToScale", "ScalingActive", "Ready"):
         found = by_type.get(kind) or {}
