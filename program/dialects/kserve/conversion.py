@@ -73,7 +73,7 @@ def from_hub(document: JsonObject) -> _Json:
         kept["addresses"] = lost
     if kept:
         written = json.dumps(kept, sort_keys=True, separators=(",", ":"))
-        spoke.setdefault("metadata", {}).setdefault("annotations", {})[HUB_FIELDS] = written
+        _set_annotations(spoke, {**_annotations(spoke), HUB_FIELDS: written})
     return spoke
 
 
@@ -84,7 +84,7 @@ def _criticality_up(hub: _Json, spec: _Json) -> None:
     model = spec.get("model")
     if not isinstance(model, dict):
         return
-    annotations = dict(hub.get("metadata", {}).get("annotations") or {})
+    annotations = _annotations(hub)
     annotations.pop(MODEL_CRITICALITY, None)
     annotations.pop(LORA_CRITICALITIES, None)
     if criticality := model.pop("criticality", None):
@@ -103,7 +103,7 @@ def _criticality_down(spoke: _Json, spec: _Json) -> None:
     model = spec.get("model")
     if not isinstance(model, dict):
         return
-    annotations = dict(spoke.get("metadata", {}).get("annotations") or {})
+    annotations = _annotations(spoke)
     criticality = annotations.pop(MODEL_CRITICALITY, None)
     of_adapters = _read_object(annotations.pop(LORA_CRITICALITIES, None))
     if criticality:
@@ -117,7 +117,7 @@ def _criticality_down(spoke: _Json, spec: _Json) -> None:
 def _adapters(model: _Json) -> list[_Json]:
     lora = model.get("lora")
     adapters = lora.get("adapters") if isinstance(lora, dict) else None
-    return [adapter for adapter in adapters or () if isinstance(adapter, dict)]
+    return _objects(adapters)
 
 
 # --- the pool: inference.networking.x-k8s.io/v1alpha2 in v1alpha1, v1 in v1alpha2 ------------------------------------
@@ -200,7 +200,7 @@ def _restore_addresses(hub: _Json, kept: Any) -> None:
 def _addresses(document: _Json) -> list[_Json]:
     status = document.get("status")
     addresses = status.get("addresses") if isinstance(status, dict) else None
-    return [address for address in addresses or () if isinstance(address, dict)]
+    return _objects(addresses)
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -235,11 +235,21 @@ def _read_object(written: Any) -> _Json:
 
 
 def _take_annotation(document: _Json, name: str) -> _Json:
-    annotations = dict(document.get("metadata", {}).get("annotations") or {})
+    annotations = _annotations(document)
     written = annotations.pop(name, None)
     if written is not None:
         _set_annotations(document, annotations)
     return _read_object(written)
+
+
+def _objects(value: Any) -> list[_Json]:
+    """Give the objects of a list; what else somebody wrote there is handed on as it is."""
+    return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
+
+
+def _annotations(document: _Json) -> _Json:
+    found = document.get("metadata", {}).get("annotations")
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def _set_annotations(document: _Json, annotations: _Json) -> None:

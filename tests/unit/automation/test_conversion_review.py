@@ -92,9 +92,9 @@ _json = st.recursive(
     ),
     st.sampled_from([(SPOKE, HUB), (HUB, SPOKE)]),
 )
-def test_no_object_ends_the_server(parts: Json, versions: tuple[str, str]) -> None:
+def test_no_object_is_too_odd_to_be_converted(parts: Json, versions: tuple[str, str]) -> None:
     obj = {"apiVersion": versions[0], "kind": "LLMInferenceService", **parts}
-    assert _response(_review([obj], versions[1]))["result"]["status"] in ("Success", "Failure")
+    assert _response(_review([obj], versions[1]))["result"] == {"status": "Success"}
 
 
 @pytest.mark.parametrize(
