@@ -221,6 +221,7 @@ def test_up_and_down_again_is_the_same(document: Json) -> None:
     assert from_hub(to_hub(document)) == document
 
 
-@given(_spoke(), _hub())
-def test_each_version_is_told_by_its_name_alone(old: Json, new: Json) -> None:
-    assert (from_hub(old), to_hub(new)) == (old, new)
+def test_each_version_is_told_by_its_name_alone() -> None:
+    old, new = _of(_V1ALPHA1["output"], "v1alpha1"), _of(_V1ALPHA2["output"], "v1alpha2")
+    assert from_hub(old) is old
+    assert to_hub(new) is new
