@@ -70,6 +70,31 @@ def states(answer: Any) -> dict[str, str]:
     return {each["name"]: each["state"] for each in answer["services"]}
 
 
+def check_history_and_consent(cluster: Cluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was applied last is what is asked now; in mode Preview the next version waits until it is approved."""
+    client, namespace = cluster.client, cluster.namespace
+    words = ("playground/chat", f"--namespace={namespace}", f"--kubeconfig={kubeconfig}", "-o", "json")
+
+    def newest() -> Json | None:
+        capsys.readouterr()
+        assert invoke(["history", *words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return found[0] if found and found[0]["current"] else None
+
+    revision = eventually(newest, what="a revision of what is asked now")
+    assert revision["data"]["spec"]["replicas"] == 2
+    assert {"OpenModel/tiny", "BackendRuntime/vllm"} <= revision["data"]["models"].keys()
+
+    mode = {"metadata": {"annotations": {"herdsman.dev/mode": "Preview"}}, "spec": {"replicas": 3}}
+    client.patch(kinds.PLAYGROUNDS, namespace, "chat", mode)
+    eventually(lambda: "ChangePending" in cluster.conditions(kinds.PLAYGROUNDS, "chat"), what="a change that waits")
+    assert client.get(kinds.LEADER_WORKER_SETS, namespace, "chat")["spec"]["replicas"] == 2
+    capsys.readouterr()
+    assert invoke(["approve", *words, "--yes", "--timeout=30"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == "applied"
+    assert client.get(kinds.LEADER_WORKER_SETS, namespace, "chat")["spec"]["replicas"] == 3
+
+
 def test_services_of_kserve_and_llmaz_are_adopted_and_given_back(
     with_dialects: KubeClient,
     kubeconfig: Path,
@@ -117,6 +142,7 @@ def test_services_of_kserve_and_llmaz_are_adopted_and_given_back(
             what="more replicas",
         )
         assert cluster.running() == before
+        check_history_and_consent(cluster, kubeconfig, capsys)
 
         code, answer = adopt(kubeconfig, capsys, *names, here, "--release", "--yes", "--timeout=60")
         assert (code, states(answer)) == (0, dict.fromkeys(("chat", "wide", "pd"), "released")), answer
