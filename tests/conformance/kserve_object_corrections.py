@@ -285,10 +285,11 @@ OBJECTS: dict[str, Corrections] = {
     "029": _but(_made_for("029", "refo", "rt", of="020"), "Deployment/refo-kserve/spec/replicas"),
     # A weight is a number in a route, and no reason to take anybody out of it.
     "034:step2:": {**_both_members("canary", "stable", 90), **_both_members("stable", "canary", 50)},
-    # Of a stopped service nothing stays.
-    "034:step4:": _without(
-        "ClusterRoleBinding/kv-034-canary-epp-auth-rb", "Role/canary-epp-role", "RoleBinding/canary-epp-rb"
-    ),
+    # Of a stopped service nothing stays but its certificate: nobody here may delete a Secret.
+    "034:step4:": {
+        **_without("ClusterRoleBinding/kv-034-canary-epp-auth-rb", "Role/canary-epp-role", "RoleBinding/canary-epp-rb"),
+        **_made_for("034", "canary", "canary", "Secret/canary-kserve-self-signed-certs", of="034"),
+    },
     "051": _without(f"Deployment/pdo-kserve-prefill/{_SELECTED}/p"),
     # The service's own name of its model wins; sizes of base configs count like all else in them.
     "063": {
@@ -341,5 +342,8 @@ OBJECTS: dict[str, Corrections] = {
     # The Deployment is replaced by one with the other selector, and what only prefill needed goes.
     "132:step2:": _PREFILL_REMOVED,
     "132:step3:": _PREFILL_REMOVED,
-    "134:step2:": _without("ClusterRoleBinding/kv-134-stp-epp-auth-rb", "Role/stp-epp-role", "RoleBinding/stp-epp-rb"),
+    "134:step2:": {
+        **_without("ClusterRoleBinding/kv-134-stp-epp-auth-rb", "Role/stp-epp-role", "RoleBinding/stp-epp-rb"),
+        **_made_for("134", "stp", "stp", "Secret/stp-kserve-self-signed-certs", of="134"),
+    },
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from components.object_metadata import owner_reference
 from components.options import RenderOptions
 from components.render import render
 from program.desired.errors import DesiredError
@@ -51,9 +52,9 @@ def rendered(vector: Vector, number: int) -> list[Json]:
         made = render(desired, RenderOptions())
         assert not made.shared
         things.extend(part.manifest for part in made.objects)
-        if not desired.suspended and desired.workloads is not None and desired.workloads.certificate is not None:
-            owner = next(iter(made.objects)).manifest["metadata"]["ownerReferences"][0]
-            things.append(kserve_form.certificate_secret(desired.workloads.certificate, owner))
+        if desired.workloads is not None and desired.workloads.certificate is not None and desired.owner is not None:
+            # It stays while a service is stopped: nobody here may delete a Secret.
+            things.append(kserve_form.certificate_secret(desired.workloads.certificate, owner_reference(desired.owner)))
     return things
 
 
