@@ -1,0 +1,210 @@
+"""`python -m benchmarks kserve`: services of KServe with a scheduler, from their custom resources to all their objects.
+
+A real API server with the CRDs of the Gateway API and its inference extension, the loop with the real engine. Each
+service has two Deployments, two Services, an account with its role and bindings, a pool, a route, and a certificate.
+Then one change after the other, and what it takes to render one object of either dialect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.host_start import NAMESPACE, install
+from benchmarks.scenarios import Latencies
+from benchmarks.subject import Subject
+from components.render import RenderOptions, render
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+from program.dialects.crds import crd_documents
+from program.dialects.registry import dialect_named
+from tests.support import peer_crds
+from tools.localcluster import LocalCluster
+
+Json = dict[str, Any]
+
+LIMITS = {"create (s)": 60.0, "render a service of KServe p50 (ms)": 5.0, "render a Playground p50 (ms)": 5.0}
+HEALTH_PORT = 18485
+TIMEOUT_S = 300.0
+POLL_S = 0.1
+PER_SERVICE: dict[Kind, int] = {
+    kinds.DEPLOYMENTS: 2,
+    kinds.SERVICES: 2,
+    kinds.SECRETS: 1,
+    kinds.SERVICE_ACCOUNTS: 1,
+    kinds.ROLES: 1,
+    kinds.ROLE_BINDINGS: 1,
+    kinds.CLUSTER_ROLE_BINDINGS: 1,
+    kinds.INFERENCE_POOLS: 1,
+    kinds.HTTP_ROUTES: 1,
+}
+"""Objects that are made for each service."""
+SELECTOR = "app.kubernetes.io/part-of=llminferenceservice"
+ROUNDS = 300
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print JSON, and return 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks kserve", description=__doc__)
+    parser.add_argument("--services", type=int, default=200)
+    parser.add_argument("--changes", type=int, default=20)
+    options = parser.parse_args(arguments)
+    result = {**rendering("kserve", "render a service of KServe"), **rendering("llmaz", "render a Playground")}
+    directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
+    cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
+    try:
+        cluster.up()
+        client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        install(client)
+        for document in crd_documents("kserve"):
+            client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
+        with peer_crds.installed(client), loop(cluster, directory) as subject:
+            result |= measure(client, subject, options.services, options.changes)
+    finally:
+        cluster.down()
+        shutil.rmtree(directory, ignore_errors=True)
+    json.dump({name: round(value, 3) for name, value in result.items()}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    return 0 if all(result[name] <= limit for name, limit in LIMITS.items()) else 1
+
+
+@contextmanager
+def loop(cluster: LocalCluster, directory: Path) -> Iterator[Subject]:
+    """Run the loop."""
+    os.environ["HERDSMAN_API_CHECK_S"] = "1"
+    command = (
+        f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {HEALTH_PORT} "
+        "--log-format json"
+    )
+    url = f"http://127.0.0.1:{HEALTH_PORT}"
+    subject = Subject("herdsman", command, cluster.kubeconfig, directory, health_url=url)
+    subject.start()
+    try:
+        subject.wait_ready()
+        yield subject
+    finally:
+        subject.stop()
+
+
+def service(number: int, *, replicas: int = 1) -> Json:
+    """One service with scheduler, route and the global gateway."""
+    return {
+        "apiVersion": kinds.LLM_SERVICES.api_version,
+        "kind": "LLMInferenceService",
+        "metadata": {"name": f"svc-{number:03}", "namespace": NAMESPACE},
+        "spec": {
+            "model": {"uri": "hf://acme/tiny-1b", "name": "tiny"},
+            "replicas": replicas,
+            "router": {"scheduler": {}, "route": {}, "gateway": {}},
+        },
+    }
+
+
+def measure(client: KubeClient, subject: Subject, services: int, changes: int) -> dict[str, float]:
+    """Create all of them, then change one after the other."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: client.create(kinds.LLM_SERVICES, NAMESPACE, service(number)), range(services)))
+    written_s = time.monotonic() - started
+    for kind, each in PER_SERVICE.items():
+        wait(lambda kind=kind, each=each: count(client, kind) >= services * each, f"all {kind.plural}")  # type: ignore[misc]
+    made_s = time.monotonic() - started
+    wait(lambda: told(client) >= services, "a status of each")
+    told_s = time.monotonic() - started
+    objects = sum(count(client, kind) for kind in PER_SERVICE)
+    times = (changed(client, number % services, 2 + number // services) for number in range(changes))
+    took = Latencies(tuple(sorted(times)))
+    engine_processes = subject.metric("herdsman_engine_cli_processes_total")
+    usage = subject.stop()
+    return {
+        "services": services,
+        "objects": objects,
+        "custom resources written (s)": written_s,
+        "create (s)": made_s,
+        "statuses (s)": told_s,
+        "change p50 (s)": took.quantile(0.5),
+        "change max (s)": took.values[-1],
+        "RSS (MB)": usage.main_rss_bytes / 1e6,
+        "engine processes": engine_processes,
+    }
+
+
+def count(client: KubeClient, kind: Kind) -> int:
+    """Count the objects of a kind that are KServe's."""
+    namespace = NAMESPACE if kind.namespaced else None
+    return len(client.list(kind, namespace, label_selector=SELECTOR)["items"])
+
+
+def told(client: KubeClient) -> int:
+    """Count the services whose status speaks of their objects."""
+    found = client.list(kinds.LLM_SERVICES, NAMESPACE)["items"]
+    return sum(1 for each in found if (each.get("status") or {}).get("workloads"))
+
+
+def changed(client: KubeClient, number: int, replicas: int) -> float:
+    """Ask for another number of replicas, and wait for the Deployment to have it."""
+    started = time.monotonic()
+    name = f"svc-{number:03}"
+    client.patch(kinds.LLM_SERVICES, NAMESPACE, name, {"spec": {"replicas": replicas}})
+
+    def follows() -> bool:
+        return bool(client.get(kinds.DEPLOYMENTS, NAMESPACE, f"{name}-kserve")["spec"]["replicas"] == replicas)
+
+    wait(follows, f"{name} to have {replicas} replicas", poll_s=0.01)
+    return time.monotonic() - started
+
+
+def wait(holds: Callable[[], bool], what: str, *, poll_s: float = POLL_S) -> None:
+    """Wait until it holds. Raises TimeoutError."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {TIMEOUT_S:.0f} s for {what}")
+        time.sleep(poll_s)
+
+
+class Nothing:
+    """A `Lookup` that finds OpenModels of any name and no other object."""
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:  # noqa: ARG002
+        if kind is not kinds.OPEN_MODELS:
+            return None
+        source = {"modelHub": {"modelID": "acme/tiny", "filename": "tiny.gguf"}}
+        return {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name, "uid": "of-the-model"},
+            "spec": {"familyName": "acme", "source": source},
+        }
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:  # noqa: ARG002
+        return ()
+
+
+def rendering(dialect: str, name: str) -> dict[str, float]:
+    """Time parsing and rendering of one object, again and again."""
+    playground = {
+        "apiVersion": kinds.PLAYGROUNDS.api_version,
+        "kind": "Playground",
+        "metadata": {"name": "chat", "namespace": NAMESPACE},
+        "spec": {"modelClaim": {"modelName": "tiny"}, "backendRuntimeConfig": {"backendName": "llamacpp"}},
+    }
+    cr = service(1) if dialect == "kserve" else playground
+    options, parser, took = RenderOptions(), dialect_named(dialect), []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        render(parser.parse(cr, Nothing()).desired, options)
+        took.append((time.perf_counter() - started) * 1000)
+    found = Latencies(tuple(sorted(took)))
+    return {f"{name} p50 (ms)": found.quantile(0.5), f"{name} p99 (ms)": found.quantile(0.99)}
