@@ -93,7 +93,8 @@ class Live:
         namespaces = sorted({key.namespace for key in keys})
         cached = [key for key in keys if key.dialect == LLMKUBE] if claims else []
         wanted = {(key.namespace, naming.cache_claim(key.name, claims or "shared")) for key in cached}
-        asks: list[Callable[[], None]] = [self._load_installed]
+        optional = dict.fromkeys(kind for scope in scopes for kind in OPTIONAL_OF[scope.dialect])
+        asks: list[Callable[[], None]] = [lambda: self._load_installed(tuple(optional))]
         asks += [self._listing(kind, scope) for scope in scopes for kind in MADE_OF[scope.dialect]]
         asks += [self._namespace(name) for name in namespaces]
         asks += [self._claim(*each) for each in sorted(wanted)] if len(wanted) <= MOST_BY_NAME else []
@@ -127,9 +128,9 @@ class Live:
         for _ in self._ask(lambda ask: ask(), asks):
             pass
 
-    def _load_installed(self) -> None:
+    def _load_installed(self, optional: tuple[Kind, ...]) -> None:
         try:
-            answer = served(lambda path: self._client.request("GET", path), kinds.OPTIONAL)
+            answer = served(lambda path: self._client.request("GET", path), optional)
         except (Unreachable, Unauthorized):
             raise
         except ApiError as error:
