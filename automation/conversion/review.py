@@ -6,6 +6,7 @@ A review that makes no sense is answered with a failure, which the API server ha
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +41,10 @@ def answer(body: bytes) -> bytes:
     except _Refused as refused:
         response = {"uid": uid, "result": {"status": "Failure", "message": str(refused)}}
     except Exception as error:
-        # Nothing that somebody has put into an object may keep others from being converted.
-        log.exception("A conversion failed", desired=str(request.get("desiredAPIVersion"))[:64])
+        # Nothing that somebody has put into an object may keep others from being converted. A traceback would show the
+        # object, which may hold what is not for logs.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        log.warning("A conversion failed", error=type(error).__name__, at=f"{frame.name}:{frame.lineno}")
         response = {
             "uid": uid,
             "result": {"status": "Failure", "message": f"cannot be converted: {type(error).__name__}"},

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from automation.conversion import review
 from automation.conversion.review import ReviewInvalid, answer
 from automation.settings import Settings
 
@@ -81,6 +82,7 @@ _json = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {},
@@ -95,6 +97,20 @@ _json = st.recursive(
 def test_no_object_is_too_odd_to_be_converted(parts: Json, versions: tuple[str, str]) -> None:
     obj = {"apiVersion": versions[0], "kind": "LLMInferenceService", **parts}
     assert _response(_review([obj], versions[1]))["result"] == {"status": "Success"}
+
+
+def test_a_conversion_that_breaks_is_a_failure_and_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(obj: Json) -> Json:
+        raise KeyError(obj["spec"]["model"]["uri"])
+
+    monkeypatch.setitem(review._CONVERT, HUB, breaks)
+    found = _response(_review([_service(SPOKE, uri="s3://key:hush@bucket")]))
+    assert found["result"] == {"status": "Failure", "message": "cannot be converted: KeyError"}
+    printed = capsys.readouterr()
+    assert "A conversion failed" in printed.out + printed.err
+    assert "hush" not in printed.out + printed.err
 
 
 @pytest.mark.parametrize(
