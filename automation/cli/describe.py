@@ -77,10 +77,17 @@ def _around(client: KubeClient, service: Object) -> dict[str, Any]:
         model = models[0] if models else None
     return {
         "model": model,
-        "pods": listed(kinds.PODS, labels=selector_of(key.dialect, (key.name,))),
+        "pods": listed(kinds.PODS, labels=_pods_of(service)),
         "events": listed(kinds.EVENTS, fields=f"involvedObject.uid={metadata['uid']}"),
         "process": processes_by_service(processes).get(key),
     }
+
+
+def _pods_of(service: Object) -> str:
+    """Give the selector of a service's pods: what llmaz made carries no label of ours, and the status tells theirs."""
+    key = key_of(service)
+    told = (service.get("status") or {}).get("selector") if key.dialect.startswith("llmaz") else ""
+    return str(told or selector_of(key.dialect, (key.name,)))
 
 
 # --- what there is to say: pure ---------------------------------------------------------------------------------------

@@ -110,6 +110,10 @@ def _where(
         for pod in client.list(kinds.PODS, namespace, label_selector=selector_of(each, (name,)))["items"]
         if not _only_routes(pod)
     ]
+    if not pods and not processes and dialect != "kserve":
+        # Those that llmaz made carry no label of ours.
+        selector = f"leaderworkerset.sigs.k8s.io/name={name}"
+        pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
     found = processes or sorted(pods, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
     meant = sorted({key.dialect for each in found if (key := service_of(each)) is not None})
     if len(meant) > 1:
