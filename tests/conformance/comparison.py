@@ -89,8 +89,8 @@ def compare_flat(
 def corrected(expected: Flat, corrections: Mapping[str, Any]) -> Flat:
     """Return what is expected of us: the peer's output with our corrections in it.
 
-    A correction to ABSENT takes away the path and all below it. Raises ValueError for a correction that changes
-    nothing: it would only look as if something were checked.
+    A correction to ABSENT takes away the path and all below it, one to a dict puts its paths and values there. Raises
+    ValueError for a correction that changes nothing: it would only look as if something were checked.
     """
     wanted = dict(expected)
     for path, value in corrections.items():
@@ -99,7 +99,10 @@ def corrected(expected: Flat, corrections: Mapping[str, Any]) -> Flat:
             for known, kept in wanted.items()
             if known != path and not known.startswith((f"{path}/", f"{path}["))
         }
-        changed = left if value is ABSENT else {**wanted, path: value}
+        if isinstance(value, dict) and value:
+            changed = {**left, **{f"{path}/{below}": one for below, one in value.items()}}
+        else:
+            changed = left if value is ABSENT else {**wanted, path: value}
         if changed == wanted:
             raise ValueError(f"the correction of {path} says what the peer says")
         wanted = changed

@@ -6,16 +6,25 @@ is in `kserve_form`. Each entry says why; tests check that every listed defect h
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.conformance.comparison import ABSENT  # noqa: F401 - the value of what we must not have
 from tests.conformance.kserve_object_corrections import OBJECTS
+from tests.conformance.kserve_status_corrections import STATUS
 
 __all__ = ["ADMISSION", "ELSEWHERE", "OBJECTS", "STATUS"]
 
-STATUS: dict[str, dict[str, Any]] = {}
+_UNSUPPORTED = ("gcs", "web", "bare", "modelscope")
 
-ADMISSION: dict[str, dict[str, set[str]]] = {}
+ADMISSION: dict[str, dict[str, set[str]]] = {
+    # The schema knows what an address looks like.
+    "006": {f"LLMInferenceService/{name}": {"spec.model.uri"} for name in _UNSUPPORTED},
+    # An absent key of a block is no key that is set.
+    "101": {"LLMInferenceService/adv": set(), "LLMInferenceService/advp": set()},
+    "102": {"LLMInferenceService/khpa": set()},
+    "121": {f"LLMInferenceService/bad-{number}": {"spec.parallelism.data"} for number in ("10", "11")},
+    "122": {"LLMInferenceService/bad-12": {"spec.model.lora.adapters[0].name"}},
+    "124": {f"LLMInferenceService/bad-{number}": {"spec.model"} for number in ("01", "02", "05", "06")},
+    # A template that does not render is told by the services that use it, as one that an edit breaks has to be anyway.
+    "126": {f"LLMInferenceServiceConfig/bad-{number}": set() for number in ("03", "04", "05")},
+}
 """By case: `Kind/name` to the fields that our refusal names; an empty set for what we let in."""
 
 ELSEWHERE: dict[str, str] = {}

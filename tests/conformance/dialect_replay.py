@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +85,7 @@ class DialectReplay:
         self._set_up(vectors[0])
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(self._put_in, vectors))
-        self._settle(played.values(), timeout_s)
+        self._settle(list(played.values()), timeout_s)
         self._look(vectors)
         for number in range(max(len(vector.steps) for vector in vectors)):
             playing = [vector for vector in vectors if len(vector.steps) > number]
@@ -165,17 +165,13 @@ class DialectReplay:
 
     def _ready(self, vector: Vector, step: Json, played: PlayedControllers) -> None:
         action = step.get("op") or step.get("action")
-        if action == "simulate-ready":
-            for _ in range(3):  # a gateway answers what was written after its first answer
-                if not played.everything_ready():
-                    break
-                time.sleep(1.0)
-        elif action in ("pods-ready", "pods-unready"):
+        played.answering = action == "simulate-ready"
+        if action in ("pods-ready", "pods-unready"):
             played.pods_ready(but=len(step.get("only", ())) if action == "pods-unready" else 0)
 
     # --- Looking ------------------------------------------------------------------------------------------------------
 
-    def _settle(self, played: Iterable[PlayedControllers], timeout_s: float) -> None:
+    def _settle(self, played: Sequence[PlayedControllers], timeout_s: float) -> None:
         """Wait until nothing changes and every custom resource has a status of its last change."""
         deadline = time.monotonic() + timeout_s
         seen, since, waiting = self._versions(), time.monotonic(), ["all"]
@@ -185,11 +181,32 @@ class DialectReplay:
             if now != seen or not self._is_idle():
                 seen, since = now, time.monotonic()
             if time.monotonic() - since >= QUIET_S and not (waiting := self._unseen()):
-                wrote = [one.workloads() for one in played] if self._family == "llmaz" else []
-                if not any(wrote):
+                wrote = [self._played(one) for one in played]
+                if not any(wrote) and not self._collect():
                     return
                 since = time.monotonic()
             assert time.monotonic() < deadline, f"not settled after {timeout_s:.0f} s; unseen: {waiting or 'none'}"
+
+    def _played(self, controllers: PlayedControllers) -> bool:
+        """Let the other controllers of a vector do their part; tells whether they wrote anything."""
+        if self._family == "llmaz":
+            return controllers.workloads()
+        return controllers.everything_ready() if controllers.answering else controllers.looked_again()
+
+    def _collect(self) -> bool:
+        """Delete the Secrets whose owner is gone, as the garbage collector would; tells whether there were any.
+
+        The loop may not delete Secrets; all else that it made it deletes by itself.
+        """
+        owners = {thing["metadata"]["uid"] for kind in _SERVICES[self._family] for thing in self._list(kind)}
+        left = [
+            thing["metadata"]
+            for thing in self._list(kinds.SECRETS)
+            if (of := thing["metadata"].get("ownerReferences")) and of[0]["uid"] not in owners
+        ]
+        for metadata in left:
+            self._client.delete(kinds.SECRETS, metadata["namespace"], metadata["name"])
+        return bool(left)
 
     def _versions(self) -> dict[str, str]:
         versions = {}

@@ -8,19 +8,22 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from kubeapi.kinds import Kind
 from tests.conformance.comparison import Difference
 from tests.conformance.dialect_replay import DialectReplay, Replayed, Stage
 from tests.conformance.families import as_text, compare, compare_status, corrections_of, status_corrections_of
 from tests.conformance.vectors import Recorded, Vector
 from tests.support import controlplane, dialects
-from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
+from tests.support.loop import LoopProcess, eventually, grant_loop_rights, install_crds
 
 Json = dict[str, Any]
 
@@ -35,10 +38,25 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
             dialects.install(client, family)
             dialects.install_needed(client)
             kubeconfig = grant_loop_rights(client, cluster, directory / "kubeconfig")
-            with loop_process(kubeconfig, directory) as loop:
+            environment = {"HERDSMAN_CONVERSION_PORT": "0"} if family == "kserve" else {}
+            with running_loop(kubeconfig, directory, environment) as loop:
+                if family == "kserve":
+                    older = Kind("serving.kserve.io/v1alpha1", *astuple(kinds.LLM_SERVICES)[1:])
+                    eventually(lambda: dialects.served(client, older), what="the older version to be served")
                 yield DialectReplay(client, family, lambda: is_idle(loop))
         finally:
             client.close()
+
+
+@contextlib.contextmanager
+def running_loop(kubeconfig: Path, directory: Path, environment: dict[str, str]) -> Iterator[LoopProcess]:
+    """Run a loop with an environment of its own while the block lasts."""
+    loop = LoopProcess(kubeconfig, directory, environment=environment)
+    try:
+        yield loop.start()
+    finally:
+        if loop.poll() is None:
+            loop.stop()
 
 
 def is_idle(loop: LoopProcess) -> bool:
@@ -106,7 +124,7 @@ def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[st
     field; either counts when one of the fields named is the recorded one, lies in it, or has it in it. `corrections`
     give other fields for `Kind/name` (`step2:Kind/name`); an empty set means that the object is let in and works.
     """
-    expected = {name: {cause["field"] for cause in entry["causes"]} for name, entry in vector.rejected.items()}
+    expected = {name: _fields_of(entry) for name, entry in vector.rejected.items()}
     expected.update({name: fields for name, fields in corrections.items() if not name.startswith("step")})
     wrong = []
     for name, fields in sorted(expected.items()):
@@ -118,7 +136,7 @@ def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[st
         if recorded.admission is not None:
             name = recorded.admission["object"]
             status = stage.statuses.get(name) or {}
-            fields = {cause["field"] for cause in recorded.admission["causes"]}
+            fields = _fields_of(recorded.admission)
             fields = corrections.get(recorded.prefix + name, fields)
             if not _as_expected(stage.answer, status, fields):
                 said = _answer(stage.answer, status)
@@ -136,6 +154,11 @@ def stopped(status: Json) -> str:
     return ""
 
 
+def _fields_of(entry: Json) -> set[str]:
+    # A refusal that names no field at all, and a cause `<nil>`, which says only that other rules were not looked at.
+    return {cause["field"] for cause in entry.get("causes") or ({"field": "<nil>"},)}
+
+
 def _answer(refusal: ApiError | None, status: Json) -> str:
     return str(refusal or stopped(status) or "let in")
 
@@ -148,7 +171,6 @@ def _as_expected(refusal: ApiError | None, status: Json, fields: set[str]) -> bo
     if refusal is not None:
         assert refusal.status in (400, 403, 422), refusal
         named = {cause.field for cause in refusal.causes} or {str(refusal)}
-    # A cause `<nil>` says only that other rules were not looked at.
     wanted = {_plain(field) for field in fields if field[:1] not in ("<", ".")}
     found = {_plain(field) for field in named if field[:1] not in ("<", ".")}
     if not wanted:

@@ -29,6 +29,10 @@ class PlayedControllers:
         self._namespace = namespace
         self._unready: int | None = None
         """Pods of each workload that are not ready; None: all of them."""
+        self._told: dict[str, Json] = {}
+        """By uid the specs of Deployments of which it was said that they are ready."""
+        self.answering = False
+        """Whether all that is new is ready at once, too."""
 
     def pods_ready(self, *, but: int = 0) -> None:
         """From now on all pods of a workload are ready, but for some."""
@@ -43,6 +47,18 @@ class PlayedControllers:
         ]
         return any(wrote)
 
+    def looked_again(self) -> bool:
+        """Say of what was ready and asks for nothing else now that its controller has seen the latest of it.
+
+        A Deployment has another generation when an annotation changes.
+        """
+        wrote = [
+            self._write(kinds.DEPLOYMENTS, each, {"observedGeneration": each["metadata"]["generation"]})
+            for each in self._list(kinds.DEPLOYMENTS)
+            if self._told.get(each["metadata"]["uid"]) == each["spec"]
+        ]
+        return any(wrote)
+
     def everything_ready(self) -> bool:
         """Write of all that has a controller elsewhere that it is ready; tells whether any status changed."""
         self.pods_ready()
@@ -54,6 +70,7 @@ class PlayedControllers:
             (kinds.GATEWAYS, gateway_status),
         )
         wrote = [self.workloads()]
+        self._told = {each["metadata"]["uid"]: each["spec"] for each in self._list(kinds.DEPLOYMENTS)}
         wrote += [self._write(kind, thing, said(thing)) for kind, said in played for thing in self._list(kind)]
         return any(wrote)
 
