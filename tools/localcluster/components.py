@@ -149,7 +149,8 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "endpoint-reconciler-type": "none",
         "event-ttl": "15m",
         # This etcd cannot tell how far a watch is, which streamed lists need; newer clients (kwok) would try for ever.
-        "feature-gates": "WatchList=false",
+        # Volumes that are images are on by default from 1.35.
+        "feature-gates": "ImageVolume=true,WatchList=false",
         "profiling": "false",
         **_audit(layout),
     }
