@@ -6,7 +6,9 @@ the values themselves travel unread into the pod template. Used by `service_sche
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
+from typing import Annotated
+
+from pydantic import ConfigDict, StringConstraints
 
 from program.dialects.crd_schema import CrdModel, Int64, optional, required
 
@@ -15,6 +17,10 @@ QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
+
+
+Divisor = int | Annotated[str, StringConstraints(pattern=QUANTITY)]
+"""A quantity. The pattern is the text's alone: pydantic cannot look for one in a number."""
 
 
 class LocalObjectReference(CrdModel):
@@ -48,7 +54,7 @@ class FileKeySelector(CrdModel):
 class ResourceFieldSelector(CrdModel):
     model_config = _ATOMIC
     container_name: str | None = optional("Container whose resource is read.")
-    divisor: int | str | None = optional("Unit of the value; 1 when absent.", pattern=QUANTITY)
+    divisor: Divisor | None = optional("Unit of the value; 1 when absent.")
     resource: str = required("A request or limit, for example `requests.memory`.")
 
 

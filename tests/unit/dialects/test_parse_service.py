@@ -440,3 +440,13 @@ def test_what_the_api_refuses_is_refused_offline_too(vector: Vector) -> None:
     for key, fields in vector.rejections.items():
         if key.startswith("InferenceService/") and (vector.name, key) not in TAKEN:
             assert {refused(vector.inputs[key]).field} == fields
+
+
+@pytest.mark.parametrize(("divisor", "accepted"), [(1, True), ("1Mi", True), ("a lot", False)])
+def test_the_divisor_of_a_resource_field_is_a_number_or_a_quantity(divisor: object, accepted: bool) -> None:
+    selector = {"resource": "limits.memory", "divisor": divisor}
+    if accepted:
+        assert ResourceFieldSelector.model_validate(selector).divisor == divisor
+    else:
+        with pytest.raises(ValueError, match="divisor"):
+            ResourceFieldSelector.model_validate(selector)
