@@ -97,7 +97,9 @@ class Controller:
         self._certifying = certifying
         on_written = {DIALECT: metrics.on_service_status} if metrics is not None else {}
         self._statuses = {
-            name: StatusWriter(client, each.kind, mark=each.status_mark, on_written=on_written.get(name))
+            name: StatusWriter(
+                client, each.kind, mark=each.status_mark, shared=each.shared_conditions, on_written=on_written.get(name)
+            )
             for name, each in self.services.items()
         }
         self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)

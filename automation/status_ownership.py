@@ -34,16 +34,15 @@ ONLY_OURS = frozenset(
 `written_by_another` would not know that status for its."""
 
 
-def leave_status(client: KubeClient, kind: Kind, cr: Object, mark: str = "Ready") -> None:
+def leave_status(client: KubeClient, kind: Kind, cr: Object, *, shared: frozenset[str] = frozenset()) -> None:
     """Take out of a status what nobody but us says, before another controller goes on with the rest.
 
-    Where our mark is not Ready, the peer knows Ready too, and it stays.
+    `shared` are conditions of ours that this peer has too, and that stay.
 
     Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
     """
     conditions = (cr.get("status") or {}).get("conditions") or ()
-    ours = ONLY_OURS if mark == "Ready" else ONLY_OURS - {"Ready"}
-    kept = [c for c in conditions if c["type"] not in ours]
+    kept = [c for c in conditions if c["type"] not in ONLY_OURS - shared]
     if len(kept) == len(conditions):
         return
     metadata = cr["metadata"]

@@ -33,10 +33,12 @@ class StatusWriter:
         kind: Kind,
         *,
         mark: str = "Ready",
+        shared: frozenset[str] = frozenset(),
         on_written: Callable[[Object, Object], None] | None = None,
     ) -> None:
-        """`mark` is a condition that every status of ours has, and the peer's have not."""
+        """`mark` is a condition that every status of ours has, and the peer's have not; `shared` both have."""
         self._mark = mark
+        self._shared = shared
         self._client = client
         self._kind = kind
         self._on_written = on_written
@@ -93,7 +95,7 @@ class StatusWriter:
         Raises ApiError: Conflict while the cache has not seen our last write.
         """
         with suppress(NotFound):
-            leave_status(self._client, self._kind, cr, self._mark)
+            leave_status(self._client, self._kind, cr, shared=self._shared)
         self.forget(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
     def forget(self, namespace: str, name: str) -> None:

@@ -68,6 +68,7 @@ class DescribedServices:
 
     def __init__(self, client: KubeClient, world: World, caches: DialectCaches) -> None:
         self.kind = caches.kind
+        self.shared_conditions = frozenset({"Ready"}) if caches.name == "kserve" else frozenset()
         self._client = client
         self._world = world
         self._caches = caches

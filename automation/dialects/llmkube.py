@@ -27,6 +27,7 @@ class LlmkubeServices:
 
     kind = kinds.INFERENCE_SERVICES
     status_mark = "Ready"
+    shared_conditions: frozenset[str] = frozenset()
 
     def __init__(self, world: World, sleep: Sleep | None = None) -> None:
         self._world = world

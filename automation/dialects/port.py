@@ -29,6 +29,8 @@ class Services(Protocol):
     """The custom resource."""
     status_mark: str
     """A condition that every status of ours has, and the peer's have not."""
+    shared_conditions: frozenset[str]
+    """Conditions that the peer's own controller writes as well as we do."""
 
     def ready(self) -> bool:
         """Whether the dialect is there and its caches are filled. While it is not, nothing is done to its services."""

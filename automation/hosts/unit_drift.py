@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from automation.service_kinds import KINDS, dialect_of_cr
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from kubeapi.kinds import HOST_PROCESSES, INFERENCE_SERVICES
+from kubeapi.kinds import HOST_PROCESSES
 from program.desired.errors import SpecInvalid
 from program.desired.service import DriftPolicy
 from program.dialects.annotations import read_annotations
@@ -47,9 +48,10 @@ def may_repair_unit(
 def _service_of(client: KubeClient, process: Object) -> Object | None:
     metadata = process["metadata"]
     for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller") and reference.get("kind") == INFERENCE_SERVICES.kind:
+        dialect = dialect_of_cr(reference)
+        if reference.get("controller") and dialect:
             try:
-                found: Object = client.get(INFERENCE_SERVICES, metadata["namespace"], reference["name"])
+                found: Object = client.get(KINDS[dialect], metadata["namespace"], reference["name"])
             except NotFound:
                 return None
             return found if found["metadata"]["uid"] == reference["uid"] else None

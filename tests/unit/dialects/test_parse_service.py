@@ -10,6 +10,7 @@ from program.desired.engines import Generic, LlamaCpp, PersonaPlex, RopeScaling,
 from program.desired.errors import NotYet
 from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelFormat, ModelGpu
 from program.desired.service import Autoscaling, Endpoint, HostPlacement, ScalingMetric
+from program.dialects.llmkube.pod_schema import ResourceFieldSelector
 from tests.support.vectors import Vector, vectors
 from tests.unit.dialects.services import Json, model, parse, refused, service
 
