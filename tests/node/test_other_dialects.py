@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
@@ -65,10 +66,10 @@ def services(client: KubeClient, place: str, weights: Path, request: pytest.Fixt
         "startupProbe": _HEALTH,
         "readinessProbe": _HEALTH,
     }
-    put(client, kinds.BACKEND_RUNTIMES, None, "tiny-llamacpp", runtime)
+    put(client, kinds.BACKEND_RUNTIMES, None, "llamacpp", runtime)
     put(client, kinds.OPEN_MODELS, None, "tiny", {"familyName": "tiny", "source": {"uri": f"host://{weights}"}})
-    claim = {"modelClaim": {"modelName": "tiny"}, "backendRuntimeConfig": {"backendName": "tiny-llamacpp"}}
-    put(client, kinds.PLAYGROUNDS, place, "play", claim)
+    claim = {"modelClaim": {"modelName": "tiny"}, "backendRuntimeConfig": {"backendName": "llamacpp"}}
+    put(client, kinds.PLAYGROUNDS, place, "play", claim, {"herdsman.dev/completion-check": "true"})
 
     volume = {"name": "weights", "hostPath": {"path": str(weights.parent)}}
     engine = {
@@ -91,8 +92,16 @@ def services(client: KubeClient, place: str, weights: Path, request: pytest.Fixt
     return place
 
 
-def put(client: KubeClient, kind: Kind, namespace: str | None, name: str, spec: dict[str, Any]) -> None:
-    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
+def put(
+    client: KubeClient,
+    kind: Kind,
+    namespace: str | None,
+    name: str,
+    spec: dict[str, Any],
+    annotations: dict[str, str] | None = None,
+) -> None:
+    metadata = {"name": name, "annotations": annotations or {}}
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
     client.apply(kind, namespace, body, field_manager="tests", force=True)
 
 
@@ -130,6 +139,8 @@ def test_a_service_of_another_dialect_answers(
     assert answer.json["model"] == {"play": "tiny", "infer": "inferred"}[name]
 
     (pod,) = real.pods(client, services, label)
+    proved = [one for one in pod["status"]["conditions"] if one["type"] == naming.CONDITION_COMPLETED]
+    assert [one["status"] for one in proved] == (["True"] if name == "play" else []), "only where it was asked for"
     real.kill_program(pod, "llama-server")
     eventually(lambda: not is_ready(), what=f"{name} not to be {type_}", timeout_s=20)
     eventually(is_ready, what=f"{name} to be {type_} again", timeout_s=STARTED_S)
