@@ -66,7 +66,10 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     (permissions.OURS, "hosts", "get"): ("automation/hosts/host_status.py", "get(kinds.HOSTS"),
     (permissions.OURS, "hosts/status", "patch"): ("automation/hosts/host_status.py", "apply(kinds.HOSTS"),
     ("", "pods", "get"): ("automation/serving/sleep.py", "get(kinds.PODS"),
-    (permissions.LLMKUBE, "inferenceservices", "get"): ("automation/controller.py", "get(kinds.INFERENCE_SERVICES"),
+    (permissions.LLMKUBE, "inferenceservices", "get"): (
+        "automation/controller.py",
+        "get(self.services[key.dialect].kind",
+    ),
 }
 """Rows that this life does not come to: the module that asks, and the word by which it does."""
 
