@@ -201,7 +201,8 @@ def set_condition(
         "reason": reason,
         "message": message[:_LONGEST_MESSAGE],
         "observedGeneration": generation,
-        "lastTransitionTime": found["lastTransitionTime"] if found is not None and unchanged else timestamp(now),
+        # The peers' schemas do not require the time.
+        "lastTransitionTime": (found.get("lastTransitionTime") if found and unchanged else None) or timestamp(now),
     }
     if found is None:
         return [*map(dict, conditions), updated]
