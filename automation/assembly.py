@@ -23,6 +23,7 @@ from automation.certificates import CertificateIssuer
 from automation.certifying import Certifying
 from automation.controller import Controller
 from automation.dialects.described import DescribedServices
+from automation.dialects.kserve_configs import KserveConfigs
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
@@ -187,6 +188,7 @@ def assemble(
     def start() -> None:
         _convert(client, stack, settings, shard)
         QuotaController(client, world, shard=shard).start()
+        KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard).start()
         policies.start()
         sleep.start(settings.namespaces)
         if not shard.is_first:

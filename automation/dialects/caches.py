@@ -69,6 +69,9 @@ class DialectCaches:
         check_every_s: float = CHECK_EVERY_S,
     ) -> None:
         """`informer` makes one in the namespaces of the loop: (kind, transform, on_change, **options)."""
+        self.on_change: Callable[[Kind, str, str], None] = lambda _kind, _namespace, _name: None
+        """Is told of each change of what is looked up (a service too), in its informer's thread; name ANY: of all in a
+        namespace, which says something else of them now."""
         self.name = name
         self.kind = DIALECT_KINDS[name]
         self.index = ServiceIndex(SERVICE_MARKS[name])
@@ -158,6 +161,7 @@ class DialectCaches:
 
     def enqueue_all(self, namespace: str) -> None:
         """Have all services of a namespace looked at."""
+        self.on_change(kinds.LLM_CONFIGS, namespace, ANY)
         for obj in self.listed(self.kind, namespace):
             self._enqueue(self._key(obj, obj["metadata"]["name"]))
 
@@ -197,6 +201,7 @@ class DialectCaches:
         self._reference_changed(self.kind, key.namespace, key.name)
         if old is None or new is None or asks_for_work(old, new):
             self._enqueue(key)
+        self.on_change(self.kind, key.namespace, key.name)
 
     def _on_object(self, kind: Kind) -> Callable[[Object | None, Object | None], None]:
         def changed(old: Object | None, new: Object | None) -> None:
@@ -232,7 +237,11 @@ class DialectCaches:
             if old is not None and new is not None and without_version(old) == without_version(new):
                 return
             metadata = (new or old or {})["metadata"]
-            self._reference_changed(kind, metadata.get("namespace", ""), metadata["name"])
+            namespace, name = metadata.get("namespace", ""), metadata["name"]
+            both = old is not None and new is not None
+            if not (kind is kinds.LLM_CONFIGS and both and _asked(old or {}) == _asked(new or {})):
+                self._reference_changed(kind, namespace, name)
+            self.on_change(kind, namespace, name)
 
         return changed
 
@@ -271,6 +280,11 @@ class DialectCaches:
         """Whether a kind that every cluster has is not followed yet."""
         builtin = [kind for kind in (*MADE[self.name], kinds.PODS) if kind in kinds.WELL_KNOWN]
         return any(kind not in self.apis.served for kind in builtin)
+
+
+def _asked(obj: Object) -> Object:
+    """Give an object without its status. A config's says who uses it: for those that do, nothing has changed."""
+    return {key: value for key, value in without_version(obj).items() if key != "status"}
 
 
 def _content_version(obj: Object) -> str:

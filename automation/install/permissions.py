@@ -155,8 +155,17 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             (*READ, "patch"),
             "Patched to label them as KServe's webhook does, and to take its finalizer off those that are deleted.",
         ),
-        Permission("serving.kserve.io", ("llminferenceserviceconfigs",), FOLLOW),
-        Permission("serving.kserve.io", ("llminferenceservices/status",), ("patch",)),
+        Permission(
+            "serving.kserve.io",
+            ("llminferenceserviceconfigs",),
+            (*FOLLOW, "patch"),
+            "Patched to take KServe's finalizer off those that are deleted and that no service uses.",
+        ),
+        Permission(
+            "serving.kserve.io",
+            ("llminferenceservices/status", "llminferenceserviceconfigs/status"),
+            ("patch",),
+        ),
         Permission(
             "apiextensions.k8s.io",
             ("customresourcedefinitions",),
