@@ -88,10 +88,11 @@ def test_who_uses_it() -> None:
 
 
 def test_a_deletion_is_blocked_where_the_peers_finalizer_does_it() -> None:
-    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    deleted: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     blocked = status({}, ONE, finalizers=[PEER_FINALIZER], **deleted)
     assert conditions(blocked)["ConfigInUse"] == ("True", "DeletionBlocked")
-    for metadata in ({"finalizers": ["example.com/other"], **deleted}, {"finalizers": [PEER_FINALIZER]}):
+    others: tuple[Json, ...] = ({"finalizers": ["example.com/other"], **deleted}, {"finalizers": [PEER_FINALIZER]})
+    for metadata in others:
         assert conditions(status({}, ONE, **metadata))["ConfigInUse"] == ("True", "InUse")
 
 
