@@ -22,8 +22,6 @@ ADMISSION: dict[str, dict[str, set[str]]] = {
     "121": {f"LLMInferenceService/bad-{number}": {"spec.parallelism.data"} for number in ("10", "11")},
     "122": {"LLMInferenceService/bad-12": {"spec.model.lora.adapters[0].name"}},
     "124": {f"LLMInferenceService/bad-{number}": {"spec.model"} for number in ("01", "02", "05", "06")},
-    # A template that does not render is told by the services that use it, as one that an edit breaks has to be anyway.
-    "126": {f"LLMInferenceServiceConfig/bad-{number}": set() for number in ("03", "04", "05")},
 }
 """By case: `Kind/name` to the fields that our refusal names; an empty set for what we let in."""
 

@@ -7,7 +7,6 @@ What each case would otherwise need a correction for:
 - The address of a service without a route has its port.
 - When a certificate is renewed is noted in an annotation of ours: the peer's is left out.
 - Pinned preset names in `status.annotations` are the peer's way through upgrades of its presets: left out.
-- LLMInferenceServiceConfigs have no status here: nothing is kept from being deleted because somebody uses it.
 - A condition's reason counts where the recording has one, its message never.
 """
 
@@ -44,7 +43,7 @@ _CONDITIONS = frozenset(
         *("Ready", "PresetsCombined", "WorkloadsReady", "RouterReady"),
         *("MainWorkloadReady", "WorkerWorkloadReady", "PrefillWorkloadReady", "PrefillWorkerWorkloadReady"),
         *("ScalingReady", "PrefillScalingReady", "GatewaysReady", "HTTPRoutesReady", "InferencePoolReady"),
-        *("SchedulerWorkloadReady", "TokenizerReady", "GroupReady", "GroupDegraded"),
+        *("SchedulerWorkloadReady", "TokenizerReady", "GroupReady", "GroupDegraded", "ConfigInUse"),
     )
 )
 _FIELDS = ("url", "addresses", "router", "workloads", "appliedConfigs")
@@ -161,8 +160,6 @@ def flat_statuses(vector: Vector, expected: Mapping[str, Json], actual: Mapping[
 def _statuses(statuses: Mapping[str, Json]) -> Flat:
     flat: Flat = {}
     for name, status in statuses.items():
-        if name.startswith("LLMInferenceServiceConfig/"):
-            continue
         root = f"{name}/status"
         told = {field: status[field] for field in _FIELDS if status.get(field)}
         flat.update({path: value for path, value in flatten(told, root, SLASHES).items() if path != root})
