@@ -71,11 +71,6 @@ class ConditionSet:
         """Give a condition as it stands; None where there is none."""
         return next((c for c in self._conditions if c["type"] == kind), None)
 
-    def status_of(self, kind: str) -> str:
-        """Give the status of a condition; empty where there is none."""
-        found = self.get(kind)
-        return str(found["status"]) if found is not None else ""
-
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:
         """Set one; its transition time changes only with its status."""
         self._conditions = set_condition(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
@@ -18,7 +18,6 @@ from program.dialects.dialect import Lookup
 from program.dialects.hosted_args import POD_PATHS
 
 Target = Literal["llmkube", "kserve", "llmaz"]
-TARGETS: tuple[Target, ...] = get_args(Target)
 
 _WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
 _WORDS_OF: dict[str, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz", "llmaz-service": "llmaz"}

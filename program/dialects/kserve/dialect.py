@@ -15,7 +15,6 @@ from program.dialects.kserve import labels
 from program.dialects.kserve.parse import parse_service
 from program.dialects.kserve.status import service_status
 from program.dialects.kserve.subject import value_at
-from program.dialects.registry import REFERS_TO
 
 
 class KserveDialect:
@@ -23,7 +22,6 @@ class KserveDialect:
 
     name: str = "kserve"
     kind: Kind = kinds.LLM_SERVICES
-    refers_to: tuple[Kind, ...] = REFERS_TO["kserve"]
     peer_finalizers: tuple[str, ...] = ("serving.kserve.io/llmisvc-finalizer",)
 
     def parse(self, cr: JsonObject, look: Lookup) -> Parsed:

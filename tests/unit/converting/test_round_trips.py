@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from program.desired.errors import DesiredError, SpecInvalid
-from program.dialects.converting.convert import TARGETS, Converted, Target, describe, write
+from program.dialects.converting.convert import Converted, Target, describe, write
 from program.dialects.converting.described import Described
 from program.dialects.hosted_args import flags_of
 from program.dialects.registry import DIALECT_KINDS
@@ -106,7 +106,7 @@ def test_a_service_of_a_vector_keeps_what_is_not_named_as_lost(path: Path) -> No
     # The recording's own file server, which no other dialect fetches from, stands for a repository here.
     text = path.read_text().replace("http://127.0.0.1:28080/", "https://huggingface.co/acme/tiny/resolve/main/")
     for before in described(manifests_of(json.loads(text)["input"])):
-        for target in TARGETS:
+        for target in get_args(Target):
             if before.dialect.startswith(target):
                 continue
             try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from program.desired.keys import SERVICE_MARKS
-from program.dialects.registry import REFERS_TO, dialect_named, dialect_of
+from program.dialects.registry import dialect_named, dialect_of
 from tests.unit.dialects.kserve.combining import service
 from tests.unit.dialects.kserve.parsing import annotated, made
 
@@ -17,7 +17,6 @@ KSERVE = dialect_named("kserve")
 @pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2"])
 def test_it_is_found_by_the_kind_of_any_version(version: str) -> None:
     assert dialect_of(f"serving.kserve.io/{version}", "LLMInferenceService") == KSERVE.name == "kserve"
-    assert KSERVE.refers_to == REFERS_TO["kserve"]
 
 
 @pytest.mark.parametrize(
