@@ -58,6 +58,15 @@ def parse_service(cr: JsonObject, look: Lookup) -> Parsed:
     return _in_pods(subject, annotated)
 
 
+def _ingress(subject: Subject) -> Problem | None:
+    """Say that an Ingress which is named leads nowhere by itself: KServe reads the field and does nothing with it."""
+    if not subject.at("router", "ingress"):
+        return None
+    service = naming.workload_service(subject.name)
+    why = f"has no effect: an Ingress is its owner's to point at Service {service}, port 8000"
+    return Problem(reason="NotHonoured", message=why, field="spec.router.ingress", terminal=True)
+
+
 def _in_pods(subject: Subject, annotated: Annotated) -> Parsed:
     spec = subject.spec
     loaded = adapters(spec)
@@ -80,7 +89,7 @@ def _in_pods(subject: Subject, annotated: Annotated) -> Parsed:
         claim_templates=(claim_template(subject, devices),) if devices is not None else (),
         artifacts=_artifacts(subject, weights, loaded),
     )
-    problems: list[Problem | None] = [*left_out, *not_in_workloads(subject.annotations)]
+    problems: list[Problem | None] = [*left_out, _ingress(subject), *not_in_workloads(subject.annotations)]
     if weights is not None and weights.model.is_fetched:
         problems.append(ambiguous_credentials(subject, str(subject.at("template", "serviceAccountName") or "")))
     desired = DesiredService(

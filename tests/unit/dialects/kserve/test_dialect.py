@@ -9,7 +9,7 @@ import pytest
 from program.desired.keys import SERVICE_MARKS
 from program.dialects.registry import dialect_named, dialect_of
 from tests.unit.dialects.kserve.combining import service
-from tests.unit.dialects.kserve.parsing import annotated, made
+from tests.unit.dialects.kserve.parsing import annotated, made, parsed
 
 KSERVE = dialect_named("kserve")
 
@@ -56,3 +56,10 @@ def test_pods_and_pool_are_found_by_the_labels_that_services_are_known_by() -> N
     assert len(labelled) > 12
     assert {mark.service_of(thing.labels) for thing in labelled} == {"chat"}
     assert {mark.service_of(pods.template["metadata"]["labels"]) for pods in workloads.pods} == {"chat"}
+
+
+def test_an_ingress_that_is_named_is_said_to_have_no_effect() -> None:
+    found = parsed(service({"router": {"ingress": {"refs": [{"name": "web"}]}}}))
+    [problem] = found.unhonoured
+    assert (problem.reason, problem.field) == ("NotHonoured", "spec.router.ingress")
+    assert "-kserve-workload-svc" in problem.message
