@@ -1,0 +1,56 @@
+"""What the dialects look up is followed by the loop: a kind that nobody lists would be missing for ever."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kubeapi.kinds import Kind
+from program.desired.errors import DesiredError
+from program.desired.facts import ServiceFacts
+from program.dialects.dialect import Lookup
+from program.dialects.registry import DIALECT_KINDS, REFERS_TO, dialect_named, dialect_of
+from tests.conformance.environment import file_lookup
+from tests.conformance.vectors import all_vectors
+
+Json = dict[str, Any]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Noting:
+    """Passes each question on, and notes its kind."""
+
+    def __init__(self, look: Lookup) -> None:
+        self._look = look
+        self.kinds: set[Kind] = set()
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
+        self.kinds.add(kind)
+        return self._look(kind, namespace, name)
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
+        self.kinds.add(kind)
+        return self._look.listed(kind, namespace)
+
+
+@pytest.mark.parametrize("family", ["kserve", "llmaz"])
+def test_every_kind_that_is_looked_up_is_followed(family: str) -> None:
+    seen: dict[str, set[Kind]] = {name: set() for name in DIALECT_KINDS}
+    for vector in all_vectors(family):
+        for number, stage in enumerate(vector.stages()):
+            for cr in stage.inputs:
+                name = dialect_of(str(cr.get("apiVersion")), str(cr.get("kind")))
+                if not name:
+                    continue
+                look, dialect, desired = Noting(file_lookup(vector, number)), dialect_named(name), None
+                placed = {**cr, "metadata": {"namespace": vector.namespace, **cr["metadata"]}}
+                with contextlib.suppress(DesiredError):
+                    desired = dialect.parse(placed, look).desired
+                dialect.status(placed, desired, ServiceFacts(desired_replicas=1), look, now=NOW)
+                seen[name] |= look.kinds
+    assert any(seen.values()), "the vectors have services that look something up"
+    for name, kinds in seen.items():
+        assert kinds <= {*REFERS_TO[name], DIALECT_KINDS[name]}, name
