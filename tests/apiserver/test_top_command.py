@@ -93,7 +93,7 @@ def test_a_terminal_is_drawn_again_until_a_key_ends_it(
     fleet: str, namespace: str, kubeconfig: Path, client: KubeClient, api: Api
 ) -> None:
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 80, 0, 0))
     before = termios.tcgetattr(follower)
     command = [sys.executable, "-m", "automation.cli", "top", "-n", namespace, "--kubeconfig", str(kubeconfig)]
     process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=_terminal())

@@ -144,4 +144,4 @@ def test_a_service_of_another_dialect_answers(
     real.kill_program(pod, "llama-server")
     eventually(lambda: not is_ready(), what=f"{name} not to be {type_}", timeout_s=20)
     eventually(is_ready, what=f"{name} to be {type_} again", timeout_s=STARTED_S)
-    assert real.chat(address, tokens=1).status == 200
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer again", timeout_s=10)
