@@ -234,9 +234,14 @@ class World:
         annotations: Mapping[str, str] = found["annotations"] if found is not None else {}
         return annotations
 
-    def is_ours(self, cr: Object) -> bool:
-        """Whether this loop looks after a service; see `ownership`."""
+    def is_ours(self, cr: Object, *, held: bool = False) -> bool:
+        """Whether this loop looks after a service; see `ownership`.
+
+        One that is `held`, by the marks of a peer's controller which may still run, is so only where somebody said it.
+        """
         said = self.namespace_annotations(cr["metadata"]["namespace"])
+        if held and not ownership.controller_of(cr, said):
+            return False
         return ownership.is_ours(cr, said, self._controller_class)
 
     def model_is_ours(self, model: Object) -> bool:

@@ -13,14 +13,14 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from automation import ownership
-from automation.approval.modes import mode_of
+from automation.approval.modes import Mode, mode_of
 from automation.dialects.caches import ANY, DialectCaches, Reference
 from automation.dialects.described_facts import described_facts
 from automation.dialects.described_story import described_story
 from automation.engine_runs import Asked
 from automation.hosts.hosted import without_agent
 from automation.observe import Observed, observe_described
+from automation.service_kinds import is_part_of_another
 from automation.status_ownership import written_by_another
 from automation.story import Entry
 from automation.want import Wanted, problem_of
@@ -89,18 +89,8 @@ class DescribedServices:
         return self._caches.listed(self.kind)
 
     def is_ours(self, cr: Object) -> bool:
-        """Whether this loop looks after a service.
-
-        One that the peer's controller has put its mark on is taken only where somebody said so: it may still run. What
-        it made for another custom resource of the dialect is nobody's but that one's.
-        """
-        metadata = cr["metadata"]
-        if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
-            return False
-        said = self._world.namespace_annotations(metadata["namespace"])
-        if not ownership.controller_of(cr, said) and self._is_held(cr):
-            return False
-        return self._world.is_ours(cr)
+        """Whether this loop looks after a service. What llmaz made for a Playground is that one's alone."""
+        return not is_part_of_another(cr) and self._world.is_ours(cr, held=self._is_held(cr))
 
     def _is_held(self, cr: Object) -> bool:
         """Tell whether the peer's controller has, or had, this service in its hands."""
@@ -119,6 +109,7 @@ class DescribedServices:
 
     def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
         look, registry = _Recorder(self._caches), self._world.registry
+        mode: Mode = "Apply"
         try:
             mode = mode_of(cr, self._world.namespace_annotations(key.namespace))
             parsed = self._dialect.parse(cr, look)
@@ -128,9 +119,10 @@ class DescribedServices:
             retry_after_s = hosts.retry_after_s if hosts is not None else None
             return Wanted(desired, rendered, hosts=hosts, mode=mode, unhonoured=in_vain, retry_after_s=retry_after_s)
         except SpecInvalid as error:
-            return Wanted(problem=problem_of(error, terminal=True))
+            return Wanted(problem=problem_of(error, terminal=True), mode=mode)
         except NotYet as error:
-            return Wanted(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+            problem = problem_of(error, terminal=False)
+            return Wanted(problem=problem, mode=mode, retry_after_s=error.retry_after_s)
         finally:
             self._parsed_from[key] = frozenset(look.seen)
             self._caches.needs(key, frozenset(look.seen))

@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 
-from automation import ownership
 from automation.debounce import Debounce
 from automation.dialects.caches import ANY, KSERVE_NAMESPACE
 from automation.shards import WHOLE, Shard
@@ -153,9 +152,8 @@ class KserveConfigs:
 
     def _is_ours(self, config: Object) -> bool:
         """Whose a config is follows the rule of services: what KServe's controller has marked is taken only if told."""
-        said = self._world.namespace_annotations(config["metadata"]["namespace"])
         held = is_held_by_peer(config) or written_by_another(config.get("status"), MARK)
-        return self._world.is_ours(config) and (not held or bool(ownership.controller_of(config, said)))
+        return self._world.is_ours(config, held=held)
 
     def _problem(self, config: Object) -> DesiredError | None:
         """Check a config once for each generation: that costs most, and no service changes it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from automation.dialects.described import DescribedServices
 from automation.dialects.described_facts import described_facts
 from automation.dialects.described_story import described_story
 from automation.dialects.keeping import described_pod, scaler, whole, workload
@@ -16,6 +18,7 @@ from automation.plan import ObjectName
 from automation.want import Wanted
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
+from program.dialects.registry import DIALECT_KINDS
 from tests.support.workloads import described
 
 Json = dict[str, Any]
@@ -164,3 +167,21 @@ def test_an_object_that_is_looked_up_keeps_its_own_fields_and_whose_it_is() -> N
     assert (kept["metadata"]["owner"], kept["metadata"]["labels"]) == ("of-it", {"any": "label"})
     assert (kept["spec"], kept["status"]) == ({"hostnames": ["a"]}, {"parents": []})
     assert "managedFields" not in kept["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "metadata", "taken"),
+    [
+        ("kserve", {}, True),
+        ("kserve", {"finalizers": ["serving.kserve.io/llmisvc-finalizer"]}, False),
+        ("kserve", {"ownerReferences": [{"kind": "ChatApp", "name": "app", "controller": True}]}, True),
+        ("llmaz-service", {"ownerReferences": [{"kind": "Playground", "name": "chat", "controller": True}]}, False),
+    ],
+    ids=("new", "held by the peer", "made by a platform of the user's", "made by llmaz for a Playground"),
+)
+def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json, taken: bool) -> None:
+    world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
+    caches: Any = SimpleNamespace(name=dialect, kind=DIALECT_KINDS[dialect])
+    client: Any = None
+    services = DescribedServices(client, world, caches)
+    assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken
