@@ -1,7 +1,8 @@
 """The conditions that a service of every dialect has beside the peer's own. Pure.
 
 The dialects of KServe and llmaz call `judge_service`, set their peers' conditions in a `ConditionSet`, and leave the
-rest to `set_common`. What has nothing to say is dropped, so that no condition outlives its cause.
+rest to `set_common`; LLMKube's, which says more of each, calls the parts that it shares. What has nothing to say is
+dropped, so that no condition outlives its cause.
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ class ConditionSet:
         """Give a condition as it stands; None where there is none."""
         return next((c for c in self._conditions if c["type"] == kind), None)
 
+    def is_current(self, kind: str) -> bool:
+        """Tell whether a condition is there and judged the generation that counts now."""
+        found = self.get(kind)
+        return found is not None and found.get("observedGeneration") == self._generation
+
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:
         """Set one; its transition time changes only with its status."""
         self._conditions = set_condition(
@@ -127,14 +133,10 @@ def set_common(
         conditions.mark(verdict)
     _honoured(conditions, desired, facts)
     _room(conditions, verdict, facts)
-    _autoscaler(conditions, facts)
-    _consent(conditions, cr, facts)
-    _rollout(conditions, facts)
-    if facts.drift:
-        message = "; ".join(problem.message for problem in facts.drift)
-        conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
-    else:
-        conditions.drop(Type.DRIFTED)
+    set_autoscaler(conditions, facts)
+    set_consent(conditions, cr, facts)
+    set_rollout(conditions, facts)
+    set_drift(conditions, facts)
 
 
 def same_status(status: JsonObject, previous: JsonObject, fields: Sequence[str], peers: Sequence[str]) -> bool:
@@ -179,7 +181,8 @@ def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> 
         conditions.set(Type.MEMORY_FITS, "True", "EstimateFits", message)
 
 
-def _autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
+def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Say whether the autoscaler can scale, in its own words."""
     autoscaler = facts.autoscaler
     if autoscaler is None:
         conditions.drop(Type.AUTOSCALER_READY)
@@ -191,7 +194,8 @@ def _autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
         conditions.set(Type.AUTOSCALER_READY, "True", "ScalingActive", message)
 
 
-def _consent(conditions: ConditionSet, cr: JsonObject, facts: ServiceFacts) -> None:
+def set_consent(conditions: ConditionSet, cr: JsonObject, facts: ServiceFacts) -> None:
+    """Say what mode Preview or Paused holds back, and which policies are violated."""
     pending = facts.pending
     if pending is None:
         conditions.drop(Type.CHANGE_PENDING)
@@ -207,10 +211,14 @@ def _consent(conditions: ConditionSet, cr: JsonObject, facts: ServiceFacts) -> N
         conditions.drop(Type.POLICY_COMPLIANT)
 
 
-def _rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
+def set_rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Say what holds a change of the pods back, or was put in its place."""
     rollout = facts.rollout
     if rollout.deferred is not None:
         conditions.set(Type.ROLLOUT_DEFERRED, "True", rollout.deferred.reason, rollout.deferred.message)
+    elif rollout.timed_out:
+        message = "Replicas stayed busy for as long as spec.rolloutPolicy allows; the change was made regardless"
+        conditions.set(Type.ROLLOUT_DEFERRED, "False", "IdleTimeoutExceeded", message)
     else:
         conditions.drop(Type.ROLLOUT_DEFERRED)
     if rollout.rolled_back is not None:
@@ -221,3 +229,12 @@ def _rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
         conditions.set(Type.TEMPLATE_KEPT, "True", rollout.kept.reason, rollout.kept.message)
     else:
         conditions.drop(Type.TEMPLATE_KEPT)
+
+
+def set_drift(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Say which fields of ours somebody else changed, where they are only reported."""
+    if facts.drift:
+        message = "; ".join(problem.message for problem in facts.drift)
+        conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
+    else:
+        conditions.drop(Type.DRIFTED)

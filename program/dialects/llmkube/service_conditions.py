@@ -12,79 +12,16 @@ from typing import Any
 from program.desired.base import JsonObject
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.conditions import (
-    MODEL_TRANSFER_REASONS,
-    Condition,
-    Reason,
-    Status,
-    Type,
-    drop_conditions,
-    mark_idle,
-    mark_ready,
-    mark_reconciling,
-    mark_stalled,
-    set_condition,
-)
+from program.dialects.common_conditions import ConditionSet, set_autoscaler, set_consent, set_drift, set_rollout
+from program.dialects.conditions import MODEL_TRANSFER_REASONS, Condition, Reason, Type
 from program.dialects.llmkube.judging import (
     PENDING_REASONS,
     Judgement,
     is_suspended,
     memory_shortage,
-    waiting_for_consent,
 )
 
 OURS = frozenset(str(kind) for kind in Type)
-
-_MARKS = {
-    "ready": mark_ready,
-    "reconciling": mark_reconciling,
-    "stalled": mark_stalled,
-    "idle": mark_idle,
-}
-
-
-class _Conditions:
-    """The conditions of one status in the making; every change keeps what `set_condition` promises."""
-
-    def __init__(self, previous: list[Condition], *, generation: int, now: datetime) -> None:
-        self._conditions = [dict(c) for c in previous if c["type"] in OURS]
-        self._generation = generation
-        self._now = now
-
-    def __contains__(self, kind: Type) -> bool:
-        return any(c["type"] == kind for c in self._conditions)
-
-    def is_current(self, kind: Type) -> bool:
-        """Tell whether a condition is there and judged the generation that counts now."""
-        return any(c["type"] == kind and c.get("observedGeneration") == self._generation for c in self._conditions)
-
-    def set(self, kind: Type, status: Status, reason: str, message: str) -> None:
-        self._conditions = set_condition(
-            self._conditions,
-            type=kind,
-            status=status,
-            reason=reason,
-            message=message,
-            generation=self._generation,
-            now=self._now,
-        )
-
-    def drop(self, *kinds: Type) -> None:
-        self._conditions = drop_conditions(self._conditions, *kinds)
-
-    def mark(self, verdict: Judgement) -> None:
-        self._conditions = _MARKS[verdict.outcome](
-            self._conditions,
-            reason=verdict.reason,
-            message=verdict.message,
-            generation=self._generation,
-            now=self._now,
-        )
-
-    def listed(self) -> list[Condition]:
-        """All of them, in the order of `Type`, so that the same facts always give the same document."""
-        order = list(Type)
-        return sorted(self._conditions, key=lambda c: order.index(Type(c["type"])))
 
 
 def service_conditions(
@@ -97,8 +34,7 @@ def service_conditions(
     now: datetime,
 ) -> list[Condition]:
     """Give all conditions of `cr` that are ours, with the transition times of those in the `previous` status."""
-    generation = int(cr["metadata"].get("generation") or 0)
-    conditions = _Conditions(previous.get("conditions") or [], generation=generation, now=now)
+    conditions = ConditionSet({**cr, "status": previous}, tuple(Type), now=now)
     conditions.mark(verdict)
     _available(conditions, verdict, facts)
     _progress(conditions, verdict, facts)
@@ -111,18 +47,15 @@ def service_conditions(
         _vllm(conditions, cr, desired)
         _sglang(conditions, cr, desired)
     _replicas(conditions, verdict, facts)
-    _rollout(conditions, facts)
-    _outside(conditions, facts)
-    _consent(conditions, cr, facts)
-    if facts.drift:
-        message = "; ".join(problem.message for problem in facts.drift)
-        conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
-    else:
-        conditions.drop(Type.DRIFTED)
+    set_rollout(conditions, facts)
+    _gateway(conditions, facts)
+    set_autoscaler(conditions, facts)
+    set_consent(conditions, cr, facts)
+    set_drift(conditions, facts)
     return conditions.listed()
 
 
-def _available(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts) -> None:
+def _available(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
     if facts.ready_replicas > 0:
         serving = f"{facts.ready_replicas} of {facts.desired_replicas} replicas serve requests"
         conditions.set(Type.AVAILABLE, "True", "InferenceReady", serving)
@@ -139,7 +72,7 @@ def _available(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts)
         conditions.set(Type.AVAILABLE, "False", "NoReadyReplicas", "No replica serves requests")
 
 
-def _progress(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts) -> None:
+def _progress(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
     match verdict.phase:
         case "Creating" | "Progressing":
             conditions.set(Type.PROGRESSING, "True", "Creating", verdict.message)
@@ -160,7 +93,7 @@ def _progress(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts) 
         conditions.drop(Type.DEGRADED)
 
 
-def _honoured(conditions: _Conditions, facts: ServiceFacts) -> None:
+def _honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
     if facts.unhonoured:
         message = "; ".join(f"{problem.field} {problem.message}" for problem in facts.unhonoured)
         conditions.set(Type.SPEC_HONOURED, "False", "FieldsNotHonoured", message)
@@ -171,7 +104,7 @@ def _honoured(conditions: _Conditions, facts: ServiceFacts) -> None:
 # --- advice on an engine's settings: said while there is something to say, and taken back once it was heeded ----------
 
 
-def _vllm(conditions: _Conditions, cr: JsonObject, desired: DesiredService) -> None:
+def _vllm(conditions: ConditionSet, cr: JsonObject, desired: DesiredService) -> None:
     if desired.engine.kind != "vllm":
         conditions.drop(Type.VLLM_SPEC_VALID)
         return
@@ -190,7 +123,7 @@ def _vllm(conditions: _Conditions, cr: JsonObject, desired: DesiredService) -> N
         conditions.set(Type.VLLM_SPEC_VALID, "True", "ConfigValid", "Nothing to object to")
 
 
-def _sglang(conditions: _Conditions, cr: JsonObject, desired: DesiredService) -> None:
+def _sglang(conditions: ConditionSet, cr: JsonObject, desired: DesiredService) -> None:
     if desired.engine.kind != "sglang":
         conditions.drop(Type.SGLANG_SPEC_VALID)
         return
@@ -210,7 +143,7 @@ def _sglang(conditions: _Conditions, cr: JsonObject, desired: DesiredService) ->
 # --- replicas, rollout, and what others do ----------------------------------------------------------------------------
 
 
-def _replicas(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts) -> None:
+def _replicas(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
     cause = verdict.cause
     # The engine's container runs only after the model was fetched and the driver let it.
     past_start = facts.ready_replicas > 0 or any(
@@ -235,7 +168,7 @@ def _replicas(conditions: _Conditions, verdict: Judgement, facts: ServiceFacts) 
     _memory(conditions, facts)
 
 
-def _memory(conditions: _Conditions, facts: ServiceFacts) -> None:
+def _memory(conditions: ConditionSet, facts: ServiceFacts) -> None:
     memory = facts.memory
     reason, message = memory_shortage(memory)
     if reason:
@@ -248,44 +181,8 @@ def _memory(conditions: _Conditions, facts: ServiceFacts) -> None:
         conditions.drop(Type.MEMORY_FITS)
 
 
-def _rollout(conditions: _Conditions, facts: ServiceFacts) -> None:
-    rollout = facts.rollout
-    if rollout.deferred is not None:
-        conditions.set(Type.ROLLOUT_DEFERRED, "True", rollout.deferred.reason, rollout.deferred.message)
-    elif rollout.timed_out:
-        message = "Replicas stayed busy for as long as spec.rolloutPolicy allows; the change was made regardless"
-        conditions.set(Type.ROLLOUT_DEFERRED, "False", "IdleTimeoutExceeded", message)
-    else:
-        conditions.drop(Type.ROLLOUT_DEFERRED)
-    if rollout.rolled_back is not None:
-        conditions.set(Type.ROLLED_BACK, "True", rollout.rolled_back.reason, rollout.rolled_back.message)
-    else:
-        conditions.drop(Type.ROLLED_BACK)
-    if rollout.kept is not None:
-        conditions.set(Type.TEMPLATE_KEPT, "True", rollout.kept.reason, rollout.kept.message)
-    else:
-        conditions.drop(Type.TEMPLATE_KEPT)
-
-
-def _consent(conditions: _Conditions, cr: JsonObject, facts: ServiceFacts) -> None:
-    pending = facts.pending
-    if pending is None:
-        conditions.drop(Type.CHANGE_PENDING)
-    else:
-        reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
-        conditions.set(Type.CHANGE_PENDING, "True", reason, waiting_for_consent(cr, pending))
-    violated = facts.problem if facts.problem is not None and facts.problem.reason == Reason.POLICY_VIOLATED else None
-    if violated is not None:
-        conditions.set(Type.POLICY_COMPLIANT, "False", Reason.POLICY_VIOLATED, violated.message)
-    elif facts.advice:
-        message = "; ".join(problem.message for problem in facts.advice)
-        conditions.set(Type.POLICY_COMPLIANT, "False", "PolicyAdvice", message)
-    else:
-        conditions.drop(Type.POLICY_COMPLIANT)
-
-
-def _outside(conditions: _Conditions, facts: ServiceFacts) -> None:
-    gateway, autoscaler = facts.gateway, facts.autoscaler
+def _gateway(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    gateway = facts.gateway
     if gateway is None:
         conditions.drop(Type.GATEWAY_READY)
     elif gateway.accepted:
@@ -293,11 +190,3 @@ def _outside(conditions: _Conditions, facts: ServiceFacts) -> None:
     else:
         message = gateway.message or "Nobody has accepted the route yet"
         conditions.set(Type.GATEWAY_READY, "False", "RouteNotAccepted", message)
-    if autoscaler is None:
-        conditions.drop(Type.AUTOSCALER_READY)
-    elif autoscaler.problem:
-        message = f"{autoscaler.kind}: {autoscaler.problem}"
-        conditions.set(Type.AUTOSCALER_READY, "False", "ScalingFailed", message)
-    else:
-        message = f"The {autoscaler.kind} decides the number of replicas"
-        conditions.set(Type.AUTOSCALER_READY, "True", "ScalingActive", message)

@@ -113,8 +113,8 @@ def test_conditions_are_listed_in_one_order_the_dialects_own_first() -> None:
     for kind in (Type.DRIFTED, Type.READY, "Theirs", Type.STALLED):
         conditions.set(kind, "True", "Because", "")
     assert [each["type"] for each in conditions.listed()] == ["Theirs", "Ready", "Stalled", "Drifted"]
-    assert conditions.status_of("Theirs") == "True"
-    assert conditions.status_of("Else") == ""
+    assert (conditions.get("Theirs") or {})["status"] == "True"
+    assert conditions.get("Else") is None
     conditions.drop("Theirs")
     assert "Theirs" not in conditions
 
