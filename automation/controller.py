@@ -308,6 +308,11 @@ class Controller:
             return
         submitted = self._engine.finished(key, outcome.error, now=(now := self._clock()))
         if submitted is None:
+            # Its objects were to go. What is left of them, no change of a custom resource will bring up again.
+            if (retry_in_s := self._engine.removed(key, outcome.error)) > 0:
+                told_of = {"service": str(key), "error": str(outcome.error), "retry_in_s": round(retry_in_s, 1)}
+                log.warning("Could not remove or release a service", **told_of)
+                self._requeue(key, retry_in_s)
             return
         repaired = self._drift.settled(key)
         services = self.services[key.dialect]

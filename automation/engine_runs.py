@@ -57,6 +57,8 @@ class EngineRuns:
         self._lock = threading.Lock()
         self._runs: dict[ServiceKey, EngineRun] = {}
         self._submitted: dict[ServiceKey, Submission] = {}
+        self._removals: dict[ServiceKey, int] = {}
+        """Failures in a row, of services whose objects are to go."""
 
     def submit(self, key: ServiceKey, fingerprint: str, asked: Asked, *, now: datetime) -> None:
         """Note that a service was handed to the batcher."""
@@ -119,14 +121,28 @@ class EngineRuns:
             failures = 1
             if before is not None and before.fingerprint == fingerprint and before.problem is not None:
                 failures = before.failures + 1
-            delay_s = backoff_s(failures, base_s=RETRY_BASE_S, cap_s=min(RETRY_CAP_S, error.retry_cap_s), jitter=0.2)
+            delay_s = _retry_after_s(failures, error)
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             retry_at = now + timedelta(seconds=delay_s)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
             return submitted
+
+    def removed(self, key: ServiceKey, error: EngineFailed | None) -> float:
+        """Record how the removal of a service went, and give the seconds until it is to be tried again; 0 if it went
+        well. Nothing else brings such a key back: its custom resource, which could change, is gone."""
+        with self._lock:
+            if error is None:
+                self._removals.pop(key, None)
+                return 0.0
+            failures = self._removals[key] = self._removals.get(key, 0) + 1
+        return _retry_after_s(failures, error)
 
     def forget(self, key: ServiceKey) -> bool:
         """Let go of a service; True when an outcome was still awaited."""
         with self._lock:
             self._runs.pop(key, None)
             return self._submitted.pop(key, None) is not None
+
+
+def _retry_after_s(failures: int, error: EngineFailed) -> float:
+    return backoff_s(failures, base_s=RETRY_BASE_S, cap_s=min(RETRY_CAP_S, error.retry_cap_s), jitter=0.2)

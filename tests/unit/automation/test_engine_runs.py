@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from automation.engine.port import EngineFailed
+from automation.engine.port import EngineFailed, StackLocked
 from automation.engine_runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
 from program.desired.keys import ServiceKey
 
@@ -67,3 +67,16 @@ def test_an_outcome_that_nobody_awaits_changes_nothing() -> None:
     runs.submit(KEY, "f1", ("v1",), now=NOW)
     assert runs.forget(KEY) and not runs.forget(KEY)
     assert not runs.finished(KEY, None, now=NOW)
+
+
+def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> None:
+    runs = EngineRuns()
+    locked = StackLocked("locked", by="ann", since="now")
+    waits = []
+    for _ in range(12):
+        assert not runs.forget(KEY), "each try forgets what was asked for the service, and not that removing it fails"
+        waits.append(runs.removed(KEY, EngineFailed("ApplyFailed", "no")))
+    assert waits == sorted(waits) and 0 < waits[0] <= 1.0 and waits[-1] > 100 * waits[0]
+    assert runs.removed(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"
+    assert runs.removed(KEY, None) == 0
+    assert runs.removed(KEY, locked) == waits[0], "the next removal of a service of this name starts anew"
