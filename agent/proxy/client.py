@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from agent.proxy.answers import Code, answer
 from agent.proxy.connections import keep_watch, reset
-from agent.proxy.framing import HEAD_END, MAX_HEAD, Malformed, RequestHead, ResponseHead, UntilClose, read_request
+from agent.proxy.framing import Malformed, RequestHead, ResponseHead, UntilClose
+from agent.proxy.incoming import Incoming
+from agent.proxy.kept import Kept
 
 if TYPE_CHECKING:
     from agent.proxy.service import Service, Target
@@ -30,7 +32,7 @@ LINGER_S = 2.0
 
 
 class Client(asyncio.Protocol):
-    """One connection. `request` is the one that is being answered; later ones wait in `_input`."""
+    """One connection. `request` is the one that is being answered; later ones wait in `_incoming`."""
 
     __slots__ = (
         "_advancing",
@@ -40,12 +42,11 @@ class Client(asyncio.Protocol):
         "_connecting",
         "_discarding",
         "_full",
-        "_input",
-        "_parts",
+        "_incoming",
+        "_kept",
         "_paused",
         "_replayed",
         "_response_until_close",
-        "_scanned",
         "_service",
         "_transport",
         "_upstream",
@@ -62,10 +63,9 @@ class Client(asyncio.Protocol):
         """Without a request: since when."""
         self.kept_bytes = 0
         """Of a request that is held: how much of it is kept."""
-        self._input = b""
-        self._scanned = 0
-        self._parts: list[bytes] | None = None
-        """The request so far, as long as it may have to be sent (again); None once it cannot be."""
+        self._incoming = Incoming()
+        self._kept = Kept()
+        """The request so far, as long as it may have to be sent (again)."""
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._answering = False
@@ -100,7 +100,7 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
-        self._input = self._input + data if self._input else data
+        self._incoming.add(data)
         self._advance()
 
     def eof_received(self) -> bool:
@@ -110,7 +110,8 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._service.clients.discard(self)
-        self._input, self._discarding = b"", True
+        self._incoming.clear()
+        self._discarding = True
         if self.request is not None:
             self._cancel()
             self._over()
@@ -135,7 +136,7 @@ class Client(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close a connection that nobody waits on."""
-        if self.request is None and not self._input:
+        if self.request is None and not self._incoming:
             self._transport.close()
 
     def close_if_late(self, now: float) -> None:
@@ -163,13 +164,13 @@ class Client(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._input and not self._discarding:
+            while self._incoming and not self._discarding:
                 if self.request is None:
                     # Who does not read the last answer gets no further one to add to it.
-                    if self._clogged or not self._read_head():
+                    if self._clogged or not self._begin_request():
                         break
                 elif not self.request_is_whole:
-                    self._read_body()
+                    self._pass_body()
                 else:
                     break
         except Malformed as error:
@@ -178,79 +179,46 @@ class Client(asyncio.Protocol):
             self._advancing = False
         self._steer_reading()
 
-    def _read_head(self) -> bool:
+    def _begin_request(self) -> bool:
         """Begin with the next request; False while its head is not whole."""
-        data = self._input
-        if data[:2] == b"\r\n":
-            data = self._input = data.lstrip(b"\r\n")  # RFC 9112, section 2.2: some clients send one too many
-        end = data.find(HEAD_END, self._scanned)
-        if end < 0 or end > MAX_HEAD:
-            if len(data) > MAX_HEAD:
-                raise Malformed("the headers are too long", 431)
-            self._scanned = max(0, len(data) - 3)
+        found = self._incoming.take_request()
+        if found is None:
             return False
-        end += len(HEAD_END)
-        request = read_request(data[:end])
-        self._scanned = 0
-        upto = end
-        if request.body is not None:
-            upto = request.body.take(data, end)
-        self.request = request
-        self._close_after = not request.keep_alive
+        self.request, data = found
+        self._close_after = not self.request.keep_alive
         self._service.begin()
-        self._parts = [request.lines + b"\r\n" + data[end:upto]]
-        self._input = data[upto:]
+        self._kept.begin(data)
         if self._service.runs:
             self.dispatch()
         else:
             self._hold()
         return True
 
-    def _read_body(self) -> None:
+    def _pass_body(self) -> None:
         assert self.request is not None
         assert self.request.body is not None
-        data = self._input
-        upto = self.request.body.take(data)
-        part, self._input = (data, b"") if upto == len(data) else (data[:upto], data[upto:])
-        upstream = self._upstream
+        part = self._incoming.take_part(self.request.body)
+        kept, upstream = self._kept, self._upstream
+        if kept.can_be_sent:
+            kept.add(part)
         if upstream is not None:
-            if self._parts is not None:
-                self._keep_for_replay(part)
+            if kept.size > REPLAY_MAX:
+                kept.forget()
             upstream.transport.write(part)
-        elif self._parts is not None:
-            self._parts.append(part)
-            if self._connecting is None:
-                self._keep_more(len(part))
+        elif kept.can_be_sent and self._connecting is None:
+            self._keep_more(len(part))
 
     def _hold(self) -> None:
-        service = self._service
-        assert self._parts is not None
-        refused = service.hold(self)
-        if refused is not None:
-            self.refuse(503, *refused)
-            return
         self.kept_bytes = 0
-        self._keep_more(sum(map(len, self._parts)))
+        refused = self._service.hold(self) or self._service.keep(self, self._kept.size)
+        if refused is not None:
+            self.refuse(*refused)
 
     def _keep_more(self, more: int) -> None:
         """Keep more of a request that waits, within bounds."""
-        service, limits = self._service, self._service.limits
-        self.kept_bytes += more
-        service.held_bytes += more
-        if self.kept_bytes > limits.held_body + MAX_HEAD:
-            service.unhold(self)
-            message = f"the service sleeps, and no more than {limits.held_body} bytes are kept until it runs; try again"
-            self.refuse(413, Code.BODY_TOO_LARGE, message)
-        elif service.held_bytes > limits.held_bytes:
-            service.unhold(self)
-            message = "the requests that wait for the service to start take all the memory that they may"
-            self.refuse(503, Code.TOO_MANY_HELD, message)
-
-    def _keep_for_replay(self, part: bytes) -> None:
-        assert self._parts is not None
-        self._parts.append(part)
-        if sum(map(len, self._parts)) > REPLAY_MAX:
-            self._parts = None
+        refused = self._service.keep(self, more)
+        if refused is not None:
+            self.refuse(*refused)
 
     def dispatch(self) -> None:
         """Send the request, as far as it has come, to an engine: over an open connection where there is one."""
@@ -276,10 +244,11 @@ class Client(asyncio.Protocol):
         self._steer_reading()
 
     def _send(self, upstream: Upstream) -> None:
-        assert self._parts is not None
-        parts = self._parts
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._parts = [data] if upstream.used and len(data) <= REPLAY_MAX else None
+        data = self._kept.joined()
+        if upstream.used and len(data) <= REPLAY_MAX:
+            self._kept.begin(data)
+        else:
+            self._kept.forget()
         self._upstream = upstream
         upstream.client = self
         upstream.transport.write(data)
@@ -295,9 +264,9 @@ class Client(asyncio.Protocol):
             return
         whole = self.request_is_whole
         waits = self.request is not None or self._clogged
-        pause = (whole and waits and len(self._input) > AHEAD_MAX) or (not whole and self._full)
-        if not pause and self._connecting is not None and not whole and self._parts is not None:
-            pause = sum(map(len, self._parts)) > CONNECTING_MAX
+        pause = (whole and waits and len(self._incoming) > AHEAD_MAX) or (not whole and self._full)
+        if not pause and self._connecting is not None and not whole:
+            pause = self._kept.size > CONNECTING_MAX
         if pause != self._paused:
             self._paused = pause
             if pause:
@@ -316,7 +285,7 @@ class Client(asyncio.Protocol):
     def response_begins(self, head: ResponseHead, data: bytes) -> None:
         """Pass on the head of a response and what came with it."""
         assert self.request is not None
-        self._parts = None
+        self._kept.forget()
         self._answering = True
         self._response_until_close = isinstance(head.body, UntilClose)
         if head.old or self._response_until_close or self._service.leaving or not self.request_is_whole:
@@ -335,22 +304,14 @@ class Client(asyncio.Protocol):
     def response_ends(self) -> None:
         """The response was passed on to its end."""
         self._upstream = None
-        whole = self.request_is_whole
-        self._over()
-        if not whole:
-            self._linger()
-        elif self._close_after:
-            self._discarding = True
-            self._transport.close()
-        else:
-            self._advance()
+        self._answered(close=self._close_after)
 
     def response_failed(self, why: str, *, stale: bool = False) -> None:
         """No response came; `stale` where the connection may have been closed before it read the request."""
         self._upstream = None
         if self.request is None:
             return
-        can_replay = stale and self._parts is not None and not self._replayed and self.request.idempotent
+        can_replay = stale and self._kept.can_be_sent and not self._replayed and self.request.idempotent
         if can_replay and self._service.runs:
             self._replayed, self._full = True, False
             self.dispatch()
@@ -375,13 +336,17 @@ class Client(asyncio.Protocol):
         request = self.request
         if request is None or self._transport.is_closing():
             return
-        whole = self.request_is_whole
-        close = self._close_after or not whole or request.old or self._service.leaving
+        close = self._close_after or not self.request_is_whole or request.old or self._service.leaving
         retry_s = self._service.limits.retry_after_s if status in (502, 503) else None
         self._service.count_refusal(code)
         self._transport.write(
             answer(status, code, message, retry_after_s=retry_s, close=close, bodiless=request.method == b"HEAD")
         )
+        self._answered(close=close)
+
+    def _answered(self, *, close: bool) -> None:
+        """The request was answered to the end: go on with the next one, if one can come."""
+        whole = self.request_is_whole
         self._over()
         if not whole:
             self._linger()
@@ -407,7 +372,7 @@ class Client(asyncio.Protocol):
     def _linger(self) -> None:
         """Say that there is no more to come, and give the client a moment to read it before the connection is cut."""
         self._discarding = True
-        self._input = b""
+        self._incoming.clear()
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
@@ -428,7 +393,7 @@ class Client(asyncio.Protocol):
     def _over(self) -> None:
         """The request is over, however it ended."""
         self.request = None
-        self._parts = None
+        self._kept.forget()
         self._answering = self._replayed = self._full = False
         self.waits_since = self._service.loop.time()
         self._service.end()

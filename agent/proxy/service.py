@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.proxy.answers import Code
+from agent.proxy.framing import MAX_HEAD
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool
 
@@ -25,6 +26,8 @@ REMIND_S = 1.0
 
 Target = tuple[str, int]
 """Address and port of an engine."""
+Refused = tuple[int, Code, str]
+"""Why a request is not answered by an engine: the status, and what the client is told."""
 
 
 @dataclass(frozen=True)
@@ -191,17 +194,32 @@ class Service:
         if not self.in_flight:
             self._callbacks.used(self.name)
 
-    def hold(self, client: Client) -> tuple[Code, str] | None:
+    def hold(self, client: Client) -> Refused | None:
         """Let a request wait for the engine; why not, where it cannot."""
         if self._refusal:
-            return Code.START_FAILED, f"the service could not be started: {self._refusal}"
+            return 503, Code.START_FAILED, f"the service could not be started: {self._refusal}"
         if len(self._held) >= self.limits.max_held:
-            return Code.TOO_MANY_HELD, f"{len(self._held)} requests wait for the service to start already"
+            return 503, Code.TOO_MANY_HELD, f"{len(self._held)} requests wait for the service to start already"
         self._held[client] = self.loop.time() + self.limits.wake_timeout_s
         self._arm_deadline()
         self._ask()
         if self._reminder is None:
             self._remind()
+        return None
+
+    def keep(self, client: Client, more: int) -> Refused | None:
+        """Keep so many bytes more of a request that waits; why it waits no longer, where that is too much."""
+        limits = self.limits
+        client.kept_bytes += more
+        self.held_bytes += more
+        if client.kept_bytes > limits.held_body + MAX_HEAD:
+            self.unhold(client)
+            message = f"the service sleeps, and no more than {limits.held_body} bytes are kept until it runs; try again"
+            return 413, Code.BODY_TOO_LARGE, message
+        if self.held_bytes > limits.held_bytes:
+            self.unhold(client)
+            message = "the requests that wait for the service to start take all the memory that they may"
+            return 503, Code.TOO_MANY_HELD, message
         return None
 
     def unhold(self, client: Client) -> None:
