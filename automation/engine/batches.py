@@ -78,7 +78,7 @@ class Batcher:
         gather_s: float = GATHER_S,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        """Start the threads. `timeout_s` is for one run, `capacity` the services of one stack (see `sharding`)."""
+        """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`)."""
         self._engine = engine
         self._on_outcome = on_outcome
         self._on_batch = on_batch
@@ -151,7 +151,7 @@ class Batcher:
         with self._changed:
             if self._stopping:
                 return
-            stack = self._sharding.stack_of(key)
+            stack = self._sharding.stack_of(key, wish if isinstance(wish, RenderedService) else None)
             self._pending.setdefault(stack, {})[key] = wish
             self._changed.notify()
 

@@ -232,6 +232,10 @@ class Engine(Protocol):
         """The services of which the stack's state still holds objects."""
         ...
 
+    def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+        """How many resources the stack's state holds of each of these services: objects, and components around them."""
+        ...
+
     def forget(self, stack: Stack) -> None:
         """Drop the state of a stack and touch no object: for a namespace that is gone, objects and all."""
         ...

@@ -212,13 +212,13 @@ class PulumiEngine:
 
         Does not wait for a run under way: it answers with what was known before that run.
         """
-        with self._lock:
-            known = self._handles.get(stack)
-        if known is not None and (index := known.index) is not None:
-            return index.keys
-        with self._using(stack, run := Run(QUERY_TIMEOUT_S)) as handle:
-            index = self._index(handle, run, create=False)
-            return index.keys if index else set()
+        index = self._known_of(stack)
+        return index.keys if index else set()
+
+    def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+        """The services in the state, and how many resources each has. Costs what `services` costs."""
+        index = self._known_of(stack)
+        return index.sizes if index else {}
 
     def forget(self, stack: Stack) -> None:
         """Drop the stack's state; its objects stay."""
@@ -300,6 +300,15 @@ class PulumiEngine:
         handle.index = None
 
     # --- stacks and their state -----------------------------------------------------------------------------------
+
+    def _known_of(self, stack: Stack) -> StateIndex | None:
+        """What a stack holds, as far as is known; read only where nothing is. None for a stack that is not there."""
+        with self._lock:
+            known = self._handles.get(stack)
+        if known is not None and (index := known.index) is not None:
+            return index
+        with self._using(stack, run := Run(QUERY_TIMEOUT_S)) as handle:
+            return self._index(handle, run, create=False)
 
     @contextlib.contextmanager
     def _using(self, stack: Stack, run: Run) -> Iterator[_StackHandle]:

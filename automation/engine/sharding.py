@@ -1,41 +1,57 @@
 """Decides which stack of a namespace holds a service. Called by `batches`.
 
-A run reads, reports and writes every object of its stack, at up to half a millisecond of CPU each, so a change
-would get slower with its namespace. A stack therefore takes a limited number of services, and the next ones go to
-another. A service stays where it is: moved to another stack, the old one would delete its objects.
+A run reads, reports and writes every resource of its stack, at up to half a millisecond of CPU each, so a change
+would get slower with its namespace. A stack therefore takes a limited number of resources, and the next services go to
+another. A service stays where it is, also where it grows: moved to another stack, the old one would delete its objects.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from automation.engine.port import Engine, Stack, StateUnreadable
+from components import urns
+from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 
-CAPACITY = 64
+CAPACITY = 192
+"""Resources of one stack: objects, and the components around them. A Deployment and its Service are three."""
+LEAST = 3
+"""What a service counts at least: one that has nothing yet may still get it."""
+
+
+def size_of(rendered: RenderedService) -> int:
+    """Tell how many resources of a stack a service becomes, not counting what it shares with others."""
+    return len(urns.own_urns(rendered, ""))
 
 
 class Sharding:
     """Places services, and remembers where. Thread-safe."""
 
     def __init__(self, engine: Engine, *, capacity: int = CAPACITY) -> None:
-        """`capacity` is the number of services of one stack; a smaller one than before moves nothing."""
+        """`capacity` is the number of resources at which a stack is full; a smaller one than before moves nothing."""
         self._engine = engine
         self._capacity = capacity
         self._lock = threading.Lock()
         self._known: set[Stack] | None = None
-        self._stacks: dict[str, dict[Stack, set[ServiceKey]]] = {}
+        self._loaded: set[str] = set()
         self._places: dict[ServiceKey, Stack] = {}
+        self._sizes: dict[ServiceKey, int] = {}
+        self._held: Counter[Stack] = Counter()
 
-    def stack_of(self, key: ServiceKey) -> Stack:
-        """Tell where the service is; place it where it is new. Raises EngineFailed when the state cannot be read."""
+    def stack_of(self, key: ServiceKey, rendered: RenderedService | None = None) -> Stack:
+        """Tell where the service is; place it where it is new. `rendered` is what it becomes, where that is known.
+
+        Raises EngineFailed when the state cannot be read.
+        """
         with self._lock:
-            stacks = self._load(key.namespace)
-            if key not in self._places:
-                self._place(key, stacks)
-            return self._places[key]
+            self._load(key.namespace)
+            size = size_of(rendered) if rendered is not None else self._sizes.get(key, LEAST)
+            return self._put(self._places.get(key) or self._with_room(key.namespace), key, size)
 
     def find(self, key: ServiceKey) -> Stack | None:
         """Tell where the service is; None when no stack has it."""
@@ -48,35 +64,44 @@ class Sharding:
         with self._lock:
             stack = self._places.pop(key, None)
             if stack is not None:
-                self._stacks[key.namespace][stack].discard(key)
+                self._held[stack] -= self._sizes.pop(key)
 
-    def _load(self, namespace: str) -> dict[Stack, set[ServiceKey]]:
-        """Learn once from the state where the services of a namespace are."""
-        if namespace in self._stacks:
-            return self._stacks[namespace]
-        stacks = {stack: set(self._engine.services(stack)) for stack in self._of(namespace)}
-        self._stacks[namespace] = stacks
-        for stack, keys in stacks.items():
-            for key in keys:
-                self._places.setdefault(key, stack)
-        return stacks
+    def _load(self, namespace: str) -> None:
+        """Learn once from the state where the services of a namespace are, and how large."""
+        if namespace in self._loaded:
+            return
+        found = {stack: self._engine.sizes(stack) for stack in self._of(namespace)}
+        self._loaded.add(namespace)
+        for stack, sizes in found.items():
+            for key, size in sizes.items():
+                if key not in self._places:
+                    self._put(stack, key, size)
 
     def _of(self, namespace: str) -> Iterator[Stack]:
-        """The stacks of a namespace. One broken state hides the list of all; then they are asked for one by one."""
-        try:
-            self._known = known = self._engine.stacks() if self._known is None else self._known
-        except StateUnreadable:
-            for shard in itertools.count():
-                yield (stack := Stack(namespace, shard))
-                if not self._engine.services(stack):
-                    return
-        else:
-            yield from sorted(stack for stack in known if stack.namespace == namespace)
+        """The stacks of a namespace. One broken state hides the list of all; then they are asked for one by one.
 
-    def _place(self, key: ServiceKey, stacks: dict[Stack, set[ServiceKey]]) -> None:
-        shard = 0
-        while len(stacks.setdefault(Stack(key.namespace, shard), set())) >= self._capacity:
-            shard += 1
-        stack = Stack(key.namespace, shard)
-        stacks[stack].add(key)
-        self._places[key] = stack
+        Asking mends it. One of this namespace's is empty then, but not the last: so they are listed once more.
+        """
+        asked = -1
+        if self._listed() is None:
+            for asked in itertools.count():
+                yield (stack := Stack(namespace, asked))
+                if not self._engine.services(stack):
+                    break
+        yield from sorted(each for each in self._listed() or () if each.namespace == namespace and each.shard > asked)
+
+    def _listed(self) -> set[Stack] | None:
+        if self._known is None:
+            with contextlib.suppress(StateUnreadable):
+                self._known = self._engine.stacks()
+        return self._known
+
+    def _with_room(self, namespace: str) -> Stack:
+        stacks = (Stack(namespace, shard) for shard in itertools.count())
+        return next(stack for stack in stacks if self._held[stack] < self._capacity)
+
+    def _put(self, stack: Stack, key: ServiceKey, size: int) -> Stack:
+        size = max(size, LEAST)
+        self._held[stack] += size - self._sizes.get(key, 0)
+        self._places[key], self._sizes[key] = stack, size
+        return stack

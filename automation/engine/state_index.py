@@ -16,7 +16,7 @@ from program.desired.keys import ServiceKey
 
 
 class StateIndex:
-    """The URNs of one stack. Changed only under the stack's lock; `keys` may be read at any time."""
+    """The URNs of one stack. Changed only under the stack's lock; `keys` and `sizes` may be read at any time."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -45,6 +45,11 @@ class StateIndex:
     def keys(self) -> set[ServiceKey]:
         # One step under the GIL, so a run that adds a service does not disturb it.
         return set(self._by_service)
+
+    @property
+    def sizes(self) -> dict[ServiceKey, int]:
+        """How many URNs each service has."""
+        return {key: len(urns) for key, urns in self._by_service.copy().items()}
 
     def of(self, key: ServiceKey) -> frozenset[str]:
         """The URNs of one service; empty for one that the stack does not hold."""

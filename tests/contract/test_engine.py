@@ -12,6 +12,7 @@ import pytest
 
 from automation.engine.port import Batch, Engine, EngineCancelled, ServiceOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
+from automation.engine.sharding import size_of
 from components import naming
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
@@ -119,6 +120,7 @@ def test_what_is_applied_stands_and_the_last_object_carries_the_fingerprint(worl
     annotations = world.live()["Deployment", "a"]["metadata"]["annotations"]
     assert annotations[naming.ANNOTATION_APPLIED_HASH] == rendered.fingerprint
     assert world.engine.services(Stack(world.namespace)) == {rendered.key}
+    assert world.engine.sizes(Stack(world.namespace)) == {rendered.key: size_of(rendered)}
     assert Stack(world.namespace) in world.engine.stacks()
 
 
@@ -142,6 +144,7 @@ def test_a_removed_service_is_gone_and_its_cache_and_neighbours_stay(world: Worl
     expected = {("Service", "b"), ("Deployment", "b"), ("PersistentVolumeClaim", naming.CACHE_CLAIM)}
     assert names(world) == expected
     assert world.engine.services(stack) == {key("b", world.namespace)}
+    assert set(world.engine.sizes(stack)) == {key("b", world.namespace)}
 
 
 def test_a_released_service_is_forgotten_and_keeps_every_object(world: World) -> None:

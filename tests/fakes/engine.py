@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -115,6 +116,16 @@ class FakeEngine:
             return set()
         with self._lock:
             return {key for key, _, _ in self._state(stack).held.values() if key is not None}
+
+    def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+        if stack not in self._states:
+            return {}
+        with self._lock:
+            held = self._state(stack).held.items()
+            objects = [(key, urn) for urn, (key, _, _) in held if key is not None]
+            # A component's type stands before the `$` in the URN of each of its objects.
+            components = {(key, urn.partition("$")[0]) for key, urn in objects}
+            return dict(Counter(key for key, _ in (*objects, *components)))
 
     def forget(self, stack: Stack) -> None:
         self._states.pop(stack, None)

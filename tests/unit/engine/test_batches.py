@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from automation.engine.batches import Batcher, BatchReport
-from automation.engine.port import Batch, EngineCancelled, EngineFailed, ServiceOutcome, Stack
-from automation.engine.sharding import Sharding
+from automation.engine.port import Batch, EngineCancelled, EngineFailed, ServiceOutcome
 from program.desired.keys import ServiceKey
 from tests.fakes.engine import FakeEngine
 from tests.fakes.rendered import BAD_PORT, key, service
@@ -255,19 +254,6 @@ def test_stopping_cancels_a_run_that_takes_longer(outcomes: Outcomes) -> None:
     assert isinstance(outcomes.told[0][1].error, EngineCancelled)
 
 
-def test_a_stack_takes_a_limited_number_of_services_and_a_service_stays_where_it_is() -> None:
-    engine = FakeEngine()
-    sharding = Sharding(engine, capacity=3)
-    places = {n: sharding.stack_of(key(f"s-{n}")) for n in range(7)}
-    assert [places[n].shard for n in range(7)] == [0, 0, 0, 1, 1, 1, 2]
-    for n, stack in places.items():
-        engine.up(Batch(stack, (service(f"s-{n}"),)))
-    restarted = Sharding(engine, capacity=100)
-    assert {n: restarted.stack_of(key(f"s-{n}")) for n in range(7)} == places
-    assert restarted.stack_of(key("new")) == Stack("default")
-    assert restarted.find(key("unknown")) is None
-
-
 def test_the_place_of_a_removed_service_is_free_again(batcher: Make) -> None:
     engine = FakeEngine()
     made = batcher(engine, capacity=1)
@@ -285,7 +271,7 @@ def test_the_place_of_a_removed_service_is_free_again(batcher: Make) -> None:
 def test_a_large_namespace_runs_in_parallel_parts(batcher: Make) -> None:
     gate = Gate()
     engine = FakeEngine(before_run=gate)
-    made = batcher(engine, capacity=10, max_parallel=2, gather_s=0.05)
+    made = batcher(engine, capacity=30, max_parallel=2, gather_s=0.05)
     for number in range(20):
         made.submit(service(f"s-{number}"))
     gate.wait_inside(2)

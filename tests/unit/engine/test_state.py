@@ -45,6 +45,7 @@ def test_the_index_groups_urns_by_service_and_knows_what_was_applied() -> None:
     assert index.keys == {a.key, b.key}
     assert index.of(a.key) == urns.own_urns(a, STACK.name)
     assert index.of(b.key) == urns.own_urns(b, STACK.name)
+    assert index.sizes == {a.key: 5, b.key: 3}, "three objects in two components, two objects in one"
     assert index.applied(a.key) == a.fingerprint
     assert index.others == urns.shared_urns(cache(), STACK.name)
 

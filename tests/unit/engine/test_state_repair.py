@@ -147,6 +147,9 @@ class OneBroken:
             return set()
         return self._held.get(stack, set())
 
+    def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+        return dict.fromkeys(self.services(stack), 3)
+
 
 def test_one_broken_state_hides_no_service_of_others() -> None:
     held = {Stack("prod"): {key("a", "prod")}, Stack("prod", 1): {key("b", "prod")}, Stack("dev"): {key("c", "dev")}}
@@ -155,3 +158,11 @@ def test_one_broken_state_hides_no_service_of_others() -> None:
     assert sharding.find(key("b", "prod")) == Stack("prod", 1)
     assert sharding.stack_of(key("c", "dev")) == Stack("dev")
     assert sharding.find(key("a", "prod")) == Stack("prod")
+
+
+def test_a_broken_state_hides_none_of_the_stacks_after_it() -> None:
+    held = {Stack("prod"): {key("a", "prod")}, Stack("prod", 1): {key("b", "prod")}, Stack("prod", 2): set()}
+    engine: Any = OneBroken(held, Stack("prod"))
+    sharding = Sharding(engine)
+    assert sharding.find(key("b", "prod")) == Stack("prod", 1)
+    assert sharding.stack_of(key("a", "prod")) == Stack("prod"), "made anew from what lives"
