@@ -10,11 +10,24 @@ from pathlib import Path
 import pytest
 
 from tests.support import controlplane
+from tests.support.logging_of_tests import give_logging_to_pytest
 from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
 
 LAYERS = ("unit", "contract", "apiserver", "engine", "loop", "hosts", "node", "scale", "conformance", "examples")
 _HERE = Path(__file__).resolve().parent
+
+
+def pytest_configure() -> None:
+    """Before any fixture makes a thread that logs."""
+    give_logging_to_pytest()
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays_with_pytest() -> Iterator[None]:
+    """A command may have set logging up for the process that it took for its own."""
+    yield
+    give_logging_to_pytest()
 
 
 @pytest.fixture(scope="session")
