@@ -22,7 +22,7 @@ from components.providers.kubernetes_ownership import owner_of, owns
 from components.providers.kubernetes_templates import keeping_script
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
+from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
 from kubeapi.kinds import Kind
 
 Json = dict[str, Any]
@@ -102,7 +102,7 @@ def _tried(
     claim = objects.with_metadata(wanted, uid=live["metadata"]["uid"])
     try:
         after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, force=True, dry_run=True)
-    except Invalid as error:
+    except (Invalid, Forbidden) as error:
         if fields := immutable_fields(error):
             return Trial(comparing.replaced(each, live, fields), live)
         raise

@@ -38,7 +38,7 @@ from components.providers.kubernetes_templates import keeping_script, same_templ
 from components.providers.kubernetes_waiting import Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import ApiError, Conflict, Invalid, KindNotServed, NotFound, Unreachable
+from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unreachable
 from kubeapi.kinds import Kind
 
 log = structlog.get_logger(__name__)
@@ -178,7 +178,7 @@ class KubernetesCalls:
             obj = self._handed_over(call, kind, obj, live)
         try:
             return self._apply(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), force=True)
-        except Invalid as error:
+        except (Invalid, Forbidden) as error:
             if call.preview and immutable_fields(error):
                 return None  # the preview of a replacement: what stands there will be gone by then
             raise
@@ -271,8 +271,7 @@ class KubernetesCalls:
         except ApiError as error:
             if about_uid(error):
                 return self._standing_in(call.token, identity)
-            if isinstance(error, Invalid):
-                return Verdict(immutable=immutable_fields(error))
+            return Verdict(immutable=immutable_fields(error))
         return Verdict()
 
     def _standing_in(self, token: Token, identity: Identity) -> Verdict:

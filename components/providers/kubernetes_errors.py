@@ -15,9 +15,16 @@ _NOT_TYPED = "failed to create typed patch object"
 _TYPED_CAUSE = re.compile(r"(\.[^\s:]+): ([^:\n][^\n]*)")
 _IMMUTABLE = re.compile(
     r"immutable|may not (?:be )?change|cannot (?:be )?change|can not (?:be )?change|can't (?:be )?change"
-    r"|must not (?:be )?change|updates to .* are forbidden|may not be modified|cannot be modified",
+    r"|must not (?:be )?change|updates to .* are forbidden|may not be modified|cannot be modified"
+    r"|cannot enable \w+ after|cannot remove \w+ after",
     re.IGNORECASE,
 )
+_API_BY_WEBHOOK = frozenset({"vleaderworkerset.kb.io"})
+"""Webhooks that are the API of a kind of their own. What others say of a change is a rule of the cluster's, and none to
+get around by a new object."""
+_DENIED = re.compile(r'admission webhook "(?P<webhook>[^"]+)" denied the request: (?P<told>.*)', re.DOTALL)
+_FIELD_ERROR = r"[A-Za-z][\w.\[\]]*: (?:Invalid value|Required value|Forbidden|Duplicate value|Unsupported value): "
+_TOLD_CAUSE = re.compile(rf"(?P<field>[A-Za-z][\w.\[\]]*): (?P<why>.+?)(?=, {_FIELD_ERROR}|$)", re.DOTALL)
 _MIN_STRUCK = 3
 STRUCK = "[secret]"
 
@@ -75,15 +82,30 @@ def causes(error: errors.ApiError) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def immutable_fields(error: errors.Invalid) -> tuple[str, ...]:
+def immutable_fields(error: errors.ApiError) -> tuple[str, ...]:
     """Give the fields that only a new object can have otherwise; empty unless that is all that is wrong.
 
     With another fault beside it the new object would be refused too, after the old one was deleted.
     """
-    found = causes(error)
+    if isinstance(error, errors.Forbidden):
+        found = _causes_of_webhook(error)
+    else:
+        found = causes(error) if isinstance(error, errors.Invalid) else []
     if not found or not all(_IMMUTABLE.search(why) for _, why in found):
         return ()
     return tuple(field for field, _ in found)
+
+
+def _causes_of_webhook(error: errors.Forbidden) -> list[tuple[str, str]]:
+    """List what a kind's own webhook finds wrong; it answers 403, and its causes are text alone."""
+    denied = _DENIED.search(error.message)
+    if denied is None or denied["webhook"] not in _API_BY_WEBHOOK:
+        return []
+    told = denied["told"].strip()
+    told = told[1:-1] if told.startswith("[") and told.endswith("]") else told
+    found = [(each["field"], each["why"]) for each in _TOLD_CAUSE.finditer(told)]
+    # Go's names of the fields, as this webhook writes them, are not those of the object.
+    return [(field.replace(".SubGroupPolicy.", ".subGroupPolicy."), why) for field, why in found]
 
 
 def about_uid(error: errors.ApiError) -> bool:

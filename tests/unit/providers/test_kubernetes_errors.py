@@ -37,6 +37,40 @@ def test_another_fault_beside_an_immutable_field_means_that_a_new_object_would_f
     assert immutable_fields(invalid()) == ()
 
 
+def denied(webhook: str, told: str) -> errors.Forbidden:
+    return errors.Forbidden(403, "Forbidden", f'admission webhook "{webhook}" denied the request: {told}')
+
+
+_SUB_GROUP_SIZE = "spec.leaderWorkerTemplate.SubGroupPolicy.subGroupSize: Invalid value: "
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "4: field is immutable",
+        "4: cannot enable subGroupSize after the lws is already created",
+        "2: cannot remove subGroupSize after enabled",
+    ],
+)
+def test_what_the_webhook_of_leader_worker_sets_calls_immutable_is_so(why: str) -> None:
+    fields = immutable_fields(denied("vleaderworkerset.kb.io", f"{_SUB_GROUP_SIZE}{why}"))
+    assert fields == ("spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize",)
+
+
+def test_another_fault_that_the_webhook_names_would_meet_the_new_object_too() -> None:
+    other = "spec.leaderWorkerTemplate.size: Invalid value: 0: size must be equal or greater than 1"
+    both = f"[{other}, {_SUB_GROUP_SIZE}4: field is immutable]"
+    assert immutable_fields(denied("vleaderworkerset.kb.io", both)) == ()
+    assert immutable_fields(denied("vleaderworkerset.kb.io", other)) == ()
+    twice = f"[{_SUB_GROUP_SIZE}4: field is immutable, {_SUB_GROUP_SIZE}4: field is immutable]"
+    assert len(immutable_fields(denied("vleaderworkerset.kb.io", twice))) == 2
+
+
+def test_a_rule_of_the_cluster_is_not_got_around_by_a_new_object() -> None:
+    assert immutable_fields(denied("validate.kyverno.svc-fail", "spec.x: Forbidden: field is immutable")) == ()
+    assert immutable_fields(errors.Forbidden(403, "Forbidden", "spec.x: Invalid value: 1: field is immutable")) == ()
+
+
 def test_a_shrunk_claim_is_no_reason_for_a_new_one() -> None:
     cause = ("spec.resources.requests.storage", "Forbidden: field can not be less than status.capacity")
     assert immutable_fields(invalid(cause)) == ()
