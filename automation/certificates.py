@@ -20,8 +20,9 @@ from automation.certificate_files import LIFETIME, serving_files
 from components import naming
 from components.object_metadata import owner_reference
 from kubeapi import kinds
-from kubeapi.client import APPLY_PATCH, MERGE_PATCH, METADATA, KubeClient
+from kubeapi.client import APPLY_PATCH, MERGE_PATCH, KubeClient
 from kubeapi.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from kubeapi.rest import METADATA
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
 from program.desired.service import DesiredService

@@ -1,6 +1,6 @@
 """The REST mapping: which path serves an apiVersion and kind, learnt from the API server's discovery documents.
 
-Called by `kubeapi.client`; calls back into its GET. The built-in kinds of `kubeapi.kinds` need no request.
+Called by `kubeapi.rest`; calls back into its GET. The built-in kinds of `kubeapi.kinds` need no request.
 """
 
 from __future__ import annotations

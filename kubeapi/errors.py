@@ -1,6 +1,6 @@
 """Every error that the Kubernetes API can answer with, typed once at this border.
 
-Raised by `kubeapi.client`, `kubeapi.discovery` and `kubeapi.config`; caught by whoever calls them.
+Raised by `kubeapi.rest`, `kubeapi.discovery` and `kubeapi.config`; caught by whoever calls them.
 Errors of urllib3, ssl, json and the `kubernetes` package never pass this border.
 
     KubeError

@@ -1,4 +1,4 @@
-"""One answer as it came, read up to a size and a time. Made by `kubeapi.client`, judged by `kubeapi.pods`."""
+"""One answer as it came, read up to a size and a time. Made by `kubeapi.rest`, judged by `kubeapi.pods`."""
 
 from __future__ import annotations
 

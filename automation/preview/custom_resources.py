@@ -12,9 +12,10 @@ from typing import Any
 from automation.preview.files import Asked, FileRefused, as_written, asked
 from automation.preview.live import PAGE
 from automation.preview.previewer import Previewer
-from kubeapi.client import PATH_NOT_FOUND, KubeClient
+from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
+from kubeapi.rest import PATH_NOT_FOUND
 from program.manifests import Document
 
 Json = dict[str, Any]

@@ -14,9 +14,10 @@ from typing import Any
 from components import naming
 from components.providers.kubernetes_errors import causes
 from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
-from kubeapi.client import APPLY_PATCH, JSON, MERGE_PATCH, KubeClient
+from kubeapi.client import APPLY_PATCH, MERGE_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, NotFound, TooManyRequests, Unauthorized, Unreachable
 from kubeapi.kinds import Kind
+from kubeapi.rest import JSON
 
 Json = dict[str, Any]
 

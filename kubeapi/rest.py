@@ -1,0 +1,276 @@
+"""Requests to one API server by path, as raw JSON over one connection pool: credentials, throttling, what is retried.
+
+The lower half of `kubeapi.client`, which speaks of kinds and objects. Calls `kubeapi.config` for access,
+`kubeapi.discovery` for the paths of kinds and the API server by urllib3. Failures come out as the types of
+`kubeapi.errors`.
+
+Retries are few, because the caller knows better: a read is tried again once when its connection broke, and a 429 is
+obeyed for as long as `MAX_THROTTLED_S`. Everything else is raised at once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+import urllib3.exceptions
+
+from kubeapi.config import Access
+from kubeapi.connections import connection_pool
+from kubeapi.discovery import ACCEPT, Discovery
+from kubeapi.errors import (
+    ApiError,
+    ConfigInvalid,
+    NotFound,
+    NotLeading,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    error_of_response,
+)
+from kubeapi.exchange import Exchange, read_bounded
+from kubeapi.kinds import Kind
+
+Json = dict[str, Any]
+
+JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""To be answered with an object's metadata alone."""
+
+CONNECT_TIMEOUT_S = 5.0
+MAX_THROTTLED_S = 30.0
+"""The longest that one call waits in all because of 429 answers; a shorter timeout_s of the call holds too."""
+DEFAULT_RETRY_AFTER_S = 1.0
+PATH_NOT_FOUND = "404 page not found"
+"""The plain answer to a path that serves no kind, other than that to a name that no object has."""
+RELOAD_INTERVAL_S = 10.0
+"""Credentials are read again after a 401, but not more often than this."""
+
+
+class RestClient:
+    """One API server, one user. Every method that asks it may raise any ApiError."""
+
+    def __init__(
+        self, access: Access, *, sleep: Callable[[float], None] = time.sleep, give_up_s: float | None = None
+    ) -> None:
+        """`give_up_s`: what the server's machine does not acknowledge for so long is never delivered (Linux)."""
+        self._access = access
+        self._sleep = sleep
+        self._pool = connection_pool(access, give_up_s=give_up_s)
+        self._server = access.server
+        self._discovery = Discovery(lambda path: self.request("GET", path))
+        self._lock = threading.Lock()
+        self._requests_total = 0
+        self._reloaded_at = float("-inf")
+        self.on_request: Callable[[str, int], None] | None = None
+        """Called after each request with its verb and status (0: no answer). For metrics; must not raise."""
+        self.may_write: Callable[[], bool] | None = None
+        """Asked right before each request that is no read is sent, each try of it; False makes it a NotLeading."""
+
+    @property
+    def server(self) -> str:
+        """The URL of the API server."""
+        return self._server
+
+    @property
+    def requests_total(self) -> int:
+        """How many HTTP requests were sent, retries and watches included."""
+        return self._requests_total
+
+    def close(self) -> None:
+        """Close the idle connections. Requests in flight finish; stop informers first."""
+        self._pool.clear()
+
+    def mapping(self, api_version: str, kind: str) -> Kind:
+        """Find the Kind that serves an apiVersion and kind. Raises KindNotServed after asking the server afresh."""
+        return self._discovery.mapping(api_version, kind)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | None] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Json:
+        """Send one request and return the JSON object that it is answered with. Query values of None are left out.
+
+        With `accept` METADATA the answer holds no more of an object than its metadata, whatever was written.
+        """
+        data = self._request(method, path, query, body, content_type, timeout_s, accept)
+        try:
+            answer = json.loads(data) if data else {}
+        except ValueError as error:
+            raise Unreachable(f"{method} {path} was answered with something that is no JSON") from error
+        if not isinstance(answer, dict):
+            raise Unreachable(f"{method} {path} was answered with JSON that is no object")
+        return answer
+
+    def text(self, path: str, *, query: Mapping[str, str | None] | None = None, timeout_s: float = 30.0) -> str:
+        """Read something that is no JSON: `/readyz`, the log of a pod."""
+        return self._request("GET", path, query, None, JSON, timeout_s).decode("utf-8", "replace")
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str | None] | None = None, silence_s: float
+    ) -> Generator[bytes, None, None]:
+        """Read an answer that has no end, piece by piece as it comes: the log of a pod that is followed.
+
+        Ends when the server ends it. Raises ApiError, and Unreachable when nothing came for `silence_s`.
+        """
+        response = self._open(path, query, silence_s)
+        try:
+            while piece := response.read1(65536):
+                yield piece
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"the stream of {path} broke off: {error}") from error
+        finally:
+            response.close()
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | None] | None = None,
+        body: Any = None,
+        timeout_s: float,
+        max_bytes: int,
+    ) -> Exchange:
+        """Send one request, never a second time, and return whatever it is answered with, refusals too.
+
+        For what the API server passes on from others (`kubeapi.pods`): their errors are no ApiErrors, their answers
+        may be of any size, and a redirect is not followed. Raises Unreachable, which tells a time-out apart.
+        """
+        payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        deadline = time.monotonic() + timeout_s
+        response = self._send(method, path, query, payload, JSON, timeout_s, stream=True)
+        return Exchange(response.status, dict(response.headers), *read_bounded(response, max_bytes, deadline))
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | None] | None,
+        body: Any,
+        content_type: str,
+        timeout_s: float,
+        accept: str = JSON,
+    ) -> bytes:
+        payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        throttled_s = 0.0
+        resets = refusals = 0
+        while True:
+            try:
+                response = self._send(method, path, query, payload, content_type, timeout_s, accept=accept)
+                if response.status < 400:
+                    return response.data
+                raise _error(response)
+            except Unreachable as error:
+                # A kept-alive connection may die just as it is used. Only a read is sure to be harmless twice.
+                if method != "GET" or not error.reset or resets:
+                    raise
+                resets += 1
+            except TooManyRequests as error:
+                wait_s = error.retry_after_s if error.retry_after_s is not None else DEFAULT_RETRY_AFTER_S
+                if throttled_s + wait_s > min(MAX_THROTTLED_S, timeout_s):
+                    raise
+                throttled_s += max(wait_s, 0.05)
+                self._sleep(wait_s)
+            except Unauthorized:
+                if refusals or not self._reload_credentials():
+                    raise
+                refusals += 1
+            except NotFound as error:
+                if error.message == PATH_NOT_FOUND:
+                    self._discovery.clear()
+                raise
+
+    def _open(
+        self, path: str, query: Mapping[str, str | None] | None, silence_s: float, *, verb: str = ""
+    ) -> urllib3.BaseHTTPResponse:
+        """Begin to read an answer that has no end; the caller closes it. Raises ApiError."""
+        response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb=verb)
+        if response.status == 401 and self._reload_credentials():
+            response.close()
+            response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb=verb)
+        if response.status >= 400:
+            raise _error(response)
+        return response
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | None] | None,
+        payload: bytes | None,
+        content_type: str,
+        timeout_s: float,
+        *,
+        accept: str = JSON,
+        stream: bool = False,
+        verb: str = "",
+    ) -> urllib3.BaseHTTPResponse:
+        url = self._server + path
+        pairs = {key: value for key, value in (query or {}).items() if value is not None}
+        if pairs:
+            url += "?" + urlencode(pairs)
+        headers = {"Accept": ACCEPT.get(path, accept), "User-Agent": "herdsman"}
+        if payload is not None:
+            headers["Content-Type"] = content_type
+        try:
+            authorization = self._access.authorization()
+        except ConfigInvalid as error:
+            raise Unauthorized(401, "Unauthorized", str(error)) from error
+        if authorization:
+            headers["Authorization"] = authorization
+        if method != "GET" and self.may_write is not None and not self.may_write():
+            raise NotLeading(f"{method} {path} was not sent: the lease may be another's by now")
+        with self._lock:
+            self._requests_total += 1
+        status = 0
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=payload,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
+                retries=False,
+                redirect=False,
+                preload_content=not stream,
+            )
+            status = response.status
+            return response
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            reset = isinstance(error, (urllib3.exceptions.ProtocolError, ConnectionResetError, BrokenPipeError))
+            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            raise Unreachable(f"{method} {self._server}{path}: {error}", reset=reset, timed_out=late) from error
+        finally:
+            if self.on_request is not None:
+                self.on_request(verb or method, status)
+
+    def _reload_credentials(self) -> bool:
+        with self._lock:
+            if time.monotonic() - self._reloaded_at < RELOAD_INTERVAL_S:
+                return False
+            self._reloaded_at = time.monotonic()
+        try:
+            self._access.reload()
+        except ConfigInvalid:
+            return False  # the 401 is the better message
+        return True
+
+
+def _error(response: urllib3.BaseHTTPResponse) -> ApiError:
+    try:
+        return error_of_response(response.status, response.headers, response.data)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        return Unreachable(f"the answer broke off: {error}", reset=True)
