@@ -13,23 +13,22 @@ from program.desired.base import JsonObject
 from program.desired.workloads import Access
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.credentials import DEFAULT_ACCOUNT
+from program.dialects.kserve.pool_group import OLD_POOL_GROUP, POOL_GROUP
 from program.dialects.kserve.subject import Subject
 
 SIDECAR = "llm-d-routing-sidecar"
 _READ = ["get", "list", "watch"]
-_POOLS = "inference.networking.k8s.io"
-_OLD_POOLS = "inference.networking.x-k8s.io"
 
 
 def _rule(groups: list[str], resources: list[str], verbs: list[str] = _READ) -> JsonObject:
     return {"apiGroups": groups, "resources": resources, "verbs": verbs}
 
 
-_SIDECAR_RULES = (_rule([""], ["pods"]), _rule([_OLD_POOLS, _POOLS], ["inferencepools"]))
+_SIDECAR_RULES = (_rule([""], ["pods"]), _rule([OLD_POOL_GROUP, POOL_GROUP], ["inferencepools"]))
 _PICKER_RULES = (
     _rule([""], ["pods"]),
-    _rule([_POOLS, _OLD_POOLS], ["inferencepools", "inferenceobjectives", "inferencemodels"]),
-    _rule([_OLD_POOLS], ["inferencemodelrewrites", "inferencepoolimports"]),
+    _rule([POOL_GROUP, OLD_POOL_GROUP], ["inferencepools", "inferenceobjectives", "inferencemodels"]),
+    _rule([OLD_POOL_GROUP], ["inferencemodelrewrites", "inferencepoolimports"]),
     _rule(["llm-d.ai"], ["inferenceobjectives", "inferencemodelrewrites"]),
     _rule(["discovery.k8s.io"], ["endpointslices"]),
     _rule(["coordination.k8s.io"], ["leases"], [*_READ, "create", "update", "patch", "delete"]),

@@ -15,9 +15,9 @@ from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
 from program.dialects.kserve import naming
 from program.dialects.kserve.configuration import combined
+from program.dialects.kserve.pool_group import POOL_GROUP
 from program.dialects.kserve.subject import Subject, is_stopped, value_at
 
-POOL_GROUP = "inference.networking.k8s.io"
 PORT = 8000
 
 

@@ -13,8 +13,9 @@ from program.desired.base import JsonObject
 from program.desired.facts import Problem
 from program.desired.workloads import Route
 from program.dialects.kserve import labels, naming
-from program.dialects.kserve.groups import POOL_GROUP, Member, group_of, members
+from program.dialects.kserve.groups import Member, group_of, members
 from program.dialects.kserve.lora import Adapter
+from program.dialects.kserve.pool_group import OLD_POOL_GROUP, POOL_GROUP
 from program.dialects.kserve.shapes import check_route_spec
 from program.dialects.kserve.subject import Subject, value_at
 
@@ -24,7 +25,6 @@ MOST_MATCHES = 64
 """Matches that one rule may have, by the Gateway API."""
 MOST_BACKENDS = 16
 """Backends that one rule may have."""
-_OLD_POOL_GROUP = "inference.networking.x-k8s.io"
 
 
 def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | None, tuple[Problem, ...]]:
@@ -175,12 +175,12 @@ def _is_shared(rule: JsonObject, subject: Subject) -> bool:
 
 def _with_pools_of_today(rule: JsonObject) -> JsonObject:
     backends = rule.get("backendRefs") or ()
-    if all(backend.get("group") != _OLD_POOL_GROUP for backend in backends):
+    if all(backend.get("group") != OLD_POOL_GROUP for backend in backends):
         return rule
     return {
         **rule,
         "backendRefs": [
-            {**backend, "group": POOL_GROUP} if backend.get("group") == _OLD_POOL_GROUP else backend
+            {**backend, "group": POOL_GROUP} if backend.get("group") == OLD_POOL_GROUP else backend
             for backend in backends
         ],
     }

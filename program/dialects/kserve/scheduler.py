@@ -14,6 +14,7 @@ from program.dialects.kserve import labels, naming
 from program.dialects.kserve.access import scheduler_access
 from program.dialects.kserve.picker_config import default_config, given_config
 from program.dialects.kserve.pod_draft import Container, PodDraft
+from program.dialects.kserve.pool_group import name_group_of_today
 from program.dialects.kserve.storage import Weights, add_weights
 from program.dialects.kserve.subject import Subject, main_container
 from program.dialects.kserve.tracing import trace_scheduler
@@ -79,6 +80,7 @@ def _picker(subject: Subject, scheduler: JsonObject, account: str) -> PodDraft:
     draft = PodDraft(scheduler.get("template") or {}, field=f"{_FIELD}.template")
     draft.set("serviceAccountName", account)
     main = draft.main
+    name_group_of_today(main)
     if int(scheduler.get("replicas") or 1) > 1 and not main.has_flag("--ha-enable-leader-election"):
         main.add_args("--ha-enable-leader-election")
     _configure(main, subject, scheduler)

@@ -17,6 +17,7 @@ from program.dialects.kserve.devices import Devices, claim_devices
 from program.dialects.kserve.kv_cache import add_cache_tiers
 from program.dialects.kserve.lora import load_adapters
 from program.dialects.kserve.pod_draft import PodDraft
+from program.dialects.kserve.pool_group import name_group_of_today
 from program.dialects.kserve.scaling import scaler_of
 from program.dialects.kserve.storage import Weights, add_weights
 from program.dialects.kserve.subject import Subject
@@ -163,7 +164,10 @@ class _Workload:
     def _tell_sidecar(self, draft: PodDraft) -> None:
         """Tell the routing sidecar which pool it serves, where there is a router."""
         sidecar = draft.find(SIDECAR)
-        if sidecar is not None and self._subject.at("router") is not None:
+        if sidecar is None:
+            return
+        name_group_of_today(sidecar)
+        if self._subject.at("router") is not None:
             sidecar.add_env(({"name": "INFERENCE_POOL_NAME", "value": pool_name(self._subject)},))
 
     def _group_account(self, worker: PodDraft, leader: PodDraft | None) -> Access | None:
