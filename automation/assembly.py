@@ -138,6 +138,9 @@ def assemble(
     def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
         controllers[0].on_outcome(key, outcome)
 
+    def withdrawn(namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
+        return controllers[0].withdrawn(namespace, keys)
+
     def on_batch(report: BatchReport) -> None:
         metrics.on_batch(report.result, report.services, report.duration_s)
         metrics.engine_cli_processes.inc(report.cli_processes)
@@ -148,6 +151,7 @@ def assemble(
         timeout_s=settings.engine_timeout_s,
         on_outcome=on_outcome,
         on_batch=on_batch,
+        withdrawn=withdrawn,
     )
     checks = Checks(client, recorder, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)

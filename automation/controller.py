@@ -16,13 +16,12 @@ import structlog
 
 from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
-from automation.approval.consent import Consent
+from automation.approval.consent import Consent, modes_now
 from automation.certifying import Certifying
 from automation.dialects.llmkube import LlmkubeServices
 from automation.dialects.port import Services
 from automation.drift.drift_watch import KINDS, DriftWatch
 from automation.engine.batches import Batcher
-from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.engine_runs import QUIET_S, Asked, EngineRuns
 from automation.events import EventRecorder
@@ -36,6 +35,7 @@ from automation.serving.readiness import Proofs, counted
 from automation.serving.rollout import OPEN
 from automation.serving.sleep import Sleep
 from automation.status_writer import StatusWriter
+from automation.story import outcome_entry
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import span
 from automation.want import Wanted
@@ -53,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 # A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
 HOSTED_RECHECK_S = 90.0
+# By then the cache knows the namespace as the API server does, and the next pass holds back what this one would not.
+MODE_LAG_S = 0.2
 
 
 def _now() -> datetime:
@@ -225,7 +227,7 @@ class Controller:
             return plan.action == "none"
         log.debug("Submitted to the engine", why=drift.plan.why)
         self._drift.submitted(drift, now=now)
-        self._engine.submit(key, rendered.fingerprint, asked, now=now)
+        self._engine.submit(key, rendered.fingerprint, asked, now=now, mode=wanted.mode)
         with span("submit"):
             self._batcher.submit(drift.rendered)
         return plan.action == "none"
@@ -299,7 +301,22 @@ class Controller:
         release_ready_pods(self._client, desired, observed.pods)
         self._checks.retire(key, cr, desired, observed, proofs, now=now)
 
-    # --- the engine's answer --------------------------------------------------------------------------------------
+    # --- the engine's questions and answers -----------------------------------------------------------------------
+
+    def withdrawn(self, namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
+        """Name the services that are in another mode than their pass knew; asked by the Batcher right before a run.
+
+        Namespaces are watched apart from services: of "pause the namespace, then edit" the edit may arrive first.
+        Raises EngineFailed when the API server cannot be asked.
+        """
+        crs = {key: self.services[key.dialect].get(key.namespace, key.name) for key in keys}
+        now_in = modes_now(self._client, namespace, crs)
+        found = frozenset(key for key in keys if now_in[key] != self._engine.submitted_in(key))
+        for key in found:
+            self._engine.withdraw(key)
+            self._drift.settled(key)
+            self._requeue(key, MODE_LAG_S)
+        return found
 
     def on_outcome(self, key: ServiceKey, outcome: ServiceOutcome) -> None:
         """Record what the engine did; called by the Batcher, in its thread."""
@@ -317,12 +334,8 @@ class Controller:
         repaired = self._drift.settled(key)
         services = self.services[key.dialect]
         cr = services.get(key.namespace, key.name)
-        if cr is not None and outcome.error is not None:
-            self._recorder.record(cr, type="Warning", reason=outcome.error.reason, message=outcome.error.message)
-        elif cr is not None and repaired:
-            self._recorder.record(cr, type="Warning", reason="DriftRepaired", message=repaired)
-        elif cr is not None and (message := told(outcome.changes)):
-            self._recorder.record(cr, type="Normal", reason="Applied", message=message)
+        if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
+            self._recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
         if cr is not None and self._history is not None and cr["metadata"].get("generation") == submitted.asked[1]:
             self._history.record(key, cr, services.references(cr), outcome, duration=now - submitted.at)
         self._requeue(key, 0.0)

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from automation.approval.modes import Mode
 from automation.backoff import backoff_s
 from automation.engine.port import EngineFailed
 from automation.plan import LastRun
@@ -48,6 +49,8 @@ class Submission:
     fingerprint: str
     at: datetime
     asked: Asked
+    mode: Mode = "Apply"
+    """In which mode the pass knew the service to be."""
 
 
 class EngineRuns:
@@ -60,10 +63,21 @@ class EngineRuns:
         self._removals: dict[ServiceKey, int] = {}
         """Failures in a row, of services whose objects are to go."""
 
-    def submit(self, key: ServiceKey, fingerprint: str, asked: Asked, *, now: datetime) -> None:
+    def submit(self, key: ServiceKey, fingerprint: str, asked: Asked, *, now: datetime, mode: Mode = "Apply") -> None:
         """Note that a service was handed to the batcher."""
         with self._lock:
-            self._submitted[key] = Submission(fingerprint, now, asked)
+            self._submitted[key] = Submission(fingerprint, now, asked, mode)
+
+    def submitted_in(self, key: ServiceKey) -> Mode | None:
+        """In which mode a service was handed over; None when no outcome is awaited."""
+        with self._lock:
+            submitted = self._submitted.get(key)
+        return submitted.mode if submitted is not None else None
+
+    def withdraw(self, key: ServiceKey) -> None:
+        """Note that what was handed over is not made after all; what earlier runs did is remembered."""
+        with self._lock:
+            self._submitted.pop(key, None)
 
     def awaited(self, key: ServiceKey) -> str:
         """Give the fingerprint that has no outcome yet; empty when none is awaited."""

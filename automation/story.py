@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from automation.engine.outcomes import told
+from automation.engine.port import ServiceOutcome
 from automation.events import EventType
 from program.desired.facts import ServiceFacts
 from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
@@ -54,6 +56,16 @@ _ALARMING = MODEL_TRANSFER_REASONS | {
     Reason.POLICY_VIOLATED,
 }
 """Reasons that somebody should look at. What the engine reports itself (ApplyFailed, ForeignObject) is told by it."""
+
+
+def outcome_entry(outcome: ServiceOutcome, repaired: str) -> Entry | None:
+    """Tell what the engine did; `repaired` says what it put back of what others changed."""
+    if outcome.error is not None:
+        return Entry("Warning", outcome.error.reason, outcome.error.message)
+    if repaired:
+        return Entry("Warning", "DriftRepaired", repaired)
+    message = told(outcome.changes)
+    return Entry("Normal", "Applied", message) if message else None
 
 
 def is_alarming(reason: str) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from automation.approval.modes import Modes, approved
+from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_book import PolicyBook
+from automation.engine.port import APPLY_FAILED, EngineFailed
 from automation.plan import LiveObject
 from automation.preview.changes import ServicePreview
 from automation.preview.previewer import Previewer
@@ -13,9 +14,11 @@ from automation.service_kinds import key_of, kind_of_cr
 from automation.watch import SPREAD_S, World
 from components.render import RenderOptions
 from components.rendered import RenderedService
+from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
+from kubeapi.errors import ApiError, NotFound
 from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
@@ -31,6 +34,29 @@ class Consent:
         """Let go of a service that is gone."""
         self.policies.forget(key)
         self.modes.forget(key)
+
+
+def modes_now(
+    client: KubeClient, namespace: str, services: Mapping[ServiceKey, JsonObject | None]
+) -> dict[ServiceKey, Mode | None]:
+    """Tell the mode of services of one namespace, which the API server is asked about; None where there is none.
+
+    Raises EngineFailed when it cannot be asked.
+    """
+    try:
+        # A list of one: the loop may list and watch namespaces, and not get them.
+        found = client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
+    except ApiError as error:
+        raise EngineFailed(APPLY_FAILED, f"the mode of namespace `{namespace}` cannot be read: {error}") from error
+    said = (found[0]["metadata"].get("annotations") or {}) if found else {}
+    return {key: _mode(cr, said) for key, cr in services.items()}
+
+
+def _mode(cr: JsonObject | None, said_by_namespace: Mapping[str, str]) -> Mode | None:
+    try:
+        return mode_of(cr, said_by_namespace) if cr is not None else None
+    except SpecInvalid:
+        return None
 
 
 def comparing(

@@ -77,11 +77,17 @@ class Batcher:
         capacity: int = CAPACITY,
         gather_s: float = GATHER_S,
         on_batch: Callable[[BatchReport], None] | None = None,
+        withdrawn: Callable[[str, tuple[ServiceKey, ...]], frozenset[ServiceKey]] | None = None,
     ) -> None:
-        """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`)."""
+        """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`).
+
+        `withdrawn` is asked right before a run, with a namespace and the services to make there, which of them are not
+        to be made after all: for those there is no outcome. It may raise EngineFailed.
+        """
         self._engine = engine
         self._on_outcome = on_outcome
         self._on_batch = on_batch
+        self._withdrawn = withdrawn
         self._timeout_s = timeout_s
         self._gather_s = gather_s
         self._sharding = Sharding(engine, capacity=capacity)
@@ -207,11 +213,15 @@ class Batcher:
                 if outcome.services[key].ok and key not in self._pending.get(stack, {}):
                     self._sharding.release(key)
             self._running[stack] = frozenset()
-        self._report(stack, outcome, error)
+        if outcome.services:
+            self._report(stack, outcome, error)
 
     def _make(self, batch: Batch, released: tuple[ServiceKey, ...]) -> BatchOutcome:
         outcome = BatchOutcome({}, 0.0, 0)
         started, processes = time.monotonic(), 0
+        if self._withdrawn is not None and batch.apply:
+            withdrawn = self._withdrawn(batch.stack.namespace, tuple(service.key for service in batch.apply))
+            batch = replace(batch, apply=tuple(each for each in batch.apply if each.key not in withdrawn))
         if released:
             processes = self._engine.release(batch.stack, released, timeout_s=self._timeout_s, cancel=self._cancel)
         if batch.keys:

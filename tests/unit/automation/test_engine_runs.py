@@ -60,6 +60,16 @@ def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
     assert problem is not None and not problem.terminal
 
 
+def test_what_is_withdrawn_leaves_what_earlier_runs_did() -> None:
+    runs = EngineRuns()
+    failed(runs, NOW)
+    runs.submit(KEY, "f1", ("v1",), now=later(2), mode="Preview")
+    assert runs.submitted_in(KEY) == "Preview"
+    runs.withdraw(KEY)
+    assert runs.submitted_in(KEY) is None and not runs.awaited(KEY)
+    assert runs.problem(KEY, "f1") is not None
+
+
 def test_an_outcome_that_nobody_awaits_changes_nothing() -> None:
     runs = EngineRuns()
     assert not runs.finished(KEY, None, now=NOW)

@@ -113,6 +113,43 @@ def test_a_released_service_is_forgotten_and_its_objects_stay(batcher: Make, out
     assert made.drain(TIMEOUT_S) and made.holds(key("a")), "it can come back"
 
 
+def test_what_is_withdrawn_right_before_a_run_is_not_made_and_has_no_outcome(batcher: Make, outcomes: Outcomes) -> None:
+    asked: list[tuple[str, tuple[ServiceKey, ...]]] = []
+
+    def withdrawn(namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
+        asked.append((namespace, keys))
+        return frozenset({key("paused")})
+
+    gate = Gate()
+    engine = FakeEngine(before_run=gate)
+    made = batcher(engine, withdrawn=withdrawn)
+    made.submit(service("first"))
+    gate.wait_inside(1)
+    made.submit(service("paused"))
+    made.submit(service("b"))
+    made.remove(key("gone"))
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert asked == [("default", (key("first"),)), ("default", (key("paused"), key("b")))]
+    assert set(engine.runs[1].keys) == {key("b"), key("gone")}
+    made.submit(service("paused"))
+    assert made.drain(TIMEOUT_S)
+    assert len(engine.runs) == 2, "where nothing is left there is no run"
+    assert "paused" not in outcomes.keys
+
+
+def test_where_nobody_can_say_what_is_withdrawn_nothing_is_made(batcher: Make, outcomes: Outcomes) -> None:
+    def withdrawn(namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
+        raise EngineFailed("ApplyFailed", "the mode cannot be read")
+
+    engine = FakeEngine()
+    made = batcher(engine, withdrawn=withdrawn)
+    made.submit(service("a"))
+    assert made.drain(TIMEOUT_S)
+    assert not engine.runs
+    assert [outcome.error and outcome.error.message for _, outcome in outcomes.told] == ["the mode cannot be read"]
+
+
 def test_the_latest_of_several_submissions_counts(batcher: Make) -> None:
     gate = Gate()
     engine = FakeEngine(before_run=gate)

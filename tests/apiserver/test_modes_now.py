@@ -1,0 +1,38 @@
+"""The mode of services as the API server knows it, whatever a cache still says of their namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.approval.consent import modes_now
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+
+MODE = "herdsman.dev/mode"
+
+
+@pytest.fixture
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    made = KubeClient.from_kubeconfig(str(kubeconfig))
+    yield made
+    made.close()
+
+
+def cr(namespace: str, **annotations: str) -> dict[str, Any]:
+    return {"metadata": {"name": "svc", "namespace": namespace, "annotations": annotations}}
+
+
+def test_the_mode_of_a_namespace_is_the_one_that_stands_there_now(client: KubeClient, namespace: str) -> None:
+    plain, own, gone = (ServiceKey("llmkube", namespace, name) for name in ("plain", "own", "gone"))
+    services = {plain: cr(namespace), own: cr(namespace, **{MODE: "Preview"}), gone: None}
+    assert modes_now(client, namespace, services) == {plain: "Apply", own: "Preview", gone: None}
+    client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"annotations": {MODE: "Paused"}}})
+    assert modes_now(client, namespace, services) == {plain: "Paused", own: "Preview", gone: None}
+    client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"annotations": {MODE: "nonsense"}}})
+    assert modes_now(client, namespace, services) == {plain: None, own: "Preview", gone: None}
+    assert modes_now(client, "no-such-namespace", {plain: cr(namespace)}) == {plain: "Apply"}
