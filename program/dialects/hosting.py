@@ -14,6 +14,7 @@ from typing import Any
 from program.desired import keys
 from program.desired.base import JsonObject
 from program.desired.engines import EngineSettings
+from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelFormat
@@ -71,6 +72,11 @@ def hosted_service(
     metadata = cr["metadata"]
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     hosting = annotated.hosting
+    if hosting.host is not None and not keys.is_label_value(hosting.host):
+        raise SpecInvalid(
+            field=f"metadata.annotations[{keys.ANNOTATION_HOST}]",
+            why=f"`{hosting.host[:64]}` is not the name of a host",
+        )
     resolved = model_of(model, annotations, of=key.name)
     chosen = engine_of(resolved, asked=args.engine, field=model.field)
     accelerator = accelerator_of(hosting.selector, resolved, gpus=gpus)

@@ -73,7 +73,11 @@ def find_runtime(name: str, look: Lookup) -> Runtime:
     if found is None:
         if name in SHIPPED:
             return shipped()[name]
-        raise NotYet(reason=Reason.DEPENDENCY_MISSING, field=FIELD, why=f"there is no BackendRuntime `{name[:64]}` yet")
+        raise NotYet(
+            reason=Reason.DEPENDENCY_MISSING,
+            field=FIELD,
+            why=f"there is no BackendRuntime `{name[:64]}` yet; without one there are {', '.join(SHIPPED)}",
+        )
     raw: dict[str, Any] = without_nulls(found.get("spec") or {})
     try:
         _check(raw)

@@ -14,7 +14,7 @@ from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
-from program.desired.keys import LABEL_PLAYGROUND, ServiceKey
+from program.desired.keys import LABEL_PLAYGROUND, ServiceKey, is_label_value
 from program.desired.service import DesiredService
 from program.desired.workloads import PodGroup, Scaler
 from program.dialects.annotations import read_annotations
@@ -41,9 +41,9 @@ from program.dialects.llmaz.naming import (
 )
 from program.dialects.llmaz.open_models import Model, claims_of, find_models, labels_of
 from program.dialects.llmaz.playground_schema import PlaygroundSpec
-from program.dialects.llmaz.pods import PodPlan, completed
+from program.dialects.llmaz.pods import PodPlan, completed, unlabelled
 from program.dialects.llmaz.status import PLAYGROUND_WORDS, service_status
-from program.dialects.llmaz.template_variables import fill, variables_of
+from program.dialects.llmaz.template_variables import fill, unfilled, variables_of
 from program.dialects.reading import read, unknown_fields, without_nulls
 
 GRACE_S = 130
@@ -81,12 +81,15 @@ class Playgrounds:
         args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
         own = [str(argument) for argument in config.get("args") or []]  # as they are written, like the peer
         unknown = (
-            Problem(reason="NotHonoured", message="is no field of a Playground", field=path, terminal=True)
-            for path, _ in unknown_fields(spec, field="spec")
+            *(
+                Problem(reason="NotHonoured", message="is no field of a Playground", field=path, terminal=True)
+                for path, _ in unknown_fields(spec, field="spec")
+            ),
+            *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
         )
         if on_host(annotated):
             return hosted_playground(
-                cr, key, annotated, spec, models, runtime.engine, choice, preset=args, own=own, problems=tuple(unknown)
+                cr, key, annotated, spec, models, runtime.engine, choice, preset=args, own=own, problems=unknown
             )
         settings = global_config(look)
         labels = {LABEL_PLAYGROUND: key.name}
@@ -107,6 +110,7 @@ class Playgrounds:
             *unknown,
             *unscaled,
             *lost_of(models[0], choice, [*recommended, *(config.get("args") or [])]),
+            *unlabelled(plan),
             *settings.problems,
         )
         return serving.desired_service(cr, key, models, runtime.engine, described, problems=problems)
@@ -123,7 +127,7 @@ class Playgrounds:
         if cr.get("kind") == kinds.OPEN_MODELS.kind:
             return labels_of(cr)
         name = _main_model(cr.get("spec"))
-        return {LABEL_MODEL: name} if name else {}
+        return {LABEL_MODEL: name} if name and is_label_value(name) else {}
 
 
 DIALECT = Playgrounds()

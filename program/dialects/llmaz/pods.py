@@ -6,10 +6,12 @@ A Playground's template is made here from nothing; a Service's is its user's, to
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from program.desired.base import JsonObject
+from program.desired.facts import Problem
+from program.desired.keys import is_label_value
 from program.dialects.llmaz.flavors import Choice, with_affinity
 from program.dialects.llmaz.merging import with_limits
 from program.dialects.llmaz.naming import (
@@ -62,10 +64,30 @@ def completed(template: JsonObject, plan: PodPlan) -> JsonObject:
     return {"metadata": metadata, "spec": with_affinity(spec, plan.choice)}
 
 
+def unlabelled(plan: PodPlan) -> Iterator[Problem]:
+    """Name what of the main model cannot be a label: the API server would refuse the pods for it."""
+    if not plan.models:
+        return
+    main = plan.models[0]
+    for label, field, value in (
+        (LABEL_MODEL, "metadata.name", main.name),
+        (LABEL_FAMILY, "spec.familyName", main.family),
+    ):
+        if not is_label_value(value):
+            yield Problem(
+                reason="NotHonoured",
+                field=main.claim.field,
+                message=f"OpenModel `{main.name[:64]}` {field} `{value[:64]}` cannot be label {label}, and the pods go "
+                "without it; use at most 63 letters, digits, `-`, `_` and `.`",
+                terminal=True,
+            )
+
+
 def _model_labels(plan: PodPlan) -> dict[str, str]:
     if not plan.models:
         return {}
-    return {LABEL_MODEL: plan.models[0].name, LABEL_FAMILY: plan.models[0].family}
+    wanted = {LABEL_MODEL: plan.models[0].name, LABEL_FAMILY: plan.models[0].family}
+    return {label: value for label, value in wanted.items() if is_label_value(value)}
 
 
 def _add_models(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:

@@ -28,7 +28,7 @@ from program.dialects.llmaz.global_config import global_config
 from program.dialects.llmaz.hosted import hosted_pods
 from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, RUNNER
 from program.dialects.llmaz.open_models import Model, claims_of, find_models, labels_of
-from program.dialects.llmaz.pods import PodPlan, completed
+from program.dialects.llmaz.pods import PodPlan, completed, unlabelled
 from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.status import SERVICE_WORDS, service_status
 from program.dialects.reading import read, unknown_fields, without_nulls
@@ -86,6 +86,7 @@ class Services:
             *unknown,
             *_lost(models, choice, worker, leader),
             *(_of_groups(spec) if group is None else ()),
+            *unlabelled(plan),
             *settings.problems,
         )
         return serving.desired_service(cr, key, models, engine, described, problems=problems)

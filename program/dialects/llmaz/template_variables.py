@@ -6,9 +6,10 @@ A word without the dot is left as it is, since that is no variable to llmaz eith
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
 from program.dialects.llmaz.open_models import Model
 
 _VARIABLE = re.compile(r"\{\{\s*\.(?P<name>[A-Za-z_][-\w]*)\s*\}\}", re.ASCII)
@@ -25,6 +26,20 @@ def variables_of(models: Sequence[Model], params: Mapping[str, str], *, fetched:
     if len(models) > 1:
         variables["DraftModelPath"] = models[1].source.path if fetched else models[1].source.remote
     return variables
+
+
+def unfilled(arguments: Sequence[str], variables: Mapping[str, str], *, field: str) -> Iterator[Problem]:
+    """Name variables in a Playground's own arguments, which llmaz hands on as they are written."""
+    for index, argument in enumerate(arguments):
+        names = [found["name"] for found in _VARIABLE.finditer(argument) if found["name"] in variables]
+        if names:
+            yield Problem(
+                reason="NotHonoured",
+                field=f"{field}[{index}]",
+                message=f"`{{{{ .{names[0]} }}}}` is handed to the engine as it is: variables are filled into the "
+                "arguments of a BackendRuntime only; write the value here, or add a recommended config there",
+                terminal=True,
+            )
 
 
 def fill(arguments: Sequence[str], variables: Mapping[str, str], *, field: str) -> list[str]:

@@ -233,3 +233,10 @@ def test_further_replicas_have_names_of_their_own() -> None:
     assert second["metadata"]["name"].startswith("kserve-p-1-")
     assert second["spec"]["endpointSlice"].startswith("p-kserve-workload-svc-1-")
     assert second["spec"]["service"] == "kserve-p"
+
+
+def test_what_is_no_name_of_a_host_is_refused() -> None:
+    with pytest.raises(SpecInvalid) as raised:
+        parsed(annotations={"herdsman.dev/host": "Mac 1!"})
+    assert raised.value.field == "metadata.annotations[herdsman.dev/host]"
+    assert "`Mac 1!` is not the name of a host" in raised.value.why

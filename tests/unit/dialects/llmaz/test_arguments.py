@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
+from program.dialects.llmaz import playgrounds
 from program.dialects.llmaz.merging import limit_below_request, merged_env, merged_resources, with_limits
 from program.dialects.llmaz.open_models import Claim, find_models
 from program.dialects.llmaz.template_variables import fill, variables_of
-from tests.unit.dialects.llmaz.objects import Cluster, open_model
+from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground
 
 VARIABLES = {"ModelPath": "/workspace/models/x", "ModelName": "m", "TP": "2", "Empty": ""}
 
@@ -120,3 +121,17 @@ def test_a_limit_below_its_request_is_found() -> None:
     assert limit_below_request({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "1025Mi"}}) == "memory"
     assert limit_below_request({"requests": {"cpu": "1000m"}, "limits": {"cpu": 1}}) == ""
     assert limit_below_request({}) == ""
+
+
+def test_a_variable_in_a_playgrounds_own_arguments_is_handed_on_and_told() -> None:
+    own = ["{{ .ModelPath }}", "--chat-template={{ .messages }}", "plain", "--tp={{ .TP }}"]
+    parsed = playgrounds.DIALECT.parse(
+        playground(backendRuntimeConfig={"args": own}),
+        Cluster(open_model(flavors=[{"name": "a", "params": {"TP": "2"}}])),
+    )
+    assert parsed.desired.workloads is not None
+    assert parsed.desired.workloads.main.template["spec"]["containers"][0]["args"][-4:] == own
+    told = {problem.field: problem.message for problem in parsed.unhonoured}
+    # What is no variable of llmaz's is somebody else's template.
+    assert list(told) == ["spec.backendRuntimeConfig.args[0]", "spec.backendRuntimeConfig.args[3]"]
+    assert "`{{ .TP }}` is handed to the engine as it is" in told["spec.backendRuntimeConfig.args[3]"]

@@ -12,7 +12,7 @@ from program.dialects.llmaz.model_schema import ModelHub
 from program.dialects.llmaz.open_models import Claim, claims_of, find_models, labels_of
 from program.dialects.llmaz.playground_schema import ModelClaim, ModelClaims
 from program.dialects.llmaz.sources import hub_source, uri_source
-from tests.unit.dialects.llmaz.objects import Cluster, open_model, service
+from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, service
 
 
 def values(variables: Any) -> dict[str, str]:
@@ -204,3 +204,29 @@ def test_an_open_model_is_labelled_with_its_family() -> None:
     assert services.DIALECT.labels(service()) == {}
     assert labels_of({"spec": {"familyName": "no label!"}}) == {}
     assert labels_of({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "label", "told"),
+    [
+        ("m", "Llama 3.1 (8B)", "llmaz.io/model-family-name", "spec.familyName `Llama 3.1 (8B)`"),
+        ("m" * 64, "acme-lm", "llmaz.io/model-name", "metadata.name"),
+    ],
+)
+def test_what_cannot_be_a_label_is_left_off_the_pods_and_told(name: str, family: str, label: str, told: str) -> None:
+    model = open_model(name)
+    model["spec"]["familyName"] = family
+    for dialect, cr in (
+        (playgrounds.DIALECT, playground(modelClaims={"models": [{"name": name}]})),
+        (services.DIALECT, service(modelClaims={"models": [{"name": name}]})),
+    ):
+        assert label not in dialect.labels(cr)
+        parsed = dialect.parse(cr, Cluster(model))
+        assert parsed.desired.workloads is not None
+        labels = parsed.desired.workloads.main.template["metadata"]["labels"]
+        assert label not in labels
+        assert len([each for each in labels if each.startswith("llmaz.io/")]) == 1
+        (problem,) = parsed.unhonoured
+        assert problem.field == "spec.modelClaims.models[0].name"
+        assert told in problem.message
+        assert f"cannot be label {label}" in problem.message

@@ -150,7 +150,7 @@ def test_a_runtimes_parameters_may_be_named_in_its_arguments() -> None:
     cluster = Cluster(open_model(flavors=flavors), runtime(recommendedConfigs=[config]))
     parsed = DIALECT.parse(playground(backendRuntimeConfig={"backendName": "engine", "args": ["{{ .TP }}"]}), cluster)
     assert container(parsed.desired)["args"] == ["--tp=4", "{{ .TP }}"]  # the user's own stay as they are written
-    assert not parsed.unhonoured
+    assert [problem.field for problem in parsed.unhonoured] == ["spec.backendRuntimeConfig.args[0]"]
 
 
 def test_shared_memory_of_the_playground_goes_before_the_runtimes() -> None:
@@ -338,6 +338,7 @@ def test_a_store_that_hosts_do_not_read_is_refused_there(uri: str) -> None:
         ({"modelClaims": {"models": [{"name": "d", "role": "draft"}, {"name": "m"}]}}, {"llmaz.io/model-name": "m"}),
         ({"modelClaims": {"models": "none"}}, {}),
         ({"modelClaims": 7}, {}),
+        ({"modelClaim": {"modelName": "m" * 64}}, {}),
         (None, {}),
         ("text", {}),
     ],
