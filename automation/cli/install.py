@@ -44,7 +44,7 @@ def install(
 
     Running it again with the same options changes nothing. CRDs are brought up to date and never deleted.
     """
-    from automation.install import objects
+    from automation.install import naming, objects
 
     options = _options(
         {
@@ -77,7 +77,7 @@ def install(
         changes = installer.install(options, take_over=take_over)
     show_changes(changes, output)
     if output is OutputFormat.TABLE:
-        typer.echo(f"Follow it: kubectl -n {options.namespace} rollout status deployment/{objects.NAME}")
+        typer.echo(f"Follow it: kubectl -n {options.namespace} rollout status deployment/{naming.NAME}")
 
 
 def _options(given: dict[str, Any]) -> Any:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from automation.install.objects import SELECTOR, Part
+from automation.install.naming import SELECTOR
+from automation.install.objects import Part
 from automation.plan import ObjectName
 from automation.preview.changes import ObjectChange
 from automation.preview.comparing import created, deleted, rejected, updated

@@ -13,7 +13,7 @@ from typing import Any
 from automation.finding import Finding
 from automation.install import permissions
 from automation.install.comparison import find
-from automation.install.objects import NAME, SELECTOR
+from automation.install.naming import NAME, SELECTOR
 from automation.install.options import version
 from automation.settings import SYSTEM_NAMESPACE
 from automation.shards import shard_of_lease

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from automation.install import objects
+from automation.install import operator
 from automation.install.options import default_image
 from tools import versions
 
@@ -34,9 +34,9 @@ def test_every_base_is_pinned_to_a_whole_version() -> None:
 
 def test_it_runs_as_the_pods_user_and_never_as_root() -> None:
     [user] = re.findall(r"^USER (\S+)$", TEXT, re.MULTILINE)
-    assert user == f"{objects.USER}:{objects.USER}"
-    assert f"--uid {objects.USER}" in TEXT
-    assert 'ENTRYPOINT ["herdsman"]' in TEXT and f"EXPOSE {objects.HEALTH_PORT}" in TEXT
+    assert user == f"{operator.USER}:{operator.USER}"
+    assert f"--uid {operator.USER}" in TEXT
+    assert 'ENTRYPOINT ["herdsman"]' in TEXT and f"EXPOSE {operator.HEALTH_PORT}" in TEXT
 
 
 def test_it_is_named_as_the_installation_names_it() -> None:

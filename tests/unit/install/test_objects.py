@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.install import objects
+from automation.install import objects, operator
 from automation.install.objects import documents, parts
 from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE, Settings
@@ -64,9 +64,8 @@ def test_the_environment_is_what_the_loop_reads() -> None:
 
 
 def test_a_backend_takes_the_place_of_the_claim() -> None:
-    assert one(InstallOptions(state_claim_size="9Gi"), "PersistentVolumeClaim", objects.CLAIM)["spec"]["resources"] == {
-        "requests": {"storage": "9Gi"}
-    }
+    claim = one(InstallOptions(state_claim_size="9Gi"), "PersistentVolumeClaim", operator.CLAIM)
+    assert claim["spec"]["resources"] == {"requests": {"storage": "9Gi"}}
     for options in (
         InstallOptions(**REMOTE),  # type: ignore[arg-type]
         InstallOptions(state_secret="backend", passphrase_secret="phrase"),

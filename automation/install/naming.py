@@ -1,0 +1,20 @@
+"""Names and labels of an installation. Fixed, so that an installation whose state was lost is found again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+NAME = "herdsman"
+SELECTOR = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "loop"}
+LABELS = {**SELECTOR, "app.kubernetes.io/part-of": NAME}
+PART_OF = {"app.kubernetes.io/part-of": NAME}
+
+
+def metadata(name: str, *, namespace: Any = None, labels: Json = LABELS) -> Json:
+    """Write the metadata of an object; `namespace` may be a blank, and is left out of cluster-scoped objects."""
+    found: Json = {"name": name}
+    if namespace is not None:
+        found["namespace"] = namespace
+    return {**found, "labels": dict(labels)}

@@ -1,0 +1,208 @@
+"""The operator's own objects, as trees with blanks: where its state lies, how it is reached, the pod it runs in. Pure.
+
+Called by `objects`, which says what becomes of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from automation.install.blanks import Each, Raw, Value, When
+from automation.install.naming import LABELS, NAME, SELECTOR, metadata
+from automation.serving.wake_endpoints import FIRST_PORT, PORTS
+
+Json = dict[str, Any]
+
+CLAIM = "herdsman-state"
+HEALTH_PORT = 8081
+CONVERSION_PORT = 9443
+USER = 10001
+"""The user of the image; it owns what it writes by fsGroup."""
+
+
+def claim() -> Json:
+    """Where the engine keeps its state, if nowhere else."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(CLAIM, namespace=Value("namespace")),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": When("claim_class", Value("state_claim_class")),
+            "resources": {"requests": {"storage": Value("state_claim_size")}},
+        },
+    }
+
+
+def metrics_service() -> Json:
+    """The way to the metrics, and to the webhook that converts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(NAME, namespace=Value("namespace")),
+        "spec": {
+            "selector": dict(SELECTOR),
+            "ports": [
+                {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health", "protocol": "TCP"},
+                When("kserve", {"name": "conversion", "port": 443, "targetPort": "conversion", "protocol": "TCP"}),
+            ],
+        },
+    }
+
+
+def network_policy() -> Json:
+    """What may come in."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(NAME, namespace=Value("namespace")),
+        "spec": {
+            "podSelector": {"matchLabels": dict(SELECTOR)},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {
+                    "ports": [
+                        {"port": HEALTH_PORT, "protocol": "TCP"},
+                        {"port": FIRST_PORT, "endPort": FIRST_PORT + PORTS - 1, "protocol": "TCP"},
+                        When("kserve", {"port": CONVERSION_PORT, "protocol": "TCP"}),
+                    ]
+                }
+            ],
+        },
+    }
+
+
+def budget() -> Json:
+    """With several loops one always stays."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(NAME, namespace=Value("namespace")),
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": dict(SELECTOR)}},
+    }
+
+
+def deployment() -> Json:
+    """The loop itself."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(NAME, namespace=Value("namespace")),
+        "spec": {
+            "replicas": Value("replicas"),
+            # A claim that one pod holds is not handed over while it runs, and of two loops one may always go.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "selector": {"matchLabels": dict(SELECTOR)},
+            "template": {"metadata": {"labels": dict(LABELS)}, "spec": _pod()},
+        },
+    }
+
+
+def _pod() -> Json:
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(SELECTOR)},
+    }
+    return {
+        "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        # The loop must not be process 1: nobody could end it there, which its guard must, and nobody would reap for it.
+        "shareProcessNamespace": True,
+        "imagePullSecrets": When("pull_secret", [{"name": Value("pull_secret")}]),
+        # A batch under way is let to its end, and the lease is released last.
+        "terminationGracePeriodSeconds": 90,
+        "topologySpreadConstraints": When("several", [spread]),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container()],
+        "volumes": [
+            {"name": "work", "emptyDir": {"sizeLimit": "4Gi"}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+            When("claim", {"name": "state", "persistentVolumeClaim": {"claimName": CLAIM}}),
+            When("passphrase", _of_secret("passphrase")),
+            When("metrics", _of_secret("metrics")),
+            When("policies", {"name": "policies", "configMap": {"name": Value("policies")}}),
+        ],
+    }
+
+
+def _of_secret(name: str) -> Json:
+    return {"name": name, "secret": {"secretName": Value(f"{name}_secret"), "defaultMode": 0o440}}
+
+
+def _container() -> Json:
+    return {
+        "name": "loop",
+        "image": Value("image"),
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["run"],
+        "envFrom": When("state_secret", [{"secretRef": {"name": Value("state_secret")}}]),
+        "env": _environment(),
+        "ports": [
+            {"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+            When("kserve", {"name": "conversion", "containerPort": CONVERSION_PORT, "protocol": "TCP"}),
+        ],
+        "livenessProbe": _probe("/healthz", periodSeconds=20, failureThreshold=4),
+        # Also ready: a loop that waits for the lease. A rollout would else wait for ever for the second one.
+        "readinessProbe": _probe("/readyz?standby=ok", periodSeconds=5, failureThreshold=3),
+        "resources": {
+            "requests": {"cpu": "200m", "memory": Value("memory")},
+            "limits": {"memory": Value("memory")},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "work", "mountPath": "/work"},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a path in the pod
+            When("claim", {"name": "state", "mountPath": "/state"}),
+            When("passphrase", {"name": "passphrase", "mountPath": "/etc/herdsman/passphrase", "readOnly": True}),
+            When("metrics", {"name": "metrics", "mountPath": "/etc/herdsman/metrics", "readOnly": True}),
+            When("policies", {"name": "policies", "mountPath": "/etc/herdsman/policies", "readOnly": True}),
+        ],
+    }
+
+
+def _probe(path: str, **times: int) -> Json:
+    return {"httpGet": {"path": path, "port": "health"}, "timeoutSeconds": 5, **times}
+
+
+def _environment() -> list[Any]:
+    def plain(name: str, value: Any) -> Json:
+        return {"name": name, "value": value}
+
+    def setting(key: Any, value: Any) -> Json:
+        name = Raw(f"HERDSMAN_{key.text}") if isinstance(key, Raw) else f"HERDSMAN_{str(key).upper()}"
+        return {"name": name, "value": value}
+
+    url = {"secretKeyRef": {"name": Value("state_secret"), "key": "url"}}
+    return [
+        When("claim", plain("HERDSMAN_STATE", "file:///state")),
+        When("state_url", plain("HERDSMAN_STATE", Value("state"))),
+        When("state_secret", {"name": "HERDSMAN_STATE", "valueFrom": url}),
+        plain("HERDSMAN_WORK_DIR", "/work"),
+        When("passphrase", plain("HERDSMAN_PASSPHRASE_FILE", "/etc/herdsman/passphrase/passphrase")),
+        When("metrics", plain("HERDSMAN_METRICS_TOKEN_FILE", "/etc/herdsman/metrics/token")),
+        When("policies", plain("HERDSMAN_POLICIES", "/etc/herdsman/policies")),
+        # The kubelet asks from outside the pod; beyond it metrics take the token.
+        plain("HERDSMAN_HEALTH_ADDRESS", "0.0.0.0"),  # noqa: S104 - in the pod's own network
+        plain("HERDSMAN_HEALTH_PORT", str(HEALTH_PORT)),
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        When("kserve", plain("HERDSMAN_CONVERSION_PORT", str(CONVERSION_PORT))),
+        # Of two loops only the leader converts, and a Service would lead to either: then the CRDs name the pod itself.
+        When("kserve_alone", plain("HERDSMAN_CONVERSION_SERVICE", f"$(POD_NAMESPACE)/{NAME}")),
+        plain("HOME", "/tmp"),  # noqa: S108 - a path in the pod
+        Each("settings", setting),
+    ]
