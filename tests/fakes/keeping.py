@@ -81,9 +81,9 @@ class Kept:
 
     def restart_process(self) -> None:
         """Kill the process and have it started again."""
+        before = self.state().get("pid")  # first: the keeper may have done it before we go on
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(self.state()["keeper"]), signal.SIGUSR1)
-        before = self.state().get("pid")
         _until(lambda: self.state().get("pid") not in (0, before), 60)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,9 +90,12 @@ def test_a_real_systemd_reads_every_argument_and_variable_as_it_was_meant(tmp_pa
         assert "Description=100% odd\n" in shown and "KillMode=mixed" in shown
 
 
-def started(tmp_path: Path) -> list[tuple[int, int]]:
-    time.sleep(0.1)
-    lines = (tmp_path / "started").read_text().splitlines()
+def started(tmp_path: Path, times: int) -> list[tuple[int, int]]:
+    """Wait until the program was started so often and has said who it is; gives its pid and its child's, each time."""
+    file = tmp_path / "started"
+    eventually(lambda: file.exists() and file.read_text().count("\n") >= times, what=f"start {times}")
+    lines = file.read_text().splitlines()
+    assert len(lines) == times
     assert all(line.count("a b $HOME 100% \"quoted\" 'and' \\ ; ünï") == 2 for line in lines)
     return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
 
@@ -114,14 +116,14 @@ def test_a_service_is_installed_once_changed_in_place_and_removed_without_its_ch
 
     states(run_steps(steps, machine))
     assert machine.changes()
-    ((pid, child),) = started(tmp_path)
+    ((pid, child),) = started(tmp_path, 1)
     assert states(run_steps(steps, machine)) == {State.OK}
     assert machine.changes() == []
 
     changed = replace(service, description="Another", environment={**service.environment, "MORE": "1"})
     outcomes = run_steps(install_steps(changed, machine.facts), machine)
     assert State.CHANGED in states(outcomes)
-    assert started(tmp_path)[-1][0] != pid
+    assert started(tmp_path, 2)[-1][0] != pid
     assert psutil.pid_exists(child), "the child of the first process was to be kept"
     assert states(run_steps(install_steps(changed, machine.facts), machine)) == {State.OK}
 
@@ -129,9 +131,9 @@ def test_a_service_is_installed_once_changed_in_place_and_removed_without_its_ch
     assert states(run_steps(removal, machine, dry_run=True)) == {State.OK, State.WOULD_CHANGE}
     states(run_steps(removal, machine))
     assert states(run_steps(removal, machine)) == {State.OK}
-    pids = [pid for pair in started(tmp_path) for pid in pair]
+    pids = [pid for pair in started(tmp_path, 2) for pid in pair]
     left = [each for each in pids if psutil.pid_exists(each) and psutil.Process(each).status() != "zombie"]
-    assert left == [each for _, each in started(tmp_path)]
+    assert left == [each for _, each in started(tmp_path, 2)]
     for each in left:
         psutil.Process(each).kill()
 
@@ -140,6 +142,7 @@ def test_a_run_that_was_cut_off_is_finished_by_the_next(
     machine: FakedMachine, service: Service, tmp_path: Path
 ) -> None:
     states(run_steps(install_steps(service, machine.facts), machine))
+    started(tmp_path, 1)
     changed = replace(service, environment={**service.environment, "MORE": "1"})
     steps = install_steps(changed, machine.facts)
     only_the_file = next(step for step in steps if isinstance(step, File))
@@ -151,8 +154,7 @@ def test_a_run_that_was_cut_off_is_finished_by_the_next(
         ["daemon-reload", "reset-failed", "restart"] if machine.manager == "systemctl" else ["bootout", "bootstrap"]
     )
     assert machine.changes() == expected
-    assert len(started(tmp_path)) == 2
-    for _, child in started(tmp_path):
+    for _, child in started(tmp_path, 2):
         psutil.Process(child).kill()
 
 

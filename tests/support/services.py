@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
-import signal
 import sys
 from dataclasses import replace
 from functools import cached_property
@@ -92,10 +91,10 @@ class FakedMachine(LocalMachine):
     def end(self) -> None:
         """Kill whatever the fake still keeps, and forget all."""
         for file in self.state.glob("*.now.json"):
-            keeper = int(json.loads(file.read_text())["keeper"])
-            if psutil.pid_exists(keeper):
-                below = psutil.Process(keeper).children(recursive=True)
-                os.kill(keeper, signal.SIGKILL)
-                for each in below:
-                    each.kill()
+            # One that was told to stop says so, and is gone a moment later: at any point of this.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                keeper = psutil.Process(int(json.loads(file.read_text())["keeper"]))
+                for each in (keeper, *keeper.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
         shutil.rmtree(self.state, ignore_errors=True)
