@@ -33,18 +33,21 @@ class Command:
         self._namespace = namespace
         self._capsys = capsys
         self.told = ""
+        """What it printed, warnings included."""
+        self.answer = ""
+        """Its stdout alone."""
 
     def __call__(self, *arguments: str) -> int:
         image = ("--image", image_set.DOWNLOADER_IMAGE)
         where = ("-n", self._namespace, "--kubeconfig", str(self._kubeconfig))
         code = invoke(["cache", *arguments, *where, *image])
         captured = self._capsys.readouterr()
-        self.told = captured.out + captured.err
+        self.told, self.answer = captured.out + captured.err, captured.out
         return code
 
     def listed(self) -> list[Json]:
         assert self("list", "-o", "json") == 0, self.told
-        found = json.loads(self.told)
+        found = json.loads(self.answer)
         assert isinstance(found, list)
         return found
 
