@@ -135,7 +135,8 @@ def test_several_namespaces_are_watched_and_no_other(
         put("b", into=second)
         put("c", into=other)
         put("d", into=second)
-        eventually(lambda: informer.get(second, "d"), what="the last change")
+        # Each namespace has a watch of its own, and none waits for the other.
+        eventually(lambda: informer.get(second, "d") and informer.get(namespace, "a"), what="the last change of each")
         assert sorted(data(informer)) == ["a", "b", "d"]
         assert {obj["metadata"]["name"] for obj in informer.list(second)} >= {"b", "d"}
         assert informer.get(second, "a") is None
