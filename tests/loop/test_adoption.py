@@ -46,6 +46,13 @@ class Cluster:
         """What tells a restart: the Deployment, its template, its pods."""
         return {name: (self.deployment(name)["metadata"]["uid"], self.template(name), self.pods(name)) for name in ALL}
 
+    def is_rolled_out(self, name: str) -> bool:
+        """Whether the Deployment's controller has made all pods, and said so: it writes to it no more."""
+        deployment = self.deployment(name)
+        said, wanted = deployment.get("status") or {}, deployment["spec"]["replicas"]
+        seen = said.get("observedGeneration") == deployment["metadata"]["generation"]
+        return bool(seen and said.get("updatedReplicas") == said.get("unavailableReplicas") == wanted)
+
     def versions(self, name: str) -> tuple[str, ...]:
         """What tells any write to a service or to what was made for it."""
         found = [self.client.get(kinds.INFERENCE_SERVICES, self.namespace, name), self.deployment(name)]
@@ -77,7 +84,7 @@ def test_services_of_llmkube_are_adopted_one_by_one_and_given_back(
         llmkube.make(client, namespace, [llmkube.vector("031")], url=url)
         llmkube.make(client, namespace, [llmkube.vector("037")], url=url, rename={"svc": "scaled"})
         cluster = Cluster(client, namespace)
-        eventually(lambda: all(map(cluster.pods, ALL)), what="pods of all services")
+        eventually(lambda: all(map(cluster.is_rolled_out, ALL)), what="pods of all services")
         with loop_process(loop_kubeconfig, tmp_path, "--controller-class=herdsman") as loop:
             check_the_way_there(cluster, kubeconfig, capsys)
             check_changes_of_the_adopted(cluster)
@@ -89,7 +96,7 @@ def test_services_of_llmkube_are_adopted_one_by_one_and_given_back(
 def check_the_way_there(cluster: Cluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here = f"--namespace={cluster.namespace}"
     before = cluster.running()
-    untouched = eventually(lambda: settled_versions(cluster, LEFT), what="a service that nobody writes to")
+    untouched = cluster.versions(LEFT)
 
     with llmkube.leading(cluster.client, cluster.namespace):
         code, _ = adopt(kubeconfig, capsys, *ADOPTED, here, "--yes")
@@ -111,13 +118,6 @@ def check_the_way_there(cluster: Cluster, kubeconfig: Path, capsys: pytest.Captu
 
     code, answer = adopt(kubeconfig, capsys, "a", here, "--yes")
     assert (code, states(answer)) == (0, {"a": "skipped"})
-
-
-def settled_versions(cluster: Cluster, name: str) -> tuple[str, ...] | None:
-    before = cluster.versions(name)
-    pods = cluster.client.list(kinds.PODS, cluster.namespace)["items"]
-    done = cluster.deployment(name).get("status", {}).get("observedGeneration") and pods
-    return before if done and cluster.versions(name) == before else None
 
 
 def check_changes_of_the_adopted(cluster: Cluster) -> None:

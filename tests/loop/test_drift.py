@@ -130,9 +130,8 @@ def test_every_kind_is_put_back_when_it_is_changed_or_deleted(client: KubeClient
         what = f"{kind.kind} {body}"
         eventually(lambda: field(client.get(kind, namespace, name)) == before, what=what, timeout_s=15)  # noqa: B023
         took[what] = time.monotonic() - edited
-    told = eventually(lambda: events(client, namespace, "DriftRepaired"), what="an Event")
-    assert told is not None
-    assert f"Put back what others changed: Service svc: type ClusterIP -> NodePort by `{WHO}`" in told
+    back = f"Put back what others changed: Service svc: type ClusterIP -> NodePort by `{WHO}`"
+    eventually(lambda: back in events(client, namespace, "DriftRepaired"), what="an Event of the first change")
     for kind in (kinds.SERVICES, kinds.DISRUPTION_BUDGETS, kinds.HTTP_ROUTES, kinds.DEPLOYMENTS):
         uid = client.get(kind, namespace, "svc")["metadata"]["uid"]
         client.delete(kind, namespace, "svc")
@@ -157,7 +156,7 @@ def test_what_others_own_is_never_fought_over(loop: LoopProcess, client: KubeCli
     sidecar = {"name": "proxy", "image": "istio/proxy:1"}
     theirs = {"env": [*container.get("env", ()), {"name": "THEIRS", "value": "x"}]}
     note = {"labels": {"team": "red"}, "annotations": {"note": "theirs"}}
-    runs = loop.metric("herdsman_engine_cli_processes_total")
+    runs = loop.submitted(namespace)
     change(
         client,
         kinds.DEPLOYMENTS,
@@ -175,7 +174,7 @@ def test_what_others_own_is_never_fought_over(loop: LoopProcess, client: KubeCli
     found = deployed(client, namespace)
     assert found["spec"]["replicas"] == 7
     assert [c["name"] for c in found["spec"]["template"]["spec"]["containers"]] == ["proxy", container["name"]]
-    assert loop.metric("herdsman_engine_cli_processes_total") == runs
+    assert loop.submitted(namespace) == runs
     assert not events(client, namespace, "DriftRepaired")
 
 
@@ -277,7 +276,7 @@ def test_who_goes_on_changing_a_field_is_named_and_answered_with_pauses(
     service(client, namespace, runtime="vllm", skipModelInit=True)
     applied(client, namespace, kinds.SERVICES)
     settled(client, namespace)
-    runs = loop.metric("herdsman_engine_cli_processes_total")
+    runs = loop.submitted(namespace)
     stop = threading.Event()
 
     def insist() -> None:
@@ -291,10 +290,13 @@ def test_who_goes_on_changing_a_field_is_named_and_answered_with_pauses(
         found = await_condition(client, namespace, "svc", "Drifted", "True", saying="by `other-controller`")
         assert found["reason"] == "DriftContested"
         time.sleep(6)
-        assert loop.metric("herdsman_engine_cli_processes_total") - runs <= 5
+        assert loop.submitted(namespace) - runs <= 5
         assert condition(client, namespace, "svc", "Ready").get("reason") != "Applying"
     finally:
         stop.set()
         rival.join()
-    assert any("other-controller" in message for message in events(client, namespace, "DriftContested"))
+    eventually(
+        lambda: any("other-controller" in message for message in events(client, namespace, "DriftContested")),
+        what="an Event that names the other",
+    )
     eventually(lambda: client.get(kinds.SERVICES, namespace, "svc")["spec"]["type"] == "ClusterIP", what="the type")

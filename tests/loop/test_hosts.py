@@ -257,8 +257,14 @@ def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
             assert ask(found["status"])["usage"]["completion_tokens"] >= 1
             await_condition(client, namespace, "svc", "Ready", "True", saying="1 of 1")
             assert ready_slices(client, namespace) == {"svc"}
-            events = client.list(kinds.EVENTS, namespace)["items"]
-            assert [here in e["message"] and there in e["message"] for e in events if e["reason"] == "Moved"] == [True]
+
+            def told() -> list[str]:
+                events = client.list(kinds.EVENTS, namespace)["items"]
+                return [event["message"] for event in events if event["reason"] == "Moved"]
+
+            eventually(told, what="an Event of the move")
+            (message,) = told()
+            assert here in message and there in message
         finally:
             client.patch(kinds.HOSTS, None, here, {"spec": {"drain": False}})
             client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")

@@ -169,7 +169,7 @@ def test_a_config_goes_before_one_of_the_same_name_in_kserve(cluster: KubeClient
     eventually(lambda: users(client, "kserve", name) == [f"{namespace}/one"], what="the common one to be in use")
     config(client, namespace, name)
     await_reasons(client, "kserve", name, "ConfigValid", "NotInUse")
-    assert users(client, namespace, name) == [f"{namespace}/one"]
+    eventually(lambda: users(client, namespace, name) == [f"{namespace}/one"], what="its own to be in use")
     client.delete(kinds.LLM_CONFIGS, namespace, name)
     await_reasons(client, "kserve", name, "ConfigValid", "InUse")
     client.delete(kinds.LLM_CONFIGS, "kserve", name)

@@ -78,7 +78,7 @@ def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     say_ready(client, pod)
     await_condition(client, namespace, "svc", "Ready", "True")
 
-    said = await_condition(client, namespace, "scaled", "AutoscalerReady", "False", saying="metrics")
-    assert "FailedGet" in said["message"]
+    said = await_condition(client, namespace, "scaled", "AutoscalerReady", "False", saying="FailedGet")
+    assert "metrics" in said["message"]
     assert loop.poll() is None
     assert condition(client, namespace, "scaled", "SpecHonoured").get("status") != "False"

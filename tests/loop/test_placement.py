@@ -61,13 +61,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Hosts:
-    """Hosts that live because a Lease says so for an hour, or for as long as a test wants."""
+    """Hosts that live because a Lease says so for an hour, or until a test says that it is over."""
 
     def __init__(self, client: KubeClient) -> None:
         self.client = client
         self.names: list[str] = []
 
-    def add(self, name: str, *, memory: int = 8 * GIB, alive_s: int = 3600, **spec: Any) -> None:
+    def add(self, name: str, *, memory: int = 8 * GIB, **spec: Any) -> None:
         host = {
             "apiVersion": kinds.HOSTS.api_version,
             "kind": "Host",
@@ -78,6 +78,9 @@ class Hosts:
         self.names.append(name)
         told = {"os": "linux", "allocatable": {"memory": memory}, "runtimes": {"llama-server": "b1"}}
         self.client.patch(kinds.HOSTS, None, name, {"status": told}, subresource="status")
+        self._lease(name, alive_s=3600)
+
+    def _lease(self, name: str, *, alive_s: int) -> None:
         lease = {
             "apiVersion": kinds.LEASES.api_version,
             "kind": "Lease",
@@ -89,6 +92,11 @@ class Hosts:
             },
         }
         self.client.create(kinds.LEASES, SYSTEM_NAMESPACE, lease)
+
+    def fall_silent(self, name: str) -> None:
+        """Come back for a second, and be heard no more."""
+        self.client.delete(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
+        self._lease(name, alive_s=1)
 
     def edit(self, name: str, **spec: Any) -> None:
         self.client.patch(kinds.HOSTS, None, name, {"spec": spec})
@@ -178,12 +186,13 @@ def test_replicas_have_hosts_of_their_own_and_leave_drained_and_lost_ones(
     assert "replica" not in first["spec"]
 
     edit(client, namespace, replicas=2)
-    hosts.add("p-c", alive_s=4)
+    hosts.add("p-c")
     hosts.edit("p-a", drain=True)
     on(client, namespace, "p-c")
     assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["metadata"]["uid"] == first["metadata"]["uid"]
     assert placed(client, namespace, replica=1) == "p-b"
     # Nobody renews the Lease of p-c: it is lost, and after two more seconds left; p-a takes it back only undrained.
+    hosts.fall_silent("p-c")
     await_condition(client, namespace, "svc", "Ready", "False", saying="is lost")
     hosts.edit("p-a", drain=False)
     on(client, namespace, "p-a")

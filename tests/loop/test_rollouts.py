@@ -95,7 +95,7 @@ def test_a_change_waits_for_idle_replicas_over_a_restart_of_the_loop_and_force_e
     held = await_condition(client, namespace, "svc", "RolloutDeferred", "True")
     assert held["reason"] == "IdleCheckFailed"
     assert "512" not in arguments(deployed(client, namespace))
-    assert events(client, namespace, "RolloutDeferred")
+    eventually(lambda: events(client, namespace, "RolloutDeferred"), what="an Event of it")
     loop.stop()
     loop.start()
     seen = loop.metric("herdsman_reconciles_total")
@@ -140,7 +140,7 @@ def test_a_change_that_crashes_is_taken_back_until_the_spec_changes(
     live = deployed(client, namespace)
     assert live["metadata"]["annotations"][naming.ANNOTATION_TEMPLATE_HASH] == served
     assert live["spec"]["replicas"] == 2, "only the template is taken back"
-    assert events(client, namespace, "RolledBack")
+    eventually(lambda: events(client, namespace, "RolledBack"), what="an Event of it")
     loop.stop()
     loop.start()
     eventually(lambda: loop.metric("herdsman_reconciles_total") > 0, what="a pass after the restart")

@@ -172,8 +172,8 @@ def test_a_service_sleeps_over_a_restart_of_the_loop_and_wakes_for_a_request(
         head, _ = read_head(client_socket)
         assert b" 200 " in head and engine.served > served
     eventually(lambda: not find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("svc")), what="no slice of ours")
-    assert "Woken" in events(client, namespace)
-    assert loop.metric("herdsman_proxy_wake_seconds_count") == 1
+    eventually(lambda: "Woken" in events(client, namespace), what="an Event")
+    eventually(lambda: loop.metric("herdsman_proxy_wake_seconds_count") == 1, what="one wake in the metrics")
 
     # Again to sleep; then the spec wins: stopped is stopped, and takes no requests.
     asleep(client, namespace)

@@ -72,7 +72,10 @@ class LoopProcess:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
         if ready:
-            eventually(self._is_ready, what="a loop with filled caches", timeout_s=30)
+            try:
+                eventually(self._is_ready, what="a loop with filled caches", timeout_s=30)
+            except AssertionError as error:
+                raise AssertionError(f"{error}; it says\n{self.log.read_text(errors='replace')[-3000:]}") from None
         return self
 
     @property
@@ -120,6 +123,13 @@ class LoopProcess:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[{{ ]", line))
+
+    def submitted(self, namespace: str) -> int:
+        """How often it asked the engine to make something in a namespace; what it removes elsewhere does not count."""
+        found = self.lines()
+        return sum(
+            each.get("event") == "Submitted to the engine" and each.get("namespace") == namespace for each in found
+        )
 
     def _is_ready(self) -> bool:
         if self.poll() is not None:
