@@ -75,9 +75,10 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
     for base in bases:
         laid = merged(laid, base.spec, field=f"LLMInferenceServiceConfig {base.applied.name}: spec")
     laid = merged(laid, own)
-    kept = pins(cr.get("status") or {})
+    kept = pins(cr.get("status") or {}, known.config_prefix)
     wanted = wanted_presets(picker_config(laid, namespace, look))
-    chosen = [_preset(pinned(preset, kept), namespace, look) for preset in wanted]
+    names = [pinned(preset, kept, known.config_prefix) for preset in wanted]
+    chosen = [_preset(name, namespace, look, known.config_prefix) for name in names]
     spec = resolved(_rendered(cr, merged(_together(chosen), laid), known), name)
     if bases or not _all_ours(chosen):
         # Resolved first: a preset's own gateway gives way to the service's, and is no contradiction to it.
@@ -151,8 +152,15 @@ def _base(at: int, ref: Any, namespace: str, look: Lookup) -> _Config:
     return found
 
 
-def _preset(name: str, namespace: str, look: Lookup) -> _Config:
+def _preset(name: str, namespace: str, look: Lookup, prefix: str) -> _Config:
     found = _found(name, "Preset", namespace, look)
+    if found is None and name.startswith(prefix) and prefix != Settings.config_prefix:
+        raise SpecInvalid(
+            field=f"ConfigMap {naming.SYSTEM_NAMESPACE}/{naming.SETTINGS_NAME} herdsman.configPrefix",
+            why=f"presets begin with `{prefix[:64]}` by it, and there is no LLMInferenceServiceConfig `{name[:253]}` "
+            f"in namespace `{namespace}` or `{naming.SYSTEM_NAMESPACE}`; create it, or correct the prefix",
+            reason="ConfigNotFound",
+        )
     if found is None:
         raise SpecInvalid(
             field="status.annotations",

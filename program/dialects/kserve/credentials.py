@@ -1,7 +1,8 @@
 """What the container that fetches models knows of its stores: keys by reference, endpoints, trusted certificates. Pure.
 
 No Secret is ever read. Its keys are referred to, each as optional, since which of them it holds is not known here; and
-what KServe reads from a Secret's annotations is read from those of the pod's ServiceAccount.
+what KServe reads from a Secret's annotations is read from those of the service itself, then from those of the pod's
+ServiceAccount, then from the cluster's settings.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from program.dialects.kserve.model_address import Scheme
 from program.dialects.kserve.subject import Subject
 
 SECRET_NAME = "serving.kserve.io/secretName"  # noqa: S105 - the name of an annotation
-"""On a service: the Secret with the keys of its model's store."""
+"""On a service: the Secret with the keys of its model's store. Settings may name another annotation for it."""
 DEFAULT_ACCOUNT = "default"
 
-_KEYS: dict[Scheme, tuple[str, ...]] = {"hf": ("HF_TOKEN",), "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 _PREFIX = "serving.kserve.io/s3-"
 _PLAIN = {
-    f"{_PREFIX}verifyssl": "S3_VERIFY_SSL",
-    f"{_PREFIX}region": "AWS_DEFAULT_REGION",
-    f"{_PREFIX}useanoncredential": "awsAnonymousCredential",
-    f"{_PREFIX}usevirtualbucket": "S3_USER_VIRTUAL_BUCKET",
-    f"{_PREFIX}useaccelerate": "S3_USE_ACCELERATE",
+    "verifyssl": "S3_VERIFY_SSL",
+    "region": "AWS_DEFAULT_REGION",
+    "useanoncredential": "awsAnonymousCredential",
+    "usevirtualbucket": "S3_USER_VIRTUAL_BUCKET",
+    "useaccelerate": "S3_USE_ACCELERATE",
+    "cabundle": "AWS_CA_BUNDLE",
 }
 _NOT_FOR_STORES = re.compile(r".*-(dockercfg|token)-[a-z0-9]+", re.ASCII)
 """Secrets that clusters put onto accounts by themselves."""
@@ -34,26 +35,32 @@ _NOT_FOR_STORES = re.compile(r".*-(dockercfg|token)-[a-z0-9]+", re.ASCII)
 
 def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[JsonObject, ...]:
     """Give the variables with the keys and endpoints of all stores in question, for pods of an account."""
-    wanted = tuple(dict.fromkeys(scheme for scheme in schemes if scheme in _KEYS))
+    named = subject.settings.credentials
+    keys: dict[Scheme, dict[str, str]] = {
+        "hf": {"HF_TOKEN": "HF_TOKEN"},
+        "s3": {"AWS_ACCESS_KEY_ID": named.access_key, "AWS_SECRET_ACCESS_KEY": named.secret_key},
+    }
+    wanted = tuple(dict.fromkeys(scheme for scheme in schemes if scheme in keys))
     if not wanted:
         return ()
     found = _account(subject, account)
-    secret = subject.annotations.get(SECRET_NAME) or next(iter(_secrets(found)), "")
+    secret = _named_secret(subject) or next(iter(_secrets(found)), "")
     variables: list[JsonObject] = []
     for scheme in wanted:
         if secret:
             variables.extend(
-                {"name": key, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
-                for key in _KEYS[scheme]
+                {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
+                for variable, key in keys[scheme].items()
             )
         if scheme == "s3":
-            variables.extend(_endpoint((found.get("metadata") or {}).get("annotations") or {}))
+            of_account = (found.get("metadata") or {}).get("annotations") or {}
+            variables.extend(_endpoint({**named.s3, **_said(of_account), **_said(subject.annotations)}))
     return tuple(variables)
 
 
 def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
     """Say that an account has several secrets, of which only the first is looked into."""
-    if subject.annotations.get(SECRET_NAME):
+    if _named_secret(subject):
         return None
     names = _secrets(_account(subject, account))
     if len(names) < 2:
@@ -67,6 +74,16 @@ def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
     )
 
 
+def _named_secret(subject: Subject) -> str:
+    annotation = subject.settings.credentials.secret_annotation
+    return subject.annotations.get(annotation) or subject.annotations.get(SECRET_NAME) or ""
+
+
+def _said(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Give what annotations say of an S3 store, by the last part of their names."""
+    return {key.removeprefix(_PREFIX): value for key, value in annotations.items() if key.startswith(_PREFIX)}
+
+
 def _account(subject: Subject, account: str) -> JsonObject:
     return subject.look(kinds.SERVICE_ACCOUNTS, subject.namespace, account or DEFAULT_ACCOUNT) or {}
 
@@ -76,9 +93,9 @@ def _secrets(account: JsonObject) -> tuple[str, ...]:
     return tuple(name for name in names if name and not _NOT_FOR_STORES.fullmatch(name))
 
 
-def _endpoint(annotations: Mapping[str, str]) -> list[JsonObject]:
+def _endpoint(said: Mapping[str, str]) -> list[JsonObject]:
     variables: list[JsonObject] = []
-    endpoint, plain = annotations.get(f"{_PREFIX}endpoint", ""), annotations.get(f"{_PREFIX}usehttps", "")
+    endpoint, plain = said.get("endpoint", ""), said.get("usehttps", "")
     if plain:
         variables.append({"name": "S3_USE_HTTPS", "value": plain})
     if endpoint:
@@ -86,6 +103,6 @@ def _endpoint(annotations: Mapping[str, str]) -> list[JsonObject]:
         variables.append({"name": "S3_ENDPOINT", "value": endpoint})
         variables.append({"name": "AWS_ENDPOINT_URL", "value": f"{scheme}://{endpoint}"})
     variables.extend(
-        {"name": variable, "value": annotations[name]} for name, variable in _PLAIN.items() if annotations.get(name)
+        {"name": variable, "value": said[name]} for name, variable in _PLAIN.items() if said.get(name)
     )
     return variables

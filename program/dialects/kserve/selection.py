@@ -19,6 +19,12 @@ _CONFIG = "config-llm-"
 _ROUTE = "router-route"
 _TOKENIZER_PLUGINS = ("token-producer", "precise-prefix-cache-scorer")
 _PREDICTOR_PLUGIN = "predicted-latency-producer"
+_PINNED = tuple(
+    f"{PIN_PREFIX}{_CONFIG}{name.removeprefix(presets.PREFIX)}"
+    for name in presets.names()
+    if name != f"{presets.PREFIX}{_ROUTE}"
+)
+"""The annotations of the status."""
 
 
 def wanted_presets(spec: JsonObject) -> tuple[str, ...]:
@@ -65,28 +71,24 @@ def _picker_config(scheduler: Mapping[str, Any]) -> str:
     return "\n".join(texts)
 
 
-def pins(status: Mapping[str, Any]) -> dict[str, str]:
-    """Name the preset of each kind that a service keeps: what its status says, else today's.
+def kept_pins(status: Mapping[str, Any]) -> dict[str, str]:
+    """Name the presets that a status says the service keeps."""
+    kept = _object(status.get("annotations"))
+    return {key: value for key in _PINNED if isinstance(value := kept.get(key), str) and value}
+
+
+def pins(status: Mapping[str, Any], prefix: str) -> dict[str, str]:
+    """Name the preset of each kind that a service keeps: what its status says, else today's with this prefix.
 
     A distribution of KServe puts its version into the names, so that services keep the presets they started with
     over an upgrade. The route is always today's: no pod restarts for it.
     """
-    today = {
-        f"{PIN_PREFIX}{_CONFIG}{name.removeprefix(presets.PREFIX)}": name
-        for name in presets.names()
-        if name != f"{presets.PREFIX}{_ROUTE}"
-    }
-    kept = _object(status.get("annotations"))
-    for key in today:
-        value = kept.get(key)
-        if isinstance(value, str) and value:
-            today[key] = value
-    return today
+    return {**{key: f"{prefix}{key.removeprefix(PIN_PREFIX)}" for key in _PINNED}, **kept_pins(status)}
 
 
-def pinned(name: str, kept: Mapping[str, str]) -> str:
+def pinned(name: str, kept: Mapping[str, str], prefix: str) -> str:
     """Give the full name of a preset."""
-    return kept.get(f"{PIN_PREFIX}{_CONFIG}{name}", f"{presets.PREFIX}{name}")
+    return kept.get(f"{PIN_PREFIX}{_CONFIG}{name}", f"{prefix}{_CONFIG}{name}")
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -6,7 +6,8 @@ Read by `configuration`. Each key of the ConfigMap holds one JSON object; what i
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -45,6 +46,19 @@ class StorageSettings:
 
 
 @dataclass(frozen=True)
+class CredentialSettings:
+    """How the keys and endpoints of stores are named, and what holds where no account says it (key `credentials`)."""
+
+    secret_annotation: str = "serving.kserve.io/storageSecretName"
+    """Annotation of a service that names the Secret with its store's keys."""
+    access_key: str = "AWS_ACCESS_KEY_ID"
+    secret_key: str = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - a key of a Secret
+    """Keys of that Secret."""
+    s3: Mapping[str, str] = field(default_factory=dict)
+    """What holds for every store, by the last part of the annotation that says it for one (`endpoint`, `region` …)."""
+
+
+@dataclass(frozen=True)
 class PrometheusSettings:
     """Where KEDA finds the wanted number of replicas (key `autoscaling-wva-controller-config`)."""
 
@@ -70,7 +84,11 @@ class Settings:
     header_routing: HeaderRouting = "enabled"
     """Whether routes match that header: unless told otherwise, always, or never (`modelBasedRoutingMode`)."""
     storage: StorageSettings = StorageSettings()
+    credentials: CredentialSettings = CredentialSettings()
     prometheus: PrometheusSettings = PrometheusSettings()
+    config_prefix: str = "kserve-"
+    """What the names of presets start with, where a distribution of KServe brings its own under other names; KServe's
+    controller has it from its environment, so that it is ours to say (key `herdsman`, `configPrefix`)."""
     expiration_annotations: tuple[str, ...] = ("certificates.kserve.io/expiration",)
     """Annotations of the certificate Secret that say when it ends (`scheduler.expirationAnnotations`)."""
 
@@ -84,13 +102,25 @@ def settings(look: Lookup) -> Settings:
     data = (found or {}).get("data")
     if not isinstance(data, dict):
         return Settings()
-    return _parsed(tuple(str(data.get(key) or "") for key in (_INGRESS, _STORAGE, _WVA, _SCHEDULER)))
+    return _parsed(tuple(str(data.get(key) or "") for key in (_INGRESS, _STORAGE, _WVA, _SCHEDULER, _CREDENTIALS, _OURS)))
 
 
 _INGRESS = "ingress"
 _STORAGE = "storageInitializer"
 _WVA = "autoscaling-wva-controller-config"
 _SCHEDULER = "scheduler"
+_CREDENTIALS = "credentials"
+_OURS = "herdsman"
+_S3 = {
+    "s3Endpoint": "endpoint",
+    "s3UseHttps": "usehttps",
+    "s3Region": "region",
+    "s3VerifySSL": "verifyssl",
+    "s3UseVirtualBucket": "usevirtualbucket",
+    "s3UseAccelerate": "useaccelerate",
+    "s3UseAnonymousCredential": "useanoncredential",
+    "s3CABundle": "cabundle",
+}
 
 
 @lru_cache(maxsize=64)
@@ -111,6 +141,7 @@ def _parsed(texts: tuple[str, ...]) -> Settings:
         model_header=ingress.text("modelBasedRoutingHeaderName", default.model_header),
         header_routing=ingress.one_of("modelBasedRoutingMode", _HEADER_ROUTING),
         storage=_storage(storage),
+        credentials=_credentials(_Key(_CREDENTIALS, texts[4])),
         prometheus=PrometheusSettings(
             url=prometheus.text("url", ""),
             tls_insecure_skip_verify=prometheus.flag("tlsInsecureSkipVerify", False),
@@ -118,6 +149,7 @@ def _parsed(texts: tuple[str, ...]) -> Settings:
             trigger_auth_name=prometheus.text("triggerAuthName", ""),
             trigger_auth_kind=prometheus.text("triggerAuthKind", ""),
         ),
+        config_prefix=_Key(_OURS, texts[5]).text("configPrefix", default.config_prefix),
         expiration_annotations=_Key(_SCHEDULER, texts[3]).texts(
             "expirationAnnotations", default.expiration_annotations
         ),
@@ -139,6 +171,18 @@ def _storage(key: _Key) -> StorageSettings:
         modelcar_memory=key.quantity("memoryModelcar", default.modelcar_memory, "memory"),
         modelcar_uid=key.number("uidModelcar", default.modelcar_uid),
         oci_model_mode=key.text("ociModelMode", default.oci_model_mode),
+    )
+
+
+def _credentials(key: _Key) -> CredentialSettings:
+    default = CredentialSettings()
+    s3 = key.inner("s3")
+    said = {part: s3.text(name, "") for name, part in _S3.items()}
+    return CredentialSettings(
+        secret_annotation=key.text("storageSecretNameAnnotation", default.secret_annotation),
+        access_key=s3.text("s3AccessKeyIDName", default.access_key),
+        secret_key=s3.text("s3SecretAccessKeyName", default.secret_key),
+        s3={part: value for part, value in said.items() if value},
     )
 
 

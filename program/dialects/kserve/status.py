@@ -20,7 +20,7 @@ from program.dialects.kserve.configuration import combined
 from program.dialects.kserve.conversion import to_hub
 from program.dialects.kserve.groups import PORT
 from program.dialects.kserve.router_status import router_status, routes_of
-from program.dialects.kserve.selection import pins
+from program.dialects.kserve.selection import kept_pins
 from program.dialects.kserve.status_conditions import TYPES, service_conditions
 from program.dialects.kserve.subject import Subject
 
@@ -53,8 +53,10 @@ def service_status(
     status: JsonObject = {
         "observedGeneration": int(cr["metadata"].get("generation") or 0),
         "conditions": service_conditions(hub, subject, desired, facts, now=now),
-        "annotations": subject.combined.pins if subject is not None else pins(previous),
     }
+    # What cannot be combined chooses no preset to keep.
+    if kept := subject.combined.pins if subject is not None else kept_pins(previous):
+        status["annotations"] = kept
     if subject is not None:
         status["appliedConfigs"] = [
             {"name": config.name, "namespace": config.namespace, "source": config.source}

@@ -24,6 +24,7 @@ from tests.unit.dialects.kserve.combining import (
     main,
     recorded,
     service,
+    settings_map,
 )
 
 PARSED = [case for case in recorded() if case.status.get("appliedConfigs")]
@@ -315,6 +316,25 @@ def test_a_service_keeps_the_preset_that_its_status_names() -> None:
         combined(service(status=status), cluster())
     assert raised.value.reason == "ConfigNotFound"
     assert "v1-config-llm-template" in raised.value.why
+
+
+def test_a_distribution_brings_presets_under_names_of_its_own() -> None:
+    prefix = {"configPrefix": "v2-acme-"}
+    theirs = config(
+        "v2-acme-config-llm-template", {"template": {"containers": [{"name": "main", "image": "acme:2"}]}}, "kserve"
+    )
+    look = cluster(settings_map(herdsman=prefix), theirs)
+    done = combined(service(), look)
+    assert [(c.name, c.namespace) for c in done.applied] == [("v2-acme-config-llm-template", "kserve")]
+    assert main(done.spec["template"])["image"] == "acme:2"
+    assert done.pins["serving.kserve.io/config-llm-tracing"] == "v2-acme-config-llm-tracing"
+    kept = {"annotations": {"serving.kserve.io/config-llm-template": "kserve-config-llm-template"}}
+    assert combined(service(status=kept), look).applied[0].name == "kserve-config-llm-template"
+    with pytest.raises(SpecInvalid) as raised:
+        combined(service({"tracing": {}}), look)
+    assert raised.value.reason == "ConfigNotFound"
+    assert raised.value.field.endswith("herdsman.configPrefix")
+    assert "v2-acme-config-llm-tracing" in raised.value.why
 
 
 @pytest.mark.parametrize("annotations", [None, {}, [], {"serving.kserve.io/config-llm-template": ""}])

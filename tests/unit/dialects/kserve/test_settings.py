@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.settings import PrometheusSettings, Settings, StorageSettings
+from program.dialects.kserve.settings import CredentialSettings, PrometheusSettings, Settings, StorageSettings
 from program.dialects.kserve.settings import settings as read
 from tests.unit.dialects.kserve.combining import cluster, settings_map
 
@@ -60,6 +60,19 @@ def test_every_key_is_read() -> None:
                 }
             },
             scheduler={"expirationAnnotations": ["a/b"]},
+            herdsman={"configPrefix": "v2-kserve-"},
+            credentials={
+                "storageSecretNameAnnotation": "example.org/keys",
+                "gcs": {"gcsCredentialFileName": "ignored"},
+                "s3": {
+                    "s3AccessKeyIDName": "id",
+                    "s3SecretAccessKeyName": "key",
+                    "s3Endpoint": "minio:9000",
+                    "s3UseHttps": "0",
+                    "s3Region": "eu",
+                    "s3VerifySSL": "",
+                },
+            },
         )
     )
     assert read(look) == Settings(
@@ -90,7 +103,14 @@ def test_every_key_is_read() -> None:
             trigger_auth_name="auth",
             trigger_auth_kind="ClusterTriggerAuthentication",
         ),
+        config_prefix="v2-kserve-",
         expiration_annotations=("a/b",),
+        credentials=CredentialSettings(
+            secret_annotation="example.org/keys",
+            access_key="id",
+            secret_key="key",
+            s3={"endpoint": "minio:9000", "usehttps": "0", "region": "eu"},
+        ),
     )
 
 
@@ -113,6 +133,8 @@ def test_every_key_is_read() -> None:
         ({"storageInitializer": {"uidModelcar": True}}, "storageInitializer.uidModelcar"),
         ({"autoscaling-wva-controller-config": {"prometheus": []}}, "autoscaling-wva-controller-config.prometheus"),
         ({"scheduler": {"expirationAnnotations": [1]}}, "scheduler.expirationAnnotations"),
+        ({"credentials": {"s3": "minio"}}, "credentials.s3"),
+        ({"credentials": {"s3": {"s3UseHttps": False}}}, "credentials.s3.s3UseHttps"),
     ],
 )
 def test_nonsense_names_its_key(keys: dict[str, Any], field: str | None) -> None:

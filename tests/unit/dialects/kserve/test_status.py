@@ -294,6 +294,11 @@ def test_a_missing_config_says_so_and_nothing_more_is_known() -> None:
     found = _conditions(status)
     assert found["PresetsCombined"] == found["Ready"] == ("False", "ConfigNotFound")
     assert found["WorkloadsReady"][0] == found["RouterReady"][0] == "Unknown"
+    assert "annotations" not in status, "what was never combined keeps no preset"
+    kept = {"serving.kserve.io/config-llm-template": "v1-config-llm-template"}
+    cr = {**cr, "status": {"annotations": kept}}
+    again = service_status(cr, None, ServiceFacts(desired_replicas=0, problem=problem), _look(), now=NOW)
+    assert again["annotations"] == kept
 
 
 def test_a_service_on_a_host_has_the_address_of_its_service() -> None:

@@ -172,6 +172,35 @@ def test_credentials_are_referred_to_and_never_read() -> None:
     assert "AWS_ACCESS_KEY_ID" not in variables(main)
 
 
+def test_what_is_said_of_a_store_closer_to_the_service_goes_first() -> None:
+    said = "serving.kserve.io/s3-"
+    settings = settings_map(
+        credentials={
+            "storageSecretNameAnnotation": "example.org/keys",
+            "s3": {
+                "s3AccessKeyIDName": "id",
+                "s3Endpoint": "everywhere:9000",
+                "s3Region": "eu",
+                "s3UseAccelerate": "1",
+                "s3CABundle": "/ca.pem",
+            },
+        }
+    )
+    default = account("default", metadata={"annotations": {f"{said}endpoint": "here:9000", f"{said}region": "us"}})
+    cr = annotated({f"{said}region": "ap", "example.org/keys": "mine"}, **model("s3://bucket/m"))
+    spec, _ = serving(cr, settings, default)
+    found = variables(named(spec["initContainers"], INIT) or {})
+    assert {name: variable["value"] for name, variable in found.items() if "value" in variable} == {
+        "S3_ENDPOINT": "here:9000",
+        "AWS_ENDPOINT_URL": "https://here:9000",
+        "AWS_DEFAULT_REGION": "ap",
+        "S3_USE_ACCELERATE": "1",
+        "AWS_CA_BUNDLE": "/ca.pem",
+    }
+    assert found["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": "id", "optional": True}
+    assert found["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["key"] == "AWS_SECRET_ACCESS_KEY"
+
+
 def test_the_annotation_names_the_secret_and_several_secrets_are_told_of() -> None:
     default = account("default", "one", "two")
     asked = parsed(service(), default)
