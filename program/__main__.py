@@ -72,7 +72,8 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
 
 def _is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
     objects = placed.rendered.objects
-    return any(obj.manifest["spec"].get("host") not in config.hosts for obj in objects)
+    # Accounts and roles have no spec.
+    return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)
 
 
 def _provider(cluster: Cluster) -> pulumi.ProviderResource:

@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 import yaml
 
-from automation.cli.finding import find_service
+from automation.cli.finding import NAME_HELP, find_service, split_or_end
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
-    from automation.moving import Move
+    from automation.moving.move import Move
     from components.options import RenderOptions
     from kubeapi.client import KubeClient
+    from program.desired.keys import ServiceKey
+    from program.manifests import Document, Manifests
 
 Object = dict[str, Any]
 app = typer.Typer(no_args_is_help=True)
 PULUMI_TIMEOUT_S = 300.0
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="InferenceServices.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Services: {NAME_HELP}")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Their namespace.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
 Preview = Annotated[
@@ -50,11 +52,11 @@ def take(
 
     Afterwards name the file in the stack's config, and `pulumi up` adopts what stands there.
     """
-    from automation.moving import plan_take
-    from automation.moving import take as let_go
+    from automation.moving.acting import take as let_go
+    from automation.moving.planning import plan_take
 
     client, options = _client(kubeconfig), _options()
-    crs = [_movable(find_service(client, namespace, name)) for name in dict.fromkeys(names)]
+    crs = [_asking(find_service, client, namespace, name) for name in dict.fromkeys(names)]
     moves = [_asking(plan_take, client, cr, options=options) for cr in crs]
     _tell(moves, "The loop lets go of {name}: {objects} stay as they are")
     documents = _once(document for move in moves for document in move.documents)
@@ -89,39 +91,19 @@ def give(
 
     Afterwards take their documents out of the fleet's files: a `pulumi up` that still means them is refused.
     """
-    from automation.moving import give as hand_over
-    from automation.moving import plan_give
+    from automation.moving.acting import give as hand_over
+    from automation.moving.planning import plan_give
     from program.manifests import Manifests
 
     manifests = Manifests(namespace)
     for each in files:
         manifests.read(each)
-    services = {d.name: d for d in manifests.documents if d.cr["kind"] == "InferenceService" and d.name in names}
-    others = {d.name: d for dialect in manifests.dialects for d in manifests.services_of(dialect)}
-    problems = [
-        *manifests.errors,
-        *(
-            f"{others[name]} cannot move while it runs: only InferenceServices can"
-            if name in others
-            else f"InferenceService `{name}` is not in the files"
-            for name in names
-            if name not in services
-        ),
-    ]
-    if problems:
-        for problem in problems:
-            complain(problem)
-        raise typer.Exit(1)
+    services = _named(manifests, names)
     client, options = _client(kubeconfig), _options()
-    moves = []
-    for document in services.values():
-        models = {
-            d.name: d.cr for d in manifests.documents if d.cr["kind"] == "Model" and d.namespace == document.namespace
-        }
-        moves.append(_asking(plan_give, client, document.cr, models, options=options))
+    moves = [_asking(plan_give, client, document, manifests, options=options) for document in services]
     _tell(moves, "The loop adopts {name}: {objects} stay as they are")
     deployment = _exported(stack, cwd) if stack else None
-    urns = [urn for move in moves for urn in _asking(_urns, move, deployment)]
+    urns = [urn for move in moves for urn in _asking(_urns, move.key, deployment)]
     if preview:
         for urn in urns:
             typer.echo(f"Stack {stack} would forget {urn}")
@@ -146,28 +128,52 @@ def forget(
     preview: Preview = False,
 ) -> None:
     """Take services out of a stack's state; nothing in the cluster changes."""
-    from automation.moving import Move
-    from program.desired.keys import ServiceKey
-
     deployment = _exported(stack, cwd)
-    urns = [urn for name in names for urn in _asking(_urns, Move(ServiceKey("llmkube", namespace, name)), deployment)]
+    urns = [urn for name in dict.fromkeys(names) for urn in _forgotten(name, namespace, deployment)]
     for urn in urns:
         typer.echo(f"{'Would forget' if preview else 'Forgets'} {urn}")
     if urns and not preview:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
 
 
-def _movable(cr: Object) -> Object:
-    """Give a service back that can move. Those of other dialects can be in a fleet, but not go from hand to hand."""
-    from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_text
+def _named(manifests: Manifests, names: list[str]) -> list[Document]:
+    """Find services among a fleet's files. Ends the command, with all that is wrong."""
+    from automation.service_kinds import KINDS, kind_text, qualified
 
-    dialect = dialect_of_cr(cr)
-    if dialect != LLMKUBE:
-        _end(
-            f"{kind_text(dialect)} `{cr['metadata']['name']}` cannot move while it runs: only InferenceServices can. "
-            "Delete it, keeping its YAML, and name that in the stack's config"
-        )
-    return cr
+    found: dict[str, Document] = {}
+    problems = list(manifests.errors)
+    for given in names:
+        dialect, name = split_or_end(given)
+        meant = {
+            each: document
+            for each in ([dialect] if dialect else KINDS)
+            for document in manifests.services_of(each)
+            if document.name == name
+        }
+        if not meant:
+            problems.append(f"{kind_text(dialect) if dialect else 'service'} `{name}` is not in the files")
+        elif len(meant) > 1:
+            problems.append(f"`{name}` means several services: say {' or '.join(qualified(d, name) for d in meant)}")
+        for document in meant.values():
+            found[str(document)] = document
+    for problem in problems:
+        complain(problem)
+    if problems:
+        raise typer.Exit(1)
+    return list(found.values())
+
+
+def _forgotten(given: str, namespace: str, deployment: Object) -> list[str]:
+    """Find what a stack is to forget by `NAME` or `KIND/NAME`; nothing for a service that it does not know."""
+    from automation.service_kinds import KINDS, qualified
+    from program.desired.keys import ServiceKey
+
+    dialect, name = split_or_end(given)
+    keys = [ServiceKey(each, namespace, name) for each in ([dialect] if dialect else KINDS)]
+    known = {key: urns for key in keys if (urns := _asking(_urns, key, deployment))}
+    if len(known) > 1:
+        _end(f"`{name}` means several services: say {' or '.join(qualified(key.dialect, name) for key in known)}")
+    return [urn for urns in known.values() for urn in urns]
 
 
 def _client(kubeconfig: str | None) -> KubeClient:
@@ -190,7 +196,7 @@ def _options() -> RenderOptions:
 
 def _asking(act: Any, *arguments: Any, **named: Any) -> Any:
     """Call what may fail for reasons that the user can do something about."""
-    from automation.moving import MoveFailed
+    from automation.moving.move import MoveFailed
     from kubeapi.errors import KubeError
     from program.desired.errors import DesiredError
 
@@ -216,21 +222,28 @@ def _tell(moves: list[Move], words: str) -> None:
 
 
 def _once(documents: Iterable[Object]) -> list[Object]:
+    """Give each document once, what services refer to before them."""
+    from automation.service_kinds import dialect_of_cr
+
     found: dict[tuple[str, str, str], Object] = {}
     for each in documents:
-        found.setdefault((each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]), each)
-    return sorted(found.values(), key=lambda each: each["kind"] != "Model")
+        metadata = each["metadata"]
+        found.setdefault((each["kind"], metadata.get("namespace", ""), metadata["name"]), each)
+    return sorted(found.values(), key=lambda each: bool(dialect_of_cr(each)))
 
 
 def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
     """Say what a stack must be told to render the same."""
     from pydantic.alias_generators import to_camel
 
+    from automation.service_kinds import LLMKUBE
     from components.options import RenderOptions
 
     namespaces = sorted({move.key.namespace for move in moves})
     config: Object = {"herdsman:manifests": [str(into)], "herdsman:namespace": namespaces[0]}
-    if extensions := sorted(set().union(*(move.extensions for move in moves))):
+    extensions = sorted(set().union(*(move.extensions for move in moves)))
+    # Where nothing is said a service of another dialect has all that it asks for, also what this cluster lacks.
+    if extensions or any(move.key.dialect != LLMKUBE for move in moves):
         config["herdsman:extensions"] = extensions
     standard = RenderOptions()
     if said := {
@@ -242,10 +255,10 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
     return {"config": config}
 
 
-def _urns(move: Move, deployment: Object | None) -> list[str]:
-    from automation.moving import urns_of
+def _urns(key: ServiceKey, deployment: Object | None) -> list[str]:
+    from automation.moving.acting import urns_of
 
-    return urns_of(move, deployment) if deployment is not None else []
+    return urns_of(key, deployment) if deployment is not None else []
 
 
 def _exported(stack: str, cwd: Path) -> Object:

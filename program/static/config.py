@@ -38,7 +38,7 @@ class _Cluster(_Said):
     context: str = ""
     kubeconfig: str = ""
     namespace: str = "default"
-    extensions: list[str] = []
+    extensions: list[str] | None = None
 
 
 class _Options(_Said):
@@ -182,8 +182,8 @@ def _cluster(name: str, value: JsonObject, root: Path, options: RenderOptions, e
 
 
 def _extended(options: RenderOptions, value: Any, key: str, errors: list[str]) -> RenderOptions:
-    """Add what a cluster has beyond Kubernetes itself, as `group/version/Kind`."""
-    if value in (None, "", []):
+    """Add what a cluster has beyond Kubernetes itself, as `group/version/Kind`; an empty list: it has nothing."""
+    if value in (None, ""):
         return options
     if not isinstance(value, list) or not all(isinstance(kind, str) and kind.count("/") == 2 for kind in value):
         errors.append(f"{PROJECT}:{key}: is not a list of kinds such as `monitoring.coreos.com/v1/PodMonitor`")

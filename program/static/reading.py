@@ -19,6 +19,7 @@ from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
 from program.manifests import LLMKUBE, Document, Manifests
 from program.static.config import Cluster, FleetConfig
+from program.static.scaling import scaled_without_loop
 from program.static.vain import vain_without_loop
 
 
@@ -75,6 +76,7 @@ class _Reader:
             manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
         try:
             _check_host(desired)
+            desired = scaled_without_loop(desired)
             rendered = render(desired, cluster.options)
         except DesiredError as error:
             manifests.errors.append(f"{document}: {error}")

@@ -1,0 +1,179 @@
+"""Services of KServe and llmaz move from the loop into a static fleet and back: the same pods, nothing made twice.
+
+Covered: what they refer to comes along; the account, the binding of the whole cluster and the certificate of a KServe
+service; an autoscaler that scales a custom resource which is not there in a fleet; a stack that means them still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulumi.automation as auto
+import pytest
+import yaml
+
+from components import naming
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import EmbeddedPlugins
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.engine.stacks import Stack
+from tests.engine.test_static_fleet_places import Project
+from tests.loop.test_moving import pods, run
+from tests.support import dialects
+from tests.support.loop import LoopProcess, eventually, find, loop_process
+
+Json = dict[str, Any]
+DEPLOYMENTS = ("chat", "talk-kserve", "talk-kserve-router-scheduler")
+SERVICES = ((kinds.PLAYGROUNDS, "chat"), (kinds.LLM_SERVICES, "talk"))
+SECRET = "talk-kserve-self-signed-certs"
+
+
+@pytest.fixture
+def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Project]:
+    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
+    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
+        yield Project(tmp_path / "project", Stack(tmp_path / "stack", command, plugins.environment()))
+
+
+@pytest.fixture
+def loop(client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, tmp_path: Path) -> Iterator[LoopProcess]:
+    """A loop on a cluster with the kinds of both dialects, without KEDA and without LeaderWorkerSets."""
+    dialects.install_needed(client, (kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS))
+    for family in ("kserve", "llmaz"):
+        dialects.install(client, family)
+    with loop_process(loop_kubeconfig, tmp_path / "loop") as running:
+        yield running
+    for family in ("kserve", "llmaz"):
+        dialects.uninstall(client, family)
+
+
+def document(kind: kinds.Kind, name: str, spec: Json) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
+
+
+def make(client: KubeClient, namespace: str, model: str) -> None:
+    """A Playground that an autoscaler scales, and an LLMInferenceService with a config, an endpoint picker, a route."""
+    source = {"modelHub": {"modelID": "acme/tiny-GGUF", "filename": "tiny.gguf"}}
+    client.create(kinds.OPEN_MODELS, None, document(kinds.OPEN_MODELS, model, {"familyName": "acme", "source": source}))
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}
+    playing = {
+        "modelClaim": {"modelName": model},
+        "replicas": 2,
+        "backendRuntimeConfig": {"backendName": "llamacpp", "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}}},
+        "elasticConfig": {"minReplicas": 2, "maxReplicas": 3, "scaleTrigger": {"hpa": {"metrics": [cpu]}}},
+    }
+    client.create(kinds.PLAYGROUNDS, namespace, document(kinds.PLAYGROUNDS, "chat", playing))
+    client.create(kinds.LLM_CONFIGS, namespace, document(kinds.LLM_CONFIGS, "small", {"replicas": 1}))
+    engine = {"name": "main", "image": "registry.example/engine:1", "command": ["serve"]}
+    talking = {
+        "model": {"uri": "hf://acme/tiny"},
+        "baseRefs": [{"name": "small"}],
+        "template": {"containers": [engine]},
+        "router": {"scheduler": {}, "route": {}, "gateway": {}},
+    }
+    client.create(kinds.LLM_SERVICES, namespace, document(kinds.LLM_SERVICES, "talk", talking))
+
+
+def looks(client: KubeClient, namespace: str) -> Json:
+    """What may not change: which Deployments and pods there are, and what the pods are made from."""
+    found: Json = {"pods": pods(client, namespace)}
+    for name in DEPLOYMENTS:
+        live = client.get(kinds.DEPLOYMENTS, namespace, name)
+        revision = live["metadata"]["annotations"]["deployment.kubernetes.io/revision"]
+        found[name] = (live["metadata"]["uid"], revision, live["spec"]["replicas"], live["spec"]["template"])
+    return found
+
+
+def made(client: KubeClient, namespace: str) -> list[tuple[kinds.Kind, str | None, str]]:
+    """One object of each kind that these services are made of."""
+    return [
+        *((kinds.DEPLOYMENTS, namespace, name) for name in DEPLOYMENTS),
+        (kinds.AUTOSCALERS, namespace, "chat"),
+        (kinds.SERVICES, namespace, "chat-lb"),
+        (kinds.SERVICE_ACCOUNTS, namespace, "talk-epp-sa"),
+        (kinds.INFERENCE_POOLS, namespace, "talk-inference-pool"),
+        (kinds.HTTP_ROUTES, namespace, "talk-kserve-route"),
+        (kinds.CLUSTER_ROLE_BINDINGS, None, f"{namespace}-talk-epp-auth-rb"),
+    ]
+
+
+def owners(client: KubeClient, namespace: str, kind: kinds.Kind, name: str) -> list[str]:
+    return [each["uid"] for each in client.get(kind, namespace, name)["metadata"].get("ownerReferences") or ()]
+
+
+def certified(client: KubeClient, namespace: str) -> tuple[str, str]:
+    secret = client.get(kinds.SECRETS, namespace, SECRET)
+    return secret["metadata"]["uid"], secret["data"]["tls.crt"]
+
+
+def test_services_of_both_dialects_move_to_a_fleet_and_back(
+    client: KubeClient, namespace: str, loop: LoopProcess, kubeconfig: Path, project: Project
+) -> None:
+    make(client, namespace, namespace)
+    for kind, where, name in made(client, namespace):
+        eventually(
+            lambda kind=kind, where=where, name=name: (
+                client.get(kind, where, name)  # type: ignore[misc]
+                if kind is kinds.CLUSTER_ROLE_BINDINGS
+                else find(client, kind, namespace, name)
+            ),
+            what=name,
+        )
+    eventually(lambda: len(pods(client, namespace)) == 4, what="the pods", timeout_s=120)
+    before, certificate = looks(client, namespace), certified(client, namespace)
+    files = project.root / "taken.yaml"
+    take = ("take", "playground/chat", "talk", "-n", namespace, "--into", str(files))
+
+    code, said = run(kubeconfig, project, *take, "--preview")
+    assert code == 0, said
+    assert "HorizontalPodAutoscaler chat" in said and not files.exists()
+    assert looks(client, namespace) == before and owners(client, namespace, kinds.DEPLOYMENTS, "talk-kserve")
+
+    code, said = run(kubeconfig, project, *take)
+    assert code == 0, said
+    printed = yaml.safe_load(said[said.index("config:") :].split(f"{namespace}/")[0])["config"]
+    assert set(printed["herdsman:extensions"]) == {kinds.HTTP_ROUTES.full_name, kinds.INFERENCE_POOLS.full_name}
+    for kind, name in SERVICES:
+        assert find(client, kind, namespace, name) is None
+    written = {each["kind"]: each for each in yaml.safe_load_all(files.read_text())}
+    assert written.keys() >= {"OpenModel", "LLMInferenceServiceConfig", "Playground", "LLMInferenceService"}
+    assert (looks(client, namespace), certified(client, namespace)) == (before, certificate)
+
+    project.configure(manifests="taken.yaml", namespace=namespace, extensions=printed["herdsman:extensions"])
+    project.stack.up(project.program)
+    assert (looks(client, namespace), certified(client, namespace)) == (before, certificate)
+    for kind, where, name in made(client, namespace):
+        metadata = client.get(kind, where, name)["metadata"]
+        assert metadata["annotations"][naming.ANNOTATION_FLEET] == "herdsman/dev", name
+        assert not metadata.get("ownerReferences"), name
+    scaled = client.get(kinds.AUTOSCALERS, namespace, "chat")["spec"]["scaleTargetRef"]
+    assert (scaled["kind"], scaled["name"]) == ("Deployment", "chat"), "a fleet has no Playground to scale"
+    assert set(project.stack.preview(project.program).steps().values()) == {"same"}
+
+    # Back to the loop; the stack is told of one, and not of the other.
+    where = ("-n", namespace, "-f", str(files))
+    stack = ("--stack", "dev", "--cwd", str(project.stack._directory / "work"))
+    code, said = run(kubeconfig, project, "give", "llminferenceservice/talk", *where, *stack)
+    assert code == 0, said
+    code, said = run(kubeconfig, project, "give", "chat", *where)
+    assert code == 0 and "herdsman fleet forget" in said, said
+    for kind, name in SERVICES:
+        uid = client.get(kind, namespace, name)["metadata"]["uid"]
+        deployment = "chat" if kind is kinds.PLAYGROUNDS else "talk-kserve"
+        assert owners(client, namespace, kinds.DEPLOYMENTS, deployment) == [uid]
+        if kind is kinds.LLM_SERVICES:
+            assert owners(client, namespace, kinds.SECRETS, SECRET) == [uid]
+    assert (looks(client, namespace), certified(client, namespace)) == (before, certificate)
+    scaled = client.get(kinds.AUTOSCALERS, namespace, "chat")["spec"]["scaleTargetRef"]
+    assert (scaled["kind"], scaled["name"]) == ("Playground", "chat")
+    held = project.stack.state()
+    assert "llmaz/chat/pods/main" in held and not [name for name in held if name.startswith("kserve/talk")]
+    assert "it is held by controller" in project.stack.fails(project.program)
+    project.stack.destroy()
+    assert looks(client, namespace) == before
+    assert run(kubeconfig, project, "forget", "chat", "-n", namespace, *stack)[0] == 0
+    for kind, where_is, name in made(client, namespace):
+        assert "deletionTimestamp" not in client.get(kind, where_is, name)["metadata"]
