@@ -6,17 +6,21 @@ have an account so that a cluster can tell them apart. All else runs as the name
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kubeapi import kinds
 from program.desired.base import JsonObject
+from program.desired.keys import is_dns_label
 from program.desired.workloads import Access
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.credentials import DEFAULT_ACCOUNT
 from program.dialects.kserve.pool_group import OLD_POOL_GROUP, POOL_GROUP
-from program.dialects.kserve.subject import Subject
+from program.dialects.kserve.subject import Subject, value_at
 
 SIDECAR = "llm-d-routing-sidecar"
+BINDING = "herdsman.dev/epp-auth-binding"
+"""Annotation in the status: the ClusterRoleBinding's name, where it is not the usual one."""
 _READ = ["get", "list", "watch"]
 
 
@@ -85,8 +89,52 @@ def scheduler_access(subject: Subject, account: str) -> Access:
         binding=naming.scheduler_role_binding(name),
         rules=_PICKER_RULES,
         cluster_role="system:auth-delegator",
-        cluster_binding=naming.scheduler_cluster_binding(subject.namespace, name),
+        cluster_binding=_cluster_binding(subject),
     )
+
+
+def bound_apart(subject: Subject) -> bool:
+    """Tell whether the status says that the service has a ClusterRoleBinding of an unusual name."""
+    apart = naming.scheduler_cluster_binding_apart(subject.namespace, subject.name)
+    return bool(value_at(subject.cr, "status", "annotations", BINDING) == apart)
+
+
+def _cluster_binding(subject: Subject) -> str:
+    """Name the binding as KServe does, unless a service of another namespace reads the same and may have it.
+
+    Who came first keeps the name; of two that came in the same second neither has it. Who once had another keeps that,
+    or the binding that a deleted service leaves behind would be taken over while it goes.
+    """
+    namespace, name = subject.namespace, subject.name
+    usual = naming.scheduler_cluster_binding(namespace, name)
+    if bound_apart(subject) or any(_goes_first(other, subject.cr) for other in _of_same_name(subject, usual)):
+        return naming.scheduler_cluster_binding_apart(namespace, name)
+    return usual
+
+
+def _of_same_name(subject: Subject, binding: str) -> Iterator[JsonObject]:
+    """Give the services of other namespaces whose binding would have this name."""
+    words = f"{subject.namespace}-{subject.name}".split("-")
+    for at in range(1, len(words)):
+        namespace, name = "-".join(words[:at]), "-".join(words[at:])
+        if namespace == subject.namespace or not (is_dns_label(namespace) and is_dns_label(name)):
+            continue
+        if naming.scheduler_cluster_binding(namespace, name) != binding:
+            continue
+        other = subject.look(kinds.LLM_SERVICES, namespace, name)
+        if other is not None and _may_have_picker(other):
+            yield other
+
+
+def _may_have_picker(cr: JsonObject) -> bool:
+    scheduler = value_at(cr, "spec", "router", "scheduler")
+    own = scheduler is not None and value_at(scheduler, "pool", "ref") is None
+    return own or bool(value_at(cr, "spec", "baseRefs"))
+
+
+def _goes_first(other: JsonObject, cr: JsonObject) -> bool:
+    theirs, own = (str(each["metadata"].get("creationTimestamp") or "") for each in (other, cr))
+    return not own or theirs <= own
 
 
 def _access(

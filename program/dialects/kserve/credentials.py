@@ -102,7 +102,5 @@ def _endpoint(said: Mapping[str, str]) -> list[JsonObject]:
         scheme = "http" if plain == "0" else "https"
         variables.append({"name": "S3_ENDPOINT", "value": endpoint})
         variables.append({"name": "AWS_ENDPOINT_URL", "value": f"{scheme}://{endpoint}"})
-    variables.extend(
-        {"name": variable, "value": said[name]} for name, variable in _PLAIN.items() if said.get(name)
-    )
+    variables.extend({"name": variable, "value": said[name]} for name, variable in _PLAIN.items() if said.get(name))
     return variables

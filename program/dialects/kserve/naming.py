@@ -112,6 +112,11 @@ def scheduler_cluster_binding(namespace: str, service: str) -> str:
     return child_name(namespace, f"-{service}-epp-auth-rb")
 
 
+def scheduler_cluster_binding_apart(namespace: str, service: str) -> str:
+    """Name that ClusterRoleBinding where another service has the usual name: `a` and `b-c` read as `a-b` and `c`."""
+    return child_name(namespace, f"-{service}-{_hash(f'{namespace}/{service}')[:8]}-epp-auth-rb")
+
+
 def pool(service: str) -> str:
     """Name the InferencePool."""
     return child_name(service, "-inference-pool")

@@ -49,7 +49,7 @@ class StorageSettings:
 class CredentialSettings:
     """How the keys and endpoints of stores are named, and what holds where no account says it (key `credentials`)."""
 
-    secret_annotation: str = "serving.kserve.io/storageSecretName"
+    secret_annotation: str = "serving.kserve.io/storageSecretName"  # noqa: S105 - the name of an annotation
     """Annotation of a service that names the Secret with its store's keys."""
     access_key: str = "AWS_ACCESS_KEY_ID"
     secret_key: str = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - a key of a Secret
@@ -102,7 +102,7 @@ def settings(look: Lookup) -> Settings:
     data = (found or {}).get("data")
     if not isinstance(data, dict):
         return Settings()
-    return _parsed(tuple(str(data.get(key) or "") for key in (_INGRESS, _STORAGE, _WVA, _SCHEDULER, _CREDENTIALS, _OURS)))
+    return _parsed(tuple(str(data.get(key) or "") for key in _KEYS))
 
 
 _INGRESS = "ingress"
@@ -111,6 +111,7 @@ _WVA = "autoscaling-wva-controller-config"
 _SCHEDULER = "scheduler"
 _CREDENTIALS = "credentials"
 _OURS = "herdsman"
+_KEYS = (_INGRESS, _STORAGE, _WVA, _SCHEDULER, _CREDENTIALS, _OURS)
 _S3 = {
     "s3Endpoint": "endpoint",
     "s3UseHttps": "usehttps",

@@ -15,6 +15,7 @@ from program.desired.service import DesiredService
 from program.dialects.common_conditions import same_status
 from program.dialects.dialect import Lookup
 from program.dialects.kserve import naming
+from program.dialects.kserve.access import BINDING, bound_apart
 from program.dialects.kserve.addresses import Served, addresses, external_url, service_address
 from program.dialects.kserve.configuration import combined
 from program.dialects.kserve.conversion import to_hub
@@ -55,8 +56,9 @@ def service_status(
         "conditions": service_conditions(hub, subject, desired, facts, now=now),
     }
     # What cannot be combined chooses no preset to keep.
-    if kept := subject.combined.pins if subject is not None else kept_pins(previous):
-        status["annotations"] = kept
+    kept = subject.combined.pins if subject is not None else kept_pins(previous)
+    if noted := {**kept, **(_binding(subject, desired) if subject is not None else {})}:
+        status["annotations"] = noted
     if subject is not None:
         status["appliedConfigs"] = [
             {"name": config.name, "namespace": config.namespace, "source": config.source}
@@ -72,6 +74,14 @@ def _subject(hub: JsonObject, look: Lookup) -> Subject | None:
         return Subject(cr=hub, combined=combined(hub, look), look=look)
     except DesiredError:
         return None
+
+
+def _binding(subject: Subject, desired: DesiredService | None) -> dict[str, str]:
+    """Take note of a ClusterRoleBinding of an unusual name, which the service then keeps."""
+    apart = naming.scheduler_cluster_binding_apart(subject.namespace, subject.name)
+    workloads = desired.workloads if desired is not None else None
+    made = workloads is not None and any(access.cluster_binding == apart for access in workloads.access)
+    return {BINDING: apart} if made or bound_apart(subject) else {}
 
 
 def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> JsonObject:

@@ -23,7 +23,7 @@ def scheduler(container: Json) -> Json:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["/app/epp", "--pool-group", OLD, "--pool-name", "p"], ["/app/epp", "--pool-group", TODAY, "--pool-name", "p"]),
+        (["/app/epp", "--pool-group", OLD, "-v", "4"], ["/app/epp", "--pool-group", TODAY, "-v", "4"]),
         (["/app/epp", f"--pool-group={OLD}"], ["/app/epp", f"--pool-group={TODAY}"]),
         (["sh", "-c", f"exec epp --pool-group {OLD} -v 4"], ["sh", "-c", f"exec epp --pool-group {TODAY} -v 4"]),
         (["/app/epp", f"--pool-group={OLD}.example"], ["/app/epp", f"--pool-group={OLD}.example"]),

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from program.desired.errors import SpecInvalid
+from program.dialects.kserve.access import BINDING
 from program.dialects.kserve.picker_config import default_config, given_config
-from tests.unit.dialects.kserve.combining import Json, main, service, settings_map
+from tests.unit.dialects.kserve.combining import Json, cluster, main, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, mounted, pod, pods_of
 
 INLINE: Json = {"kind": "EndpointPickerConfig", "plugins": [{"type": "max-score-picker"}], "apiVersion": "v"}
@@ -137,6 +138,50 @@ def test_the_picker_may_review_tokens_and_keep_its_lease() -> None:
     assert (access.cluster_role, access.cluster_binding) == ("system:auth-delegator", "team-chat-epp-auth-rb")
     writing = {r for rule in access.rules if "create" in rule["verbs"] for r in rule["resources"]}
     assert writing == {"leases"}
+
+
+def _bindings(*services: tuple[str, str, str], spec: Json | None = None) -> dict[str, str]:
+    """Name the binding of each service of a cluster, given as namespace, name and when it was made."""
+    crs = []
+    for namespace, name, created in services:
+        cr = service({"router": {"scheduler": {}}} if spec is None else spec, name=name)
+        cr["metadata"] |= {"namespace": namespace, "creationTimestamp": created}
+        crs.append(cr)
+    look = cluster(*crs)
+    return {cr["metadata"]["namespace"]: made(cr, look=look).access[0].cluster_binding for cr in crs}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "usual"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", ["a"]),
+        ("2026-01-01T00:00:01Z", "2026-01-01T00:00:00Z", ["a-b"]),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", []),
+    ],
+)
+def test_of_services_that_read_the_same_the_first_has_the_usual_name(first: str, second: str, usual: list[str]) -> None:
+    found = _bindings(("a", "b-c", first), ("a-b", "c", second))
+    assert len(set(found.values())) == 2
+    assert [namespace for namespace, name in found.items() if name == "a-b-c-epp-auth-rb"] == usual
+    assert all(name.endswith("-epp-auth-rb") for name in found.values())
+
+
+def test_a_service_without_a_picker_of_its_own_has_no_binding_to_give_way_to() -> None:
+    for spec in ({}, {"router": {"scheduler": {"pool": {"ref": {"name": "p"}}}}}):
+        other = service(spec, name="b-c")
+        other["metadata"] |= {"namespace": "a", "creationTimestamp": "2025-01-01T00:00:00Z"}
+        cr = service({"router": {"scheduler": {}}}, name="c")
+        cr["metadata"]["namespace"] = "a-b"
+        assert made(cr, other).access[0].cluster_binding == "a-b-c-epp-auth-rb"
+
+
+def test_who_once_had_another_name_keeps_it() -> None:
+    apart = _bindings(("a", "b-c", "2026-01-01T00:00:00Z"), ("a-b", "c", "2026-01-01T00:00:01Z"))["a-b"]
+    cr = service({"router": {"scheduler": {}}}, name="c", status={"annotations": {BINDING: apart}})
+    cr["metadata"]["namespace"] = "a-b"
+    assert made(cr).access[0].cluster_binding == apart
+    cr["status"]["annotations"][BINDING] = "any"
+    assert made(cr).access[0].cluster_binding == "a-b-c-epp-auth-rb"
 
 
 def test_the_users_account_is_bound_and_not_made() -> None:

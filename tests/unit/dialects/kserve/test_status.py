@@ -10,6 +10,7 @@ import pytest
 
 from program.desired.errors import DesiredError
 from program.desired.facts import ConditionFact, HostedFacts, PodFacts, Problem, ServiceFacts
+from program.dialects.kserve.access import BINDING
 from program.dialects.kserve.parse import parse_service
 from program.dialects.kserve.status import FIELDS, service_status
 from tests.conformance.environment import FileLookup, objects
@@ -283,6 +284,21 @@ def test_a_service_that_cannot_be_read_says_which_part_is_wrong(problem: Problem
     assert problem.message in _message(status, "Ready")
     assert (found["PresetsCombined"][0], found["Stalled"][0], found["Reconciling"][0]) == ("True", "True", "False")
     assert problem.field in _message(status, "Stalled")
+
+
+def test_a_binding_of_an_unusual_name_is_noted_and_stays_noted() -> None:
+    cr = _service(ROUTED)
+    cr["metadata"] = {**cr["metadata"], "namespace": "a-b", "name": "c"}
+    other = {**cr, "metadata": {**cr["metadata"], "namespace": "a", "name": "b-c"}}
+    desired = parse_service(cr, _look(other)).desired
+    assert desired.workloads is not None
+    [apart] = [access.cluster_binding for access in desired.workloads.access if access.cluster_binding]
+    assert apart != "a-b-c-epp-auth-rb"
+    noted = service_status(cr, desired, facts_of(desired, ready=True), _look(other), now=NOW)
+    assert noted["annotations"][BINDING] == apart
+    alone = parse_service({**cr, "status": noted}, _look()).desired
+    again = service_status({**cr, "status": noted}, alone, facts_of(alone, ready=True), _look(), now=NOW)
+    assert again["annotations"] == noted["annotations"]
 
 
 def test_a_missing_config_says_so_and_nothing_more_is_known() -> None:
