@@ -1,6 +1,8 @@
 """Metrics of the services of other dialects than LLMKube's, read from the loop's caches at the moment of a scrape.
 
-Registered beside `service_metrics`, whose families have LLMKube's phases. Here the conditions are all there is.
+Registered beside `service_metrics`, whose families have LLMKube's phases. Here the conditions are all there is: Ready,
+or what an unready service waits for (Reconciling: for the world, Stalled: for an edit), or neither for one that is
+stopped. What a peer's controller looks after, and says other things of, is left to its own metrics.
 """
 
 from __future__ import annotations
@@ -11,8 +13,12 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from automation.service_kinds import is_part_of_another
+
 Object = Mapping[str, Any]
 
+MARK = "Reconciling"
+"""A condition that every status of ours has, and those of the peers have not."""
 _OF_SERVICE = ("dialect", "namespace", "name")
 
 
@@ -31,9 +37,16 @@ class DialectCollector(Collector):
         return _families(self._services())
 
 
-def _families(services: Iterable[tuple[str, Object]]) -> tuple[Metric, Metric]:
+def _families(services: Iterable[tuple[str, Object]]) -> tuple[Metric, ...]:
+    state = GaugeMetricFamily(
+        "herdsman_dialect_service_state",
+        "1 for the state that a service of another dialect is in",
+        labels=(*_OF_SERVICE, "state"),
+    )
     ready = GaugeMetricFamily(
-        "herdsman_dialect_service_ready", "Whether a service of another dialect is Ready", labels=_OF_SERVICE
+        "herdsman_dialect_service_ready",
+        "Whether a service of another dialect is Ready; nothing for one that is stopped",
+        labels=_OF_SERVICE,
     )
     reason = GaugeMetricFamily(
         "herdsman_dialect_service_not_ready",
@@ -42,11 +55,24 @@ def _families(services: Iterable[tuple[str, Object]]) -> tuple[Metric, Metric]:
     )
     for dialect, cr in services:
         metadata = cr["metadata"]
-        key = (dialect, metadata["namespace"], metadata["name"])
-        conditions = (cr.get("status") or {}).get("conditions") or ()
-        found: Object = next((each for each in conditions if each.get("type") == "Ready"), {})
-        is_ready = found.get("status") == "True"
-        ready.add_metric(key, float(is_ready))
-        if not is_ready:
+        conditions = {each.get("type"): each for each in (cr.get("status") or {}).get("conditions") or ()}
+        if is_part_of_another(cr) or (conditions and MARK not in conditions):
+            continue
+        key, now = (dialect, metadata["namespace"], metadata["name"]), _state(conditions)
+        state.add_metric((*key, now), 1.0)
+        if now == "Stopped":
+            continue
+        ready.add_metric(key, float(now == "Ready"))
+        if now != "Ready":
+            # KServe's Ready repeats what its conditions of parts say; these reasons are the same for all dialects.
+            found = conditions.get(now) or conditions.get("Ready") or {}
             reason.add_metric((*key, str(found.get("reason") or "Unknown")), 1.0)
-    return ready, reason
+    return state, ready, reason
+
+
+def _state(conditions: Mapping[Any, Object]) -> str:
+    """Say in one word what the conditions say together."""
+    true = [name for name in ("Ready", "Stalled", MARK) if conditions.get(name, {}).get("status") == "True"]
+    if true:
+        return true[0]
+    return "Stopped" if conditions else "Unknown"

@@ -44,6 +44,10 @@ _STALLED = (
     "or (herdsman_stalled_replicas_total unless herdsman_stalled_replicas_total offset 30m) > 0"
 )
 
+# What waits for its turn, or for room that a quota leaves, is told of elsewhere.
+_HELD_BACK = 'herdsman_dialect_service_not_ready{reason=~"WaitingForGPU|QuotaExceeded"}'
+_DESCRIBE = "`herdsman describe {{ $labels.dialect }}/{{ $labels.name }} -n {{ $labels.namespace }}` says why."
+
 ALERTS = (
     Alert(
         name="LoopDown",
@@ -71,6 +75,23 @@ ALERTS = (
         summary="InferenceService {{ $labels.namespace }}/{{ $labels.name }} is not ready",
         about="For a quarter of an hour it is not all that its spec asks for; "
         "`herdsman describe {{ $labels.name }} -n {{ $labels.namespace }}` says why.",
+    ),
+    Alert(
+        name="DialectServiceNotReady",
+        expr="(herdsman_dialect_service_ready == 0) unless on (dialect, namespace, name) "
+        f'({_HELD_BACK} or herdsman_dialect_service_state{{state="Stalled"}})',
+        lasts="15m",
+        severity="warning",
+        summary="{{ $labels.dialect }} service {{ $labels.namespace }}/{{ $labels.name }} is not ready",
+        about=f"For a quarter of an hour it is not all that it asks for; {_DESCRIBE}",
+    ),
+    Alert(
+        name="DialectServiceStalled",
+        expr='herdsman_dialect_service_state{state="Stalled"} == 1',
+        lasts="5m",
+        severity="warning",
+        summary="{{ $labels.dialect }} service {{ $labels.namespace }}/{{ $labels.name }} waits for an edit",
+        about=f"It does not get on by itself: something that it says, or refers to, makes no sense; {_DESCRIBE}",
     ),
     Alert(
         name="ReplicaStalled",

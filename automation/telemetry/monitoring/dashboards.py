@@ -148,8 +148,35 @@ def _services() -> Json:
                 width=24,
             ),
             table("What is served", f"herdsman_service_info{_OF_SERVICES}"),
+            *_of_dialects(),
         ],
-        variables=(choice("namespace", "herdsman_service_info", label="Namespace"),),
+        variables=(
+            choice(
+                "namespace",
+                '{__name__=~"herdsman_service_info|herdsman_dialect_service_state"}',
+                label="Namespace",
+            ),
+        ),
+    )
+
+
+def _of_dialects() -> tuple[Panel, ...]:
+    """Show the services of KServe and llmaz, whose conditions are all there is to count."""
+    return (
+        Panel.of(
+            "Services of KServe and llmaz, by state",
+            f"count by (dialect, state) (herdsman_dialect_service_state{_OF_SERVICES})",
+            "{{dialect}} {{state}}",
+            about="Reconciling waits for something that may come, Stalled for an edit.",
+            stacked=True,
+        ),
+        Panel.of(
+            "Why services of KServe and llmaz are not ready",
+            f"count by (dialect, reason) (herdsman_dialect_service_not_ready{_OF_SERVICES})",
+            "{{dialect}} {{reason}}",
+            stacked=True,
+        ),
+        table("Of KServe and llmaz, not ready now", f"herdsman_dialect_service_not_ready{_OF_SERVICES}"),
     )
 
 

@@ -26,6 +26,7 @@ from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.hosts.host_book import HostBook
 from automation.hosts.placement import HostCapacity
+from automation.telemetry.dialect_metrics import DialectCollector
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.monitoring.alerts import ALERTS
@@ -108,6 +109,7 @@ def served() -> dict[str, set[str]]:
     metrics.registry.register(
         ServiceCollector(services=lambda: [service], models=lambda: [model], quotas=lambda: [quota])
     )
+    metrics.registry.register(DialectCollector(lambda: [("kserve", {"metadata": service["metadata"]})]))
     book = HostBook(lost_for_s=lambda _: None)
     book.set_host("mac", HostCapacity("mac", memory_bytes=1), alive=True)
     metrics.registry.register(HostCollector(book))
