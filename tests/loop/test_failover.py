@@ -16,7 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.failover import NAMESPACES, SYSTEM_NAMESPACE, Arena, Member, write_wrapper
+from automation.settings import SYSTEM_NAMESPACE
+from benchmarks.arena import NAMESPACES, Arena, Member
+from benchmarks.engine_book import write_wrapper
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.loop import eventually, grant_loop_rights, install_crds
