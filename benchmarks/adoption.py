@@ -34,7 +34,6 @@ from tests.support import llmkube
 from tests.support.loop import http_folder
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 NAMESPACE = "adopted"
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
 PORT = 28088

@@ -17,11 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import structlog
-
 from automation.conversion.review import ReviewInvalid, answer
-
-log = structlog.get_logger(__name__)
 
 MAX_BODY = 32 << 20
 """Bytes of one request. The API server sends a whole list at once; a list of 2,000 services is 10 MB."""

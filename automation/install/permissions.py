@@ -245,11 +245,6 @@ OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring
 """Groups of extensions that a cluster may have or not."""
 
 
-def rules(permissions: tuple[Permission, ...]) -> list[Json]:
-    """Give the rules of a role."""
-    return [permission.rule for permission in permissions]
-
-
 def requests(permissions: tuple[Permission, ...]) -> tuple[tuple[str, str, str], ...]:
     """Each (group, resource, verb) that the rules allow, in the order of the table."""
     return tuple(request for permission in permissions for request in permission.requests)

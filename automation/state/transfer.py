@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from automation.engine.port import APPLY_FAILED, EngineFailed, Stack, StackLocked, StateUnreadable
 from automation.engine.stack_cli import Run
-from automation.engine.stack_states import has_secrets, opens, resealed
+from automation.engine.stack_states import opens, resealed
 from automation.engine.state_backend import StateBackend
 
 PATIENCE_S = 120.0
@@ -107,11 +107,6 @@ def count(export: Export) -> int:
 def same(one: Export, other: Export) -> bool:
     """Whether two exports hold the same resources: how they are sealed, and when they were written, does not matter."""
     return _content(one) == _content(other)
-
-
-def is_sealed(export: Export) -> bool:
-    """Whether the state holds secrets."""
-    return has_secrets(export.get("deployment") or {})
 
 
 def _content(export: Export) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from components import naming
 from components.providers.kubernetes_diff import MISSING, value_at, with_value
-from components.providers.properties import UNKNOWN, Properties, Secret, has_unknown, marked_like, plain
+from components.providers.properties import UNKNOWN, Properties, Secret, marked_like, plain
 
 Json = dict[str, Any]
 
@@ -241,11 +241,3 @@ def comparable(inputs: Properties, identity: Identity | None) -> Json:
     if identity is not None and identity.namespace and isinstance(metadata, dict) and "namespace" not in metadata:
         return with_value(obj, ("metadata", "namespace"), identity.namespace)  # type: ignore[no-any-return]  # a dict in, a dict out
     return obj
-
-
-def identity_unknown(inputs: Properties) -> bool:
-    """Tell whether a preview cannot say yet which object these inputs mean."""
-    metadata = inputs.get("metadata")
-    if not isinstance(metadata, dict):
-        return has_unknown(metadata)
-    return any(has_unknown(metadata.get(key)) for key in ("name", "namespace"))

@@ -14,8 +14,6 @@ import structlog
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import bytes_of
 
-Json = dict[str, Any]
-
 _log = structlog.get_logger(__name__)
 
 
