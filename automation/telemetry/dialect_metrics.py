@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from automation.service_kinds import is_part_of_another
 
-Object = Mapping[str, Any]
+Object = dict[str, Any]
 
 MARK = "Reconciling"
 """A condition that every status of ours has, and those of the peers have not."""

@@ -81,7 +81,12 @@ def held_elsewhere(live: Json, wanted: Json) -> str:
     if mark and mark != ours and not (mark == naming.FLEET_TO_COME and ours):
         return "a static fleet that is to come" if mark == naming.FLEET_TO_COME else f"static fleet `{mark}`"
     controller = _controller(live)
-    return _controller_words(controller) if ours and controller is not None and _controller(wanted) is None else ""
+    if ours and controller is not None and _controller(wanted) is None:
+        return _controller_words(controller)
+    if ours and not mark and not (live.get("metadata") or {}).get("namespace"):
+        # In no namespace nothing can own an object, so those of a loop have no controller: the want of a mark tells.
+        return "a loop, or whoever took the mark of a static fleet off it"
+    return ""
 
 
 def _fleet(obj: Json) -> str:

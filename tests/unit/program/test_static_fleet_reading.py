@@ -115,3 +115,7 @@ def test_a_mark_and_a_controller_say_whose_an_object_is() -> None:
     assert held_elsewhere(obj("p/s"), obj(owner="chat")) == "static fleet `p/s`"
     assert held_elsewhere(obj("p/other"), obj("p/s")) == "static fleet `p/other`"
     assert held_elsewhere(obj(owner="chat"), obj("p/s")) == "controller InferenceService `chat`"
+    loops = {"metadata": {"name": "a-binding"}}
+    assert "a loop" in held_elsewhere(loops, obj("p/s")), "in no namespace nothing has a controller"
+    assert held_elsewhere({"metadata": {"namespace": "ns"}}, obj("p/s")) == ""
+    assert held_elsewhere(loops, loops) == ""
