@@ -16,7 +16,7 @@ from rich.table import Table
 from automation.cli.output import complain
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
-from program.dialects.converting.convert import Converted, Target, describe, write
+from program.dialects.converting.convert import Converted, Target, Writing, describe
 from program.dialects.converting.described import Loss
 from program.dialects.registry import DIALECT_KINDS
 from program.manifests import LLMKUBE, Document, Manifests
@@ -76,22 +76,24 @@ def convert(
 
 
 def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
-    found = []
+    found, writing = [], Writing(to)
     for dialect in (LLMKUBE, *DIALECT_KINDS):
         for document in manifests.services_of(dialect):
-            if one := _convert_one(manifests, dialect, document, to):
+            if one := _convert_one(manifests, dialect, document, to, writing):
                 found.append(one)
     if not found and not manifests.errors:
         manifests.errors.append("no service is among the files")
     return found
 
 
-def _convert_one(manifests: Manifests, dialect: str, document: Document, to: Target) -> Converted | None:
+def _convert_one(
+    manifests: Manifests, dialect: str, document: Document, to: Target, writing: Writing
+) -> Converted | None:
     if dialect.partition("-")[0] == to:
         manifests.errors.append(f"{document}: is written in {to} already")
         return None
     try:
-        return write(describe(dialect, document.cr, look=manifests, find_model=manifests.model_document), to)
+        return writing.write(describe(dialect, document.cr, look=manifests, find_model=manifests.model_document))
     except DesiredError as error:
         manifests.errors.append(f"{document}: {error}")
         return None

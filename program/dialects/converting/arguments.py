@@ -37,9 +37,21 @@ _LONG = {
     "-ub": "--ubatch-size",
     "-fa": "--flash-attn",
     "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-ep": "--enable-expert-parallel",
     "--draft-max": "--spec-draft-n-max",
     "--draft-min": "--spec-draft-n-min",
 }
+_ALIASES: dict[Engine, dict[str, str]] = {
+    "sglang": {"--tp-size": "--tp", "--tensor-parallel-size": "--tp"},
+    "tensorrt-llm": {
+        "--tensor_parallel_size": "--tp_size",
+        "--pipeline_parallel_size": "--pp_size",
+        "--moe_expert_parallel_size": "--ep_size",
+    },
+}
+"""Names that mean the same to an engine."""
 _SAYS_NOTHING = (["--tensor-parallel-size", "1"], ["--tp", "1"], ["--tp_size", "1"], ["--num-shard", "1"])
 _NAMES = frozenset({"--served-model-name", "-a", "--alias"})
 _MODEL = frozenset({"-m", "--model", "--model-path", "--model-id"})
@@ -75,9 +87,10 @@ def taken_apart(engine: Engine, arguments: Iterable[str]) -> Arguments:
 
 
 def _long(flag: Flag, engine: Engine) -> list[str]:
-    name = _LONG.get(flag.name, flag.name) if engine in ("llamacpp", "vllm") else flag.name
+    name = _ALIASES.get(engine, _LONG if engine in ("llamacpp", "vllm") else {}).get(flag.name, flag.name)
     _, equals, value = flag.words[0].partition("=")
-    words = [name, value] if equals else [name]
+    # A value that begins with a dash would be taken for a flag of its own.
+    words = [f"{name}={value}"] if value.startswith("-") else [name, value] if equals else [name]
     return [*words, *flag.words[1:]] if flag.name else list(flag.words)
 
 

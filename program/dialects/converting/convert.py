@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
+from program.dialects.converting.checking import WORDS, Target, check
 from program.dialects.converting.described import Described, Loss, Written
-from program.dialects.converting.kserve import read_kserve, write_kserve
-from program.dialects.converting.llmaz import read_llmaz, write_llmaz
+from program.dialects.converting.kserve import read_kserve
+from program.dialects.converting.kserve_writing import write_kserve
+from program.dialects.converting.llmaz import read_llmaz
 from program.dialects.converting.llmaz_services import read_llmaz_service
+from program.dialects.converting.llmaz_writing import write_llmaz
 from program.dialects.converting.llmkube import Find, read_llmkube
 from program.dialects.converting.llmkube_writing import write_llmkube
 from program.dialects.dialect import Lookup
 from program.dialects.hosted_args import POD_PATHS
 
-Target = Literal["llmkube", "kserve", "llmaz"]
-
-_WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
 _WORDS_OF: dict[str, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz", "llmaz-service": "llmaz"}
 _WRITERS: dict[Target, Callable[[Written], list[JsonObject]]] = {
     "llmkube": write_llmkube,
@@ -50,15 +49,57 @@ def describe(dialect: str, cr: JsonObject, *, look: Lookup, find_model: Find) ->
     raise SpecInvalid(field="kind", why=f"`{dialect}` is no dialect")
 
 
-def write(described: Described, target: Target) -> Converted:
-    """Write a service in a dialect. Raises SpecInvalid for what cannot be served by that dialect at all."""
-    written = Written(described, target=_WORDS[target])
+def write(described: Described, target: Target, *, apart: str = "") -> Converted:
+    """Write a service in a dialect. Raises SpecInvalid for what cannot be served by that dialect at all.
+
+    `apart` goes into the names of models and runtimes that are written beside it, where others have theirs.
+    """
+    written = Written(described, target=WORDS[target], apart=apart)
     try:
         documents = _WRITERS[target](written)
     except SpecInvalid as error:
         raise SpecInvalid(field=described.origin(error.field), why=error.why) from None
+    check(documents, target)
     losses = (*described.losses, *written.losses(), *_of_paths(described))
     return Converted(tuple(documents), tuple(dict.fromkeys(losses)))
+
+
+class Writing:
+    """Services that are written together: two documents of one name must say the same."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._documents: dict[_Identity, tuple[JsonObject, str]] = {}
+
+    def write(self, described: Described) -> Converted:
+        """Write one service more. Raises SpecInvalid as `write` does, and for a name that another service has there.
+
+        Dialects do not share what they name: a Model belongs to a namespace, and an OpenModel to the cluster.
+        """
+        why = ""
+        for apart in ("", described.name, f"{described.name}-{described.namespace}"):
+            converted = write(described, self._target, apart=apart)
+            taken = self._taken(converted)
+            if taken is None:
+                for document in converted.documents:
+                    self._documents.setdefault(_identity(document), (document, described.document))
+                return converted
+            document, origin = taken
+            name = f"{document['kind']} `{document['metadata']['name']}`"
+            why = f"{name} is already what {origin} becomes; rename one of the two"
+        raise SpecInvalid(field="metadata.name", why=why)
+
+    def _taken(self, converted: Converted) -> tuple[JsonObject, str] | None:
+        found = (self._documents.get(_identity(document), (document, "")) for document in converted.documents)
+        return next((each for each in found if each[0] not in converted.documents), None)
+
+
+_Identity = tuple[str, str, str]
+
+
+def _identity(document: JsonObject) -> _Identity:
+    metadata = document["metadata"]
+    return str(document["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
 
 
 def _of_paths(described: Described) -> Iterator[Loss]:

@@ -20,6 +20,8 @@ PEER_PREFIXES = (
     "llmaz.io/",
 )
 """Of labels and annotations that mean something in their own dialect only."""
+OF_ONE_DIALECT = frozenset({"herdsman.dev/workload"})
+"""Annotations of Herdsman's that do: which kind serves a Playground."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Described:
     gpus: int = 0
     gpu_resource: str = ""
     shared_memory: str = ""
+    port: int = 0
+    """Where a generic server listens; other engines are told by whoever writes the service."""
     probes: dict[str, JsonObject] = field(default_factory=dict)
     """By `startup`, `liveness`, `readiness`."""
     replicas: int = 1
@@ -134,11 +138,17 @@ _ALWAYS = frozenset({"document", "dialect", "name", "namespace", "source", "engi
 class Written:
     """A description while it is written: what a writer has not asked for by the end is lost."""
 
-    def __init__(self, described: Described, *, target: str) -> None:
+    def __init__(self, described: Described, *, target: str, apart: str = "") -> None:
+        """`apart` sets the names of models and runtimes apart from others that are taken; empty for none."""
         self.described = described
+        self._apart = apart
         self._target = target
         self._taken: set[str] = set()
         self._said: list[Loss] = []
+
+    def named(self, name: str) -> str:
+        """Name an object that is written beside the service, and that other services may share."""
+        return f"{name[: 62 - len(self._apart)]}-{self._apart}" if self._apart else name
 
     def take(self, name: str) -> Any:
         """Give a field, and note that it will be written; a `name.member` takes that member of an object alone."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
+from program.dialects.converting import adapters, shared_memory
 from program.dialects.converting.arguments import without_gpus
 from program.dialects.converting.containers import POD_FIELDS, PROBES, RESOURCES, amounts_of, engine_of_container
 from program.dialects.converting.described import Described, Loss, Weights
@@ -21,6 +22,7 @@ from program.dialects.llmaz.naming import RUNNER
 from program.dialects.llmaz.open_models import claims_of, find_models
 from program.dialects.llmaz.service_schema import ServiceSpec
 from program.dialects.llmaz.services import DIALECT
+from program.dialects.llmaz.serving import port_of
 from program.dialects.reading import read, without_nulls
 
 _OF_THE_CONTAINER = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts")
@@ -53,6 +55,10 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
     with_flavor = {part: {**(resources.get(part) or {}), **choice.limits} for part in ("requests", "limits")}
     requests, limits, gpus, gpu_resource, strange = amounts_of(with_flavor)
     where = f"spec.workloadTemplate.{which}.spec.containers[{index}]"
+    args, loaded = adapters.taken_out(engine, without_gpus(engine, arguments.rest, gpus))
+    pod = {name: fields.take(*at, "spec", name) for name in POD_FIELDS}
+    mounted = shared_memory.taken_out(pod["volumes"], runner.get("volumeMounts"))
+    pod["volumes"] = list(mounted.volumes)
     losses = [
         Loss(fields.document, f"{where}.resources.{name}", "other dialects have no such resource") for name in strange
     ]
@@ -70,7 +76,8 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
         served_name=arguments.served_name,
         image=str(runner.get("image") or ""),
         command=command,
-        args=tuple(without_gpus(engine, arguments.rest, gpus)),
+        args=tuple(args),
+        adapters=loaded,
         env=tuple(runner.get("env") or ()),
         requests=requests,
         limits=limits,
@@ -79,8 +86,10 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
         probes={probe: found for probe in PROBES if (found := runner.get(f"{probe}Probe"))},
         replicas=spec.replicas,
         draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,
-        pod=nodes_of({name: value for name in POD_FIELDS if (value := fields.take(*at, "spec", name))}, choice),
-        volume_mounts=tuple(runner.get("volumeMounts") or ()),
+        pod=nodes_of({name: value for name, value in pod.items() if value}, choice),
+        volume_mounts=mounted.mounts,
+        shared_memory=mounted.size,
+        port=port_of({"spec": {"containers": [runner]}}) if engine == "generic" else 0,
         pod_labels=fields.take(*at, "metadata", "labels") or {},
         pod_annotations=fields.take(*at, "metadata", "annotations") or {},
         origins={
@@ -92,6 +101,9 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
             "gpus": f"{where}.resources.limits",
             "probes": where,
             "volume_mounts": f"{where}.volumeMounts",
+            "shared_memory": f"{where}.volumeMounts",
+            "adapters": f"{where}.args",
+            "port": f"{where}.ports",
             "pod_labels": f"spec.workloadTemplate.{which}.metadata.labels",
             "pod_annotations": f"spec.workloadTemplate.{which}.metadata.annotations",
             "labels": "metadata.labels",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from program.desired import keys
@@ -11,19 +10,18 @@ from program.desired.engines import Generic, Sglang
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
+from program.dialects.converting import adapters, scaling, shared_memory
 from program.dialects.converting.arguments import drafting, taken_apart, without, without_gpus
-from program.dialects.converting.described import Described, Scaling, Source, Weights
+from program.dialects.converting.described import Described, Source, Weights
 from program.dialects.converting.fields import Fields
 from program.dialects.converting.llmkube_writing import CONFIGS, POD_FIELDS
 from program.dialects.converting.shared import kept_metadata
-from program.dialects.hosted_args import flags_of
 from program.dialects.llmkube.parse import draft_reference, parse_service
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.unhonoured_by_runtime import fields_of_runtime
 from program.runtimes import runtime_for
 
 NAME = "llmkube"
-_ADAPTER = re.compile(r"[^=\s{}]+=[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _PROBES = ("startup", "liveness", "readiness")
 
 Find = Callable[[str, str], JsonObject | None]
@@ -58,7 +56,9 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
         annotations.setdefault(keys.ANNOTATION_HOST_SELECTOR, "herdsman.dev/accelerator=metal")
     arguments = taken_apart(engine.kind, _argv(desired))
     gpus = desired.gpu.count if desired.gpu else 0
-    args, adapters = _with_adapters(engine.kind, without_gpus(engine.kind, arguments.rest, gpus))
+    # Ollama's one argument is the model's name.
+    rest = arguments.rest if engine.kind != "ollama" else ()
+    args, loaded = adapters.taken_out(engine.kind, without_gpus(engine.kind, rest, gpus))
     if model.mmproj:
         args = without(args, "--mmproj")[0]
     if engine.kind == "vllm" and draft is not None:
@@ -78,6 +78,9 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
         fields.take(config)
     fields.take("contextSize")
     fields.take("probeOverrides")
+    pod = {name: fields.take(wire) for name, wire in POD_FIELDS.items()}
+    mounted = shared_memory.taken_out(pod["volumes"], fields.take("extraVolumeMounts"))
+    pod["volumes"] = list(mounted.volumes)
     return Described(
         document=fields.document,
         dialect=NAME,
@@ -95,7 +98,7 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
         image=desired.image or "",
         command=desired.command,
         args=tuple(args),
-        adapters=adapters,
+        adapters=loaded,
         env=desired.pod.env,
         hub_token=token.model_dump(exclude_none=True) if token is not None else None,
         requests={name: str(value) for name, value in requests.items() if value},
@@ -104,10 +107,12 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
         gpu_resource=desired.gpu.resource_name if desired.gpu and not desired.gpu.claims else "",
         probes={name: probe for name in _PROBES if (probe := fields.peek("probeOverrides", name))},
         replicas=0 if desired.suspended else fields.peek("replicas") if fields.peek("replicas") is not None else 1,
-        scaling=_scaling_of(fields),
+        scaling=scaling.from_llmkube(fields, engine),
         draft=Weights(name=draft.name, source=_source_of(draft)) if draft is not None else None,
-        pod={name: value for name, wire in POD_FIELDS.items() if (value := fields.take(wire))},
-        volume_mounts=tuple(fields.take("extraVolumeMounts") or ()),
+        pod={name: value for name, value in pod.items() if value},
+        volume_mounts=mounted.mounts,
+        shared_memory=mounted.size,
+        port=_port(fields) if engine.kind == "generic" else 0,
         pod_labels=fields.take("podLabels") or {},
         pod_annotations=fields.take("podAnnotations") or {},
         origins={
@@ -144,6 +149,8 @@ _ORIGINS = {
     "adapters": "spec.extraArgs",
     "served_name": "spec.extraArgs",
     "volume_mounts": "spec.extraVolumeMounts",
+    "shared_memory": "spec.extraVolumes",
+    "port": "spec.containerPort",
     "pod_labels": "spec.podLabels",
     "pod_annotations": "spec.podAnnotations",
     "labels": "metadata.labels",
@@ -151,17 +158,9 @@ _ORIGINS = {
 }
 
 
-def _with_adapters(engine: str, arguments: list[str]) -> tuple[list[str], tuple[Weights, ...]]:
-    """Take vLLM's adapters out of its arguments, where all of them are repositories."""
-    flags = {flag.name: flag for flag in flags_of(arguments)}
-    named = flags["--lora-modules"].words[1:] if engine == "vllm" and "--lora-modules" in flags else ()
-    found = [word.split("=", 1) for word in named if _ADAPTER.fullmatch(word)]
-    if not named or len(found) != len(named):
-        return arguments, ()
-    rest = [
-        word for name, flag in flags.items() if name not in ("--lora-modules", "--enable-lora") for word in flag.words
-    ]
-    return rest, tuple(Weights(name=name, source=Source(kind="hub", address=at)) for name, at in found)
+def _port(fields: Fields) -> int:
+    """Tell where a server of the user's own listens."""
+    return int(fields.take("containerPort") or fields.peek("endpoint", "port") or 8080)
 
 
 def _plain_draft(arguments: list[str]) -> list[str]:
@@ -220,19 +219,3 @@ def _hub_file(url: str) -> Source | None:
         return None
     revision = "" if parts[3] == "main" else parts[3]
     return Source(kind="hub", address="/".join(parts[:2]), revision=revision, file="/".join(parts[4:]))
-
-
-def _scaling_of(fields: Fields) -> Scaling | None:
-    wish = fields.take("autoscaling")
-    if not wish:
-        return None
-    metrics = []
-    for metric in wish.get("metrics") or ():
-        if metric["type"] == "Resource":
-            target = {"type": "Utilization", "averageUtilization": metric.get("targetAverageUtilization")}
-            metrics.append({"type": "Resource", "resource": {"name": metric["name"], "target": target}})
-        else:
-            target = {"type": "AverageValue", "averageValue": metric.get("targetAverageValue")}
-            metrics.append({"type": "Pods", "pods": {"metric": {"name": metric["name"]}, "target": target}})
-    low = wish.get("minReplicas")
-    return Scaling(min_replicas=1 if low is None else low, max_replicas=wish["maxReplicas"], metrics=tuple(metrics))

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.model import GPU_RESOURCES, GpuVendor
+from program.dialects.converting import adapters, scaling, shared_memory
 from program.dialects.converting.arguments import DRAFTED, without
-from program.dialects.converting.described import Scaling, Source, Weights, Written
-from program.dialects.converting.shared import label_of, metadata_of, moved_probe, pod_port
+from program.dialects.converting.described import Source, Weights, Written
+from program.dialects.converting.shared import draft_name, label_of, metadata_of, moved_probe, on_hosts, pod_port
 from program.dialects.llmkube.parse_pod import OWN_VOLUMES
 
 API_VERSION = "inference.llmkube.dev/v1alpha1"
@@ -48,38 +49,43 @@ _FLAGS: dict[str, dict[str, str]] = {
 def write_llmkube(written: Written) -> list[JsonObject]:
     """Write a Model and an InferenceService. Raises SpecInvalid for weights that LLMKube cannot fetch."""
     d = written.described
-    name = label_of(written.take("model_name")) or d.name
+    name = label_of(written.named(written.take("model_name") or d.name))
     spec: JsonObject = {"modelRef": name, "runtime": d.engine}
     spec.update(_arguments(written))
-    if image := written.take("image"):
+    image, command = written.take("image"), written.take("command")
+    # A host has a program of its own for each engine that it knows.
+    if on_hosts(d.annotations) and d.engine != "generic":
+        image, command = "", ()
+    if image:
         spec["image"] = image
-    command = written.take("command")
     if command:
         spec["command"] = list(command)
     if env := written.take("env"):
         spec["env"] = list(env)
-    replicas, scaling = written.take("replicas"), written.take("scaling")
-    if replicas > 10:
+    replicas = written.take("replicas")
+    if replicas > 10 and d.scaling is None:
         written.lose("replicas", "LLMKube has at most 10")
     if replicas != 1:
         spec["replicas"] = min(replicas, 10)
-    if scaling is not None:
-        spec["autoscaling"] = _scaling(written, scaling)
+    if autoscaling := scaling.to_llmkube(written):
+        spec["autoscaling"] = autoscaling
+    port = written.take("port")
+    if port and port != pod_port(d):
+        spec["containerPort"] = port
     if resources := _resources(written):
         spec["resources"] = resources
     overrides = {each: moved_probe(probe, pod_port(d)) for each in _PROBES if (probe := written.take(f"probes.{each}"))}
     if overrides:
         spec["probeOverrides"] = overrides
+    mounted = shared_memory.put_in(written, written.take("pod.volumes") or (), written.take("volume_mounts"))
     for field, wire in POD_FIELDS.items():
-        if value := written.take(f"pod.{field}"):
+        if value := written.take(f"pod.{field}") if field != "volumes" else mounted.volumes:
             spec[wire] = _renamed(value) if field == "volumes" else value
-    for attribute, wire in (
-        ("volume_mounts", "extraVolumeMounts"),
-        ("pod_labels", "podLabels"),
-        ("pod_annotations", "podAnnotations"),
-    ):
+    if mounted.mounts:
+        spec["extraVolumeMounts"] = _renamed(mounted.mounts)
+    for attribute, wire in (("pod_labels", "podLabels"), ("pod_annotations", "podAnnotations")):
         if value := written.take(attribute):
-            spec[wire] = _renamed(value) if isinstance(value, tuple) else value
+            spec[wire] = value
     models = [_model(written, name, d.source, main=True)]
     draft = written.take("draft")
     if draft is not None:
@@ -97,8 +103,10 @@ def _renamed(volumes: Iterable[JsonObject]) -> list[JsonObject]:
 
 def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonObject]:
     engine = written.described.engine
+    own = label_of(written.named(draft.name))
+    name = draft_name(own, spec["modelRef"], same=draft.source == written.described.source)
     if engine == "llamacpp":
-        spec["speculativeDecoding"] = {"type": "draft-simple", "draftModelRef": label_of(draft.name)}
+        spec["speculativeDecoding"] = {"type": "draft-simple", "draftModelRef": name}
         rest, found = without(spec.pop("extraArgs", ()), "--spec-draft-n-max", "--spec-type")
         if found.get("--spec-draft-n-max", "").isdecimal():
             spec["speculativeDecoding"]["nDraftMax"] = int(found["--spec-draft-n-max"])
@@ -106,7 +114,7 @@ def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonOb
             spec["extraArgs"] = rest
     elif engine == "vllm" and draft.source.kind == "hub":
         rest, found = without(spec.pop("extraArgs", ()), DRAFTED)
-        wish: JsonObject = {"enabled": True, "model": label_of(draft.name)}
+        wish: JsonObject = {"enabled": True, "model": name}
         if found.get(DRAFTED, "").isdecimal() and 1 <= int(found[DRAFTED]) <= 16:
             wish["numSpeculativeTokens"] = int(found[DRAFTED])
         spec.setdefault("vllmConfig", {})["speculative"] = wish
@@ -115,7 +123,7 @@ def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonOb
     else:
         written.lose("draft", f"LLMKube has no drafts for {engine}")
         return []
-    return [_model(written, label_of(draft.name), draft.source, main=False)]
+    return [_model(written, name, draft.source, main=False)] if name != spec["modelRef"] else []
 
 
 def _arguments(written: Written) -> JsonObject:
@@ -140,7 +148,7 @@ def _arguments(written: Written) -> JsonObject:
             spec[group] = int(value)
     if served and d.engine == "vllm":
         rest += ["--served-model-name", served]
-    rest += _adapters(written)
+    rest += adapters.as_arguments(written, target="LLMKube")
     if token := written.take("hub_token"):
         if config := CONFIGS.get(d.engine):
             spec.setdefault(config, {})["hfTokenSecretRef"] = dict(token)
@@ -158,17 +166,6 @@ def _beyond(flag: str, value: int, *, gpus: int) -> bool:
     return (flag == "--ctx-size" and not 128 <= value <= 2097152) or (flag == "--parallel" and value > 64)
 
 
-def _adapters(written: Written) -> list[str]:
-    adapters = written.take("adapters")
-    if not adapters:
-        return []
-    if written.described.engine != "vllm" or any(each.source.kind != "hub" for each in adapters):
-        written.lose("adapters", "LLMKube fetches no adapters; vLLM takes those of Hugging Face as arguments")
-        return []
-    named = [f"{each.name}={each.source.address}" for each in adapters]
-    return ["--enable-lora", "--lora-modules", *named]
-
-
 def _resources(written: Written) -> JsonObject:
     requests: dict[str, str] = written.take("requests")
     limits: dict[str, str] = written.take("limits")
@@ -182,28 +179,6 @@ def _resources(written: Written) -> JsonObject:
     gpus, resource = written.take("gpus"), written.take("gpu_resource")
     if gpus and resource == GPU_RESOURCES[GpuVendor.NVIDIA]:
         found["gpu"] = gpus
-    return found
-
-
-def _scaling(written: Written, scaling: Scaling) -> JsonObject:
-    metrics = []
-    for metric in scaling.metrics:
-        body = metric.get(str(metric.get("type", "")).lower()) or {}
-        target = body.get("target") or {}
-        if metric.get("type") == "Resource" and target.get("averageUtilization"):
-            metrics.append(
-                {"type": "Resource", "name": body["name"], "targetAverageUtilization": target["averageUtilization"]}
-            )
-        elif metric.get("type") == "Pods" and target.get("averageValue"):
-            value = str(target["averageValue"])
-            metrics.append({"type": "Pods", "name": body["metric"]["name"], "targetAverageValue": value})
-        else:
-            written.lose("scaling", f"LLMKube has no metric of type {metric.get('type')} with such a target")
-    if scaling.behavior:
-        written.lose("scaling", "LLMKube's autoscalers have no behavior")
-    found: JsonObject = {"minReplicas": min(scaling.min_replicas, 10), "maxReplicas": scaling.max_replicas}
-    if metrics:
-        found["metrics"] = metrics
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from program.desired import keys
 from program.desired.base import JsonObject
-from program.dialects.converting.described import NOT_LOST, PEER_PREFIXES, Described, Loss, Written
+from program.dialects.converting.described import NOT_LOST, OF_ONE_DIALECT, PEER_PREFIXES, Described, Loss, Written
 from program.dialects.pod_annotations import not_in_workloads
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
@@ -24,7 +24,7 @@ def kept_metadata(cr: JsonObject, document: str) -> tuple[dict[str, str], dict[s
     for part in ("labels", "annotations"):
         words: dict[str, str] = {}
         for name, value in ((cr.get("metadata") or {}).get(part) or {}).items():
-            if name.startswith(PEER_PREFIXES):
+            if name.startswith(PEER_PREFIXES) or name in OF_ONE_DIALECT:
                 lost.append(Loss(document, f"metadata.{part}[{name}]", "means something in its own dialect only"))
             elif name not in NOT_LOST:
                 words[name] = str(value)
@@ -63,6 +63,11 @@ def on_hosts(annotations: Mapping[str, str]) -> bool:
 def label_of(name: str) -> str:
     """Make a label's value, and the name of an object, of a model's name, which may be a path."""
     return _NOT_IN_NAMES.sub("-", name.lower()).strip("-.")[:63].strip("-.")
+
+
+def draft_name(name: str, main: str, *, same: bool) -> str:
+    """Name the object of a draft model apart from that of the main one, unless both are the `same` weights."""
+    return name if name != main else main if same else f"{main[:57].rstrip('-.')}-draft"
 
 
 def moved_probe(probe: JsonObject, port: int) -> JsonObject:

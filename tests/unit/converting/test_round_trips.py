@@ -91,6 +91,8 @@ def check(before: Described, converted: Converted, target: Target) -> None:
         value, there = getattr(before, each.name), getattr(after, each.name)
         if each.name in _OF_THE_READING or value in (None, "", 0, (), {}):
             continue
+        if each.name == "replicas" and after.scaling is not None:
+            continue  # an autoscaler decides, and KServe has no other number then
         if isinstance(value, dict):
             for member, amount in value.items():
                 if not {before.origin(f"{each.name}.{member}"), before.origin(each.name)} & lost:

@@ -1,0 +1,50 @@
+"""Whether what was written can be read: a converted service that its new dialect refuses is no service. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from kubeapi.kinds import Kind
+from program.desired.base import JsonObject
+from program.desired.errors import DesiredError, SpecInvalid
+from program.dialects.llmkube.parse import draft_reference, parse_service
+from program.dialects.llmkube.parse_model import model_of
+from program.dialects.registry import dialect_named
+
+Target = Literal["llmkube", "kserve", "llmaz"]
+
+WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
+
+
+def check(documents: Sequence[JsonObject], target: Target) -> None:
+    """Read documents as their dialect will, the service last. Raises SpecInvalid for what it does not allow."""
+    things = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    service = documents[-1]
+    try:
+        if target == "llmkube":
+            model = model_of(things["Model", service["spec"]["modelRef"]])
+            draft = things.get(("Model", draft_reference(service)))
+            parse_service(service, model, draft=model_of(draft) if draft is not None else None)
+        else:
+            dialect_named(target).parse(service, _Documents(things))
+    except DesiredError as error:
+        field = error.field or "spec"
+        why = f"{WORDS[target]} would not take what it becomes: {service['kind']} {field}: {error.why}"
+        raise SpecInvalid(field="spec", why=why) from None
+
+
+class _Documents:
+    """Finds documents by kind and name, and nothing else of a cluster."""
+
+    def __init__(self, things: Mapping[tuple[str, str], JsonObject]) -> None:
+        self._things = things
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:
+        del namespace
+        return self._things.get((kind.kind, name))
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[JsonObject, ...]:
+        """Give none."""
+        del kind, namespace
+        return ()

@@ -1,0 +1,178 @@
+"""Autoscalers: a HorizontalPodAutoscaler's metrics, KEDA's triggers, and LLMKube's own form of either. Pure.
+
+KEDA makes of its triggers `cpu` and `memory` the very metrics that an autoscaler of Kubernetes has, so these go both
+ways. What else a trigger asks, it asks somebody whom no other dialect knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from program.desired.base import JsonObject
+from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
+from program.dialects.converting.described import Scaling, Written
+from program.dialects.converting.fields import Fields
+from program.runtimes import runtime_for
+
+DEFAULT_TARGET = "2"
+"""Requests under way per pod, which LLMKube's autoscalers follow where their user names no metric."""
+_RESOURCES = ("cpu", "memory")
+_ENGINES: dict[str, EngineSettings] = {
+    each.kind: each for each in (LlamaCpp(), Vllm(), Sglang(), Tgi(), TensorRtLlm(), Ollama(), Generic())
+}
+_MOST = {"minReplicas": 10, "maxReplicas": 100}
+"""What LLMKube's fields allow."""
+_BEHAVIOR = ("scaling", "keda", "advanced", "horizontalPodAutoscalerConfig", "behavior")
+
+
+def of_pods(metric: str, target: str) -> JsonObject:
+    """Write a metric of pods as autoscaling/v2 does."""
+    return {
+        "type": "Pods",
+        "pods": {"metric": {"name": metric}, "target": {"type": "AverageValue", "averageValue": target}},
+    }
+
+
+def of_resource(name: str, utilization: Any) -> JsonObject:
+    """Write a share of what pods request as autoscaling/v2 does."""
+    target = {"type": "Utilization", "averageUtilization": utilization}
+    return {"type": "Resource", "resource": {"name": name, "target": target}}
+
+
+def from_kserve(fields: Fields) -> Scaling | None:
+    """Read `scaling` of an LLMInferenceService. What is not understood of it stays, and is named in the end."""
+    most = fields.peek("scaling", "maxReplicas")
+    if most is None:
+        return None
+    fields.take("scaling", "maxReplicas")
+    fields.take("scaling", "minReplicas")
+    metrics = []
+    for index, trigger in enumerate(fields.peek("scaling", "keda", "triggers") or ()):
+        if metric := _metric(trigger):
+            fields.take("scaling", "keda", "triggers", index)
+            metrics.append(metric)
+    if fields.peek(*_BEHAVIOR):
+        fields.take(*_BEHAVIOR)
+    return Scaling(
+        min_replicas=int(fields.peek("scaling", "minReplicas") or 1),
+        max_replicas=int(most),
+        metrics=tuple(metrics),
+        behavior=fields.peek(*_BEHAVIOR) or None,
+    )
+
+
+def _metric(trigger: Any) -> JsonObject | None:
+    told = (trigger.get("metadata") or {}) if isinstance(trigger, dict) else {}
+    kind, value = trigger.get("metricType", told.get("type")), str(told.get("value") or "")
+    if trigger.get("type") not in _RESOURCES or set(told) - {"value", "type"} or not value:
+        return None
+    if kind == "Utilization" and value.isdecimal():
+        return of_resource(trigger["type"], int(value))
+    if kind == "AverageValue":
+        target = {"type": kind, "averageValue": value}
+        return {"type": "Resource", "resource": {"name": trigger["type"], "target": target}}
+    return None
+
+
+def to_kserve(written: Written) -> JsonObject | None:
+    """Write `scaling` of an LLMInferenceService by KEDA; None where nothing is left to scale on."""
+    scaling: Scaling | None = written.take("scaling")
+    if scaling is None:
+        return None
+    if written.described.replicas == 0:
+        written.lose("scaling", "the service is stopped, and KServe has either a number of replicas or an autoscaler")
+        return None
+    triggers = [trigger for metric in scaling.metrics if (trigger := _trigger(metric)) is not None]
+    if len(triggers) < len(scaling.metrics) or not triggers:
+        named = ", ".join(sorted({_name(m) for m in scaling.metrics if _trigger(m) is None})) or "no metric"
+        why = f"KServe scales by triggers of KEDA's, and {named} is none that can be written without a Prometheus"
+        written.lose("scaling", why)
+    if not triggers:
+        return None
+    if scaling.min_replicas < 1:
+        written.lose("scaling", "KServe keeps at least one replica")
+    keda: JsonObject = {"triggers": triggers}
+    if scaling.behavior:
+        keda["advanced"] = {"horizontalPodAutoscalerConfig": {"behavior": scaling.behavior}}
+    return {"minReplicas": max(1, scaling.min_replicas), "maxReplicas": scaling.max_replicas, "keda": keda}
+
+
+def _trigger(metric: JsonObject) -> JsonObject | None:
+    body = metric.get("resource") or {}
+    target = body.get("target") or {}
+    if metric.get("type") != "Resource" or body.get("name") not in _RESOURCES:
+        return None
+    for kind, field in (("Utilization", "averageUtilization"), ("AverageValue", "averageValue")):
+        if target.get(field):
+            return {"type": body["name"], "metricType": kind, "metadata": {"value": str(target[field])}}
+    return None
+
+
+def _name(metric: JsonObject) -> str:
+    kind = str(metric.get("type") or "")
+    body = metric.get(kind[:1].lower() + kind[1:]) or {}
+    return str(body.get("name") or (body.get("metric") or {}).get("name") or kind)
+
+
+def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
+    """Read `autoscaling` of an InferenceService; where it names no metric, that of its runtime is meant."""
+    wish = fields.take("autoscaling")
+    if not wish:
+        return None
+    metrics = []
+    for metric in wish.get("metrics") or ():
+        if metric["type"] == "Resource":
+            metrics.append(of_resource(metric["name"], metric.get("targetAverageUtilization")))
+        else:
+            metrics.append(of_pods(metric["name"], str(metric.get("targetAverageValue"))))
+    if not metrics and (default_metric := runtime_for(engine).default_hpa_metric):
+        metrics.append(of_pods(default_metric, DEFAULT_TARGET))
+    low = wish.get("minReplicas")
+    return Scaling(min_replicas=1 if low is None else low, max_replicas=wish["maxReplicas"], metrics=tuple(metrics))
+
+
+def to_llmkube(written: Written) -> JsonObject | None:
+    """Write `autoscaling` of an InferenceService; None where nothing is left to scale on."""
+    scaling: Scaling | None = written.take("scaling")
+    if scaling is None:
+        return None
+    metrics = list(_in_llmkube(written, scaling))
+    default_metric = runtime_for(_ENGINES[written.described.engine]).default_hpa_metric
+    if scaling.behavior:
+        written.lose("scaling", "LLMKube's autoscalers have no behavior")
+    if not metrics and not default_metric:
+        written.lose("scaling", f"names no metric that LLMKube has, and runtime {written.described.engine} has none")
+        return None
+    if not metrics:
+        why = f"names no metric that LLMKube knows; there {default_metric} is followed, {DEFAULT_TARGET} per pod"
+        written.lose("scaling", why)
+    numbers = {"minReplicas": scaling.min_replicas, "maxReplicas": scaling.max_replicas}
+    for name, number in numbers.items():
+        if number > _MOST[name]:
+            written.lose("scaling", f"{name} is at most {_MOST[name]} with LLMKube, not {number}")
+    found: JsonObject = {name: min(number, _MOST[name]) for name, number in numbers.items()}
+    # Its own metric need not be said, and follows the runtime should that one change.
+    if metrics and metrics != [_pods(default_metric, DEFAULT_TARGET)]:
+        found["metrics"] = metrics
+    return found
+
+
+def _in_llmkube(written: Written, scaling: Scaling) -> Iterator[JsonObject]:
+    for metric in scaling.metrics:
+        body = metric.get(str(metric.get("type", "")).lower()) or {}
+        target = body.get("target") or {}
+        if metric.get("type") == "Resource" and target.get("averageUtilization"):
+            yield {
+                "type": "Resource",
+                "name": body["name"],
+                "targetAverageUtilization": target["averageUtilization"],
+            }
+        elif metric.get("type") == "Pods" and target.get("averageValue"):
+            yield _pods(body["metric"]["name"], str(target["averageValue"]))
+        else:
+            written.lose("scaling", f"LLMKube has no metric of type {metric.get('type')} with such a target")
+
+
+def _pods(name: str, target: str) -> JsonObject:
+    return {"type": "Pods", "name": name, "targetAverageValue": target}

@@ -1,0 +1,54 @@
+"""Shared memory of a pod: llmaz has a field for its size; elsewhere it is a volume in memory at /dev/shm. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from program.desired.base import JsonObject
+from program.dialects.converting.described import Written
+
+PATH = "/dev/shm"  # noqa: S108 - the engines' own
+_NAME = "dshm"
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """What a pod mounts, but for its shared memory, and the size of that."""
+
+    volumes: tuple[JsonObject, ...]
+    mounts: tuple[JsonObject, ...]
+    size: str = ""
+
+
+def taken_out(volumes: Any, mounts: Any) -> Volumes:
+    """Recognise shared memory of a given size among a pod's volumes; what is mounted in another way stays."""
+    every, places = tuple(volumes or ()), tuple(mounts or ())
+    at = next((each for each in places if str(each.get("mountPath", "")).rstrip("/") == PATH), None)
+    if at is None or set(at) - {"name", "mountPath"} or sum(each.get("name") == at["name"] for each in places) > 1:
+        return Volumes(every, places)
+    volume = next((each for each in every if each.get("name") == at["name"]), {})
+    told = volume.get("emptyDir") or {}
+    if told.get("medium") != "Memory" or not told.get("sizeLimit"):
+        return Volumes(every, places)
+    return Volumes(
+        tuple(each for each in every if each is not volume),
+        tuple(each for each in places if each is not at),
+        str(told["sizeLimit"]),
+    )
+
+
+def put_in(written: Written, volumes: Iterable[JsonObject], mounts: Iterable[JsonObject]) -> Volumes:
+    """Add shared memory of the described size to what a pod mounts."""
+    every, places = tuple(volumes), tuple(mounts)
+    size = written.take("shared_memory")
+    if not size:
+        return Volumes(every, places)
+    if any(str(each.get("mountPath", "")).rstrip("/") == PATH for each in places):
+        written.lose("shared_memory", f"another volume is mounted at {PATH}")
+        return Volumes(every, places)
+    taken = {each.get("name") for each in every}
+    name = next(each for each in (_NAME, f"{_NAME}-1", f"{_NAME}-2") if each not in taken)
+    made: JsonObject = {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    return Volumes((*every, made), (*places, {"name": name, "mountPath": PATH}), size)
