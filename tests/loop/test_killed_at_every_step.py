@@ -72,8 +72,10 @@ stack = words[words.index("--stack") + 1].rpartition("/")[2]
 def locks():
     return [p for p in glob.glob("{state}/.pulumi/locks/organization/*/" + stack + "/*.json")]
 def written():
-    found = glob.glob("{state}/.pulumi/stacks/*/" + stack + ".json")
-    return os.stat(found[0]).st_mtime_ns if found else 0
+    try:  # the CLI takes the old one away before it writes the next
+        return os.stat(glob.glob("{state}/.pulumi/stacks/*/" + stack + ".json")[0]).st_mtime_ns
+    except (IndexError, OSError):
+        return 0
 phase("started")
 stale, before = set(locks()), written()
 child = subprocess.Popen(["{pulumi}", *words])
@@ -82,7 +84,7 @@ while child.poll() is None:
     mine = set(locks()) - stale
     if mine and "locked" not in seen:
         seen.add("locked"); phase("locked")
-    if "locked" in seen and "written" not in seen and written() != before:
+    if "locked" in seen and "written" not in seen and written() not in (0, before):
         seen.add("written"); phase("written")
     if "written" in seen and not mine and "unlocked" not in seen:
         seen.add("unlocked"); phase("unlocked")
@@ -131,7 +133,8 @@ class Stage:
             os.kill(self.loop.pid, signal.SIGKILL)
 
     def kill_at(self, step: Step) -> None:
-        """Have the next loop killed there."""
+        """Have the next loop killed there. None runs now."""
+        self.gate.kubeconfig(self.loop.kubeconfig)
         self.writes.clear()
         name, number = step
         if name in PHASES:
@@ -209,7 +212,11 @@ class Stage:
                     quiet_since = time.monotonic()
             return time.monotonic() - quiet_since > 2.0
 
-        eventually(look, what=f"a death at {step}", timeout_s=90)
+        try:
+            eventually(look, what=f"a death at {step}", timeout_s=90)
+        except AssertionError as error:
+            phases = (self.book / "phases").read_text().split()[-8:]
+            raise AssertionError(f"{error}; {phases}; {self.loop.log.read_text()[-6000:]}") from None
         return self.loop.poll() is not None
 
     def _is_made(self, namespace: str, name: str, word: str) -> bool:

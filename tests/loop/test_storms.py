@@ -71,6 +71,10 @@ def requests_in(seconds: float, storm: Storm) -> int:
     return storm.requests - before
 
 
+def failed_removals(loop: LoopProcess) -> list[dict[str, Any]]:
+    return [each for each in loop.lines() if each.get("event") == "Could not remove or release a service"]
+
+
 def namespace(admin: KubeClient, name: str) -> str:
     admin.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     model(admin, name)
@@ -100,6 +104,12 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
         deployed(admin, where, f"svc-{number}", timeout_s=90)
         settled(admin, where, f"svc-{number}")
     assert stormy_loop.poll() is None
+    # Of a service that is gone no change will come that brings up again what is left of it.
+    storm.refuse = lambda method, path: 500 if method == "DELETE" and f"/{where}/deployments/" in path else 0
+    admin.delete(kinds.INFERENCE_SERVICES, where, "svc-0")
+    eventually(lambda: failed_removals(stormy_loop), what="a removal that fails")
+    storm.refuse = lambda method, path: 0
+    eventually(lambda: find(admin, kinds.DEPLOYMENTS, where, "svc-0") is None, what="the removal to be tried again")
     eventually(lambda: requests_in(2.0, storm) < 20, what="the last try of what the storm had refused", timeout_s=20)
 
 

@@ -1,7 +1,8 @@
 """An HTTP proxy before the API server that sees each write of a loop, and may do something before or after any of them.
 
 It speaks plain HTTP to the loop and uses the loop's own credentials towards the server. What it is asked by `on_write`
-happens in the middle of the request: the loop has sent it, and has no answer yet.
+happens in the middle of the request: the loop has sent it, and has no answer yet. What a loop had under way when it was
+killed still arrives, and is not taken for a write of the loop after it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from kubeapi.connections import connection_pool
 
 Moment = Literal["before", "after"]
 _HOP = {"transfer-encoding", "connection", "content-length", "content-encoding"}
+_OURS = {*_HOP, "host", "authorization"}
 
 
 class WriteGate:
-    """Passes everything on. `on_write(moment, method, path)` is called around each write of an object."""
+    """Passes everything on. `on_write(moment, method, path)` is called around each write of an object by whoever has
+    the latest kubeconfig."""
 
     def __init__(self, kubeconfig: pathlib.Path) -> None:
         access = kubeconfig_access(str(kubeconfig))
@@ -32,18 +35,20 @@ class WriteGate:
         self._pool = connection_pool(access)
         self._authorization = access.authorization
         self.on_write: Callable[[Moment, str, str], None] = lambda *_: None
+        self._kubeconfigs = 0
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
     def kubeconfig(self, to: pathlib.Path) -> pathlib.Path:
-        """Write a kubeconfig that leads here, and return its path."""
+        """Write a kubeconfig that leads here, in place of all before it, and return its path."""
+        self._kubeconfigs += 1
         url = f"http://127.0.0.1:{self._server.server_port}"
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "gate", "cluster": {"server": url}}],
-            "users": [{"name": "gate", "user": {}}],
+            "users": [{"name": "gate", "user": {"token": str(self._kubeconfigs)}}],
             "contexts": [{"name": "gate", "context": {"cluster": "gate", "user": "gate"}}],
             "current-context": "gate",
         }
@@ -63,10 +68,11 @@ class WriteGate:
 
             def _pass(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
-                headers = {k: v for k, v in self.headers.items() if k.lower() not in {*_HOP, "host"}}
+                headers = {k: v for k, v in self.headers.items() if k.lower() not in _OURS}
                 if authorization := gate._authorization():
                     headers["Authorization"] = authorization
-                counts = _is_write_of_an_object(self.command, self.path)
+                is_latest = self.headers.get("Authorization") == f"Bearer {gate._kubeconfigs}"
+                counts = is_latest and _is_write_of_an_object(self.command, self.path)
                 if counts:
                     gate.on_write("before", self.command, self.path)
                 with contextlib.suppress(OSError, urllib3.exceptions.HTTPError):
