@@ -62,7 +62,7 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
     providers: dict[str, pulumi.ProviderResource] = {}
     for placed in fleet.services:
         name = placed.cluster.name
-        if name and name not in providers and _is_in_cluster(placed, config):
+        if name and name not in providers and is_in_cluster(placed, config):
             providers[name] = _provider(placed.cluster)
     await static_fleet(
         (placed.rendered, Place(placed.at, providers.get(placed.cluster.name), config.hosts))
@@ -70,7 +70,8 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
     )
 
 
-def _is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
+def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
+    """Tell whether anything of a service is made in a cluster, and not only on hosts of the config."""
     objects = placed.rendered.objects
     # Accounts and roles have no spec.
     return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)

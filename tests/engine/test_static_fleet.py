@@ -125,7 +125,7 @@ def test_wrong_manifests_are_all_named_and_nothing_is_made(fleet: Fleet, client:
     )
     fleet.write(service("hosted", modelRef="mac"))
     said = fleet.stack.fails(fleet.program)
-    assert "services/wrong.yaml: InferenceService `wrong`: spec.replicas: `many` is not valid" in said
+    assert "services/wrong.yaml: InferenceService `wrong`: spec.replicas: `many` is not a whole number" in said
     assert (
         "InferenceService `elsewhere`: spec.modelRef: no Model `base` of namespace `other` is among the files" in said
     )
@@ -141,6 +141,20 @@ def test_a_wrong_edit_changes_nothing_that_stands(fleet: Fleet, client: KubeClie
     fleet.path("chat").write_text("kind: [")
     assert "services/chat.yaml line 1: is not YAML" in fleet.stack.fails(fleet.program)
     assert names(client, namespace) == {"chat"}
+
+
+def test_a_fleet_takes_the_examples_of_all_dialects(fleet: Fleet, client: KubeClient, namespace: str) -> None:
+    fleet.write(service("talk"))
+    for name in ("10-llmaz-playground", "13-kserve-single-node"):
+        shutil.copytree(ROOT / "examples" / name, fleet.root / name)
+    fleet.stack.select(fleet.program).set_config("herdsman:manifests[2]", auto.ConfigValue("1*/*.yaml"), path=True)
+    run = fleet.stack.up(fleet.program)
+    assert names(client, namespace) == {"talk", "chat", "small-kserve"}
+    assert client.get(kinds.AUTOSCALERS, namespace, "chat")["spec"]["scaleTargetRef"]["kind"] == "Deployment"
+    assert "make Secret `small-kserve-self-signed-certs` of type kubernetes.io/tls yourself" in run.text
+    assert set(fleet.stack.preview(fleet.program).steps().values()) == {"same"}
+    fleet.stack.destroy()
+    assert names(client, namespace) == set()
 
 
 def test_a_field_without_effect_is_a_warning_of_the_run(fleet: Fleet) -> None:

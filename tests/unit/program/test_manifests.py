@@ -120,7 +120,7 @@ def test_a_field_that_nobody_knows_is_a_note_on_its_document(tmp_path: Path) -> 
         (model().replace("https:", "gopher:"), "a.yaml: Model `base`: spec.source: "),
         (
             f"{model()}---{service().replace('spec: {', 'spec: {replicas: many, ')}",
-            "a.yaml document 2: InferenceService `chat`: spec.replicas: `many` is not valid: ",
+            "a.yaml document 2: InferenceService `chat`: spec.replicas: `many` is not a whole number",
         ),
         (
             f"{model()}---{service().replace('chat}', 'chat, annotations: {herdsman.dev/adopt: true}}')}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from kubeapi import kinds
 from kubeapi.kinds import Kind
+from program.__main__ import is_in_cluster
 from program.desired.service import DesiredService
 from program.manifests import Manifests
 from program.static.config import read_config
@@ -33,6 +35,7 @@ LLMAZ_SERVICE = document(
         "workloadTemplate": {"workerTemplate": {"spec": {"containers": [{"name": "model-runner", "image": "x"}]}}},
     },
 )
+ROUTED: Json = {"scheduler": {}, "route": {}, "gateway": {}}
 CORE_SERVICE: Json = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "wide"}, "spec": {}}
 
 
@@ -116,3 +119,32 @@ def test_services_of_two_dialects_cannot_have_one_deployment(tmp_path: Path) -> 
     found = fleet(tmp_path, model, service, MODEL, PLAYGROUND)
     (error,) = found.errors
     assert error.startswith("a.yaml document 4: Playground `chat`: metadata.name: needs the Deployment `chat`, which ")
+
+
+def test_in_a_fleet_an_autoscaler_scales_the_pods_and_not_a_custom_resource_that_is_not_there(tmp_path: Path) -> None:
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}
+    elastic = {"minReplicas": 1, "maxReplicas": 3, "scaleTrigger": {"hpa": {"metrics": [cpu]}}}
+    found = fleet(tmp_path, MODEL, {**PLAYGROUND, "spec": {**PLAYGROUND["spec"], "elasticConfig": elastic}})
+    (placed,) = found.services
+    objects = {each.kind: each.manifest for each in placed.rendered.objects}
+    assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["kind"] == "Deployment"
+    assert "replicas" not in objects["Deployment"]["spec"], "the autoscaler's"
+
+
+def test_a_fleet_has_what_a_service_asks_for_unless_its_extensions_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([{**LLM, "spec": {**LLM["spec"], "router": ROUTED}}]))
+    for extensions, has in ((None, True), ([], False), ([kinds.HTTP_ROUTES.full_name], True)):
+        values = {"manifests": "a.yaml", "namespace": "prod"}
+        said = {} if extensions is None else {"extensions": json.dumps(extensions)}
+        found = read_fleet(read_config({**values, **said}, tmp_path), tmp_path, stack="p/s")
+        kinds_made = {each.kind for each in found.services[0].rendered.objects}
+        assert ("HTTPRoute" in kinds_made) is has
+        assert ("InferencePool" in kinds_made) is (extensions is None)
+        assert any("InferencePool" in note for note in found.notes) is (extensions is not None)
+
+
+def test_a_cluster_with_a_name_is_asked_for_services_whose_accounts_have_no_spec(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([{**LLM, "spec": {**LLM["spec"], "router": ROUTED}}]))
+    config = read_config({"clusters": json.dumps({"eu": {"manifests": "a.yaml", "kubeconfig": "k"}})}, tmp_path)
+    (placed,) = read_fleet(config, tmp_path, stack="p/s").services
+    assert placed.cluster.name == "eu" and is_in_cluster(placed, config)
