@@ -232,10 +232,14 @@ def test_a_machine_without_an_agent_serves_over_ssh(
         ready(client, namespace, "embeddings")
         (address,) = endpoints(client, namespace, "embeddings")
         assert post(address, "/v1/embeddings", input="Hi")["data"]
-        (row,) = [
-            r for r in json.loads(herdsman(control_plane, "host", "list", "-o", "json")) if r["name"] == "old-server"
-        ]
-        assert (row["transport"], row["state"], row["processes"]) == ("ssh", "Ready", "1/1")
+
+        def listed() -> tuple[str, ...]:
+            rows = json.loads(herdsman(control_plane, "host", "list", "-o", "json"))
+            (row,) = [row for row in rows if row["name"] == "old-server"]
+            return row["transport"], row["state"], row["processes"]
+
+        # What the loop says of the host follows what it says of the process.
+        eventually(lambda: listed() == ("ssh", "Ready", "1/1"), what="the Host to name its process")
 
 
 def test_a_mixed_fleet_is_one_fleet(

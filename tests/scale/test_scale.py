@@ -111,9 +111,12 @@ def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm, crowd: str) -> None:
     assert winner == "chat"
     assert f"ook the place of {loser} on node gpu-" in message
     namespace, name = loser.split("/")
-    waiting = gpu_farm.statuses(namespace)[name]
-    assert waiting["phase"] in ("WaitingForGPU", "Creating")
-    assert "urgent/chat" in str(waiting["conditions"])
+
+    def says_so() -> bool:
+        waiting = gpu_farm.statuses(namespace)[name]
+        return waiting["phase"] in ("WaitingForGPU", "Creating") and "urgent/chat" in str(waiting["conditions"])
+
+    eventually(says_so, what="the loser's status to say so, too")
 
 
 def test_a_service_that_no_node_can_hold_says_so_until_one_can(gpu_farm: Farm) -> None:
@@ -157,9 +160,12 @@ def test_a_quota_holds_for_services_that_are_made_at_once(gpu_farm: Farm) -> Non
     gpu_farm.remove(team, admitted[0])
     eventually(lambda: len(refused()) == 4, what="the next one to be let in", timeout_s=120)
     assert len(deployments()) <= 3
-    status = gpu_farm.client.get(kinds.GPU_QUOTAS, team, "red")["status"]
-    assert status["usedGPUCount"] == 3
-    assert status["admissionDenials"] >= 5
+
+    def counted() -> bool:
+        status = gpu_farm.client.get(kinds.GPU_QUOTAS, team, "red")["status"]
+        return status["usedGPUCount"] == 3 and status["admissionDenials"] >= 5
+
+    eventually(counted, what="the quota to say what it holds")
 
 
 def _scale(gpu_farm: Farm, namespace: str, name: str, replicas: int) -> None:
@@ -191,11 +197,12 @@ def test_forty_changes_of_load_and_no_fight(gpu_farm: Farm, loop: LoopProcess, a
         time.sleep(0.25)
         seen.append(gpu_farm.client.get(kinds.DEPLOYMENTS, namespace, "svc")["spec"]["replicas"])
     assert seen == written
-    eventually(
-        lambda: gpu_farm.statuses(namespace)["svc"].get("readyReplicas") == written[-1], what="all replicas ready"
-    )
-    status = gpu_farm.statuses(namespace)["svc"]
-    assert (status["phase"], status["desiredReplicas"], status["replicas"]) == ("Ready", written[-1], written[-1])
+
+    def told() -> tuple[Any, ...]:
+        status = gpu_farm.statuses(namespace)["svc"]
+        return tuple(status.get(each) for each in ("phase", "desiredReplicas", "replicas", "readyReplicas"))
+
+    eventually(lambda: told() == ("Ready", written[-1], written[-1], written[-1]), what="all replicas ready, and told")
     # One run gives up the field, and another may follow where a change crossed it; an autoscaler's changes cost none.
     assert len(runs()) - began <= (0 if autoscaling else 2)
     if autoscaling is None:
