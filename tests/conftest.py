@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +18,11 @@ from tools.versions import CONTROL_PLANE
 
 LAYERS = ("unit", "contract", "apiserver", "engine", "loop", "hosts", "node", "scale", "conformance", "examples")
 _HERE = Path(__file__).resolve().parent
+
+# Tests start some hundreds of Python processes: loops, agents, commands. Where the environment says that no bytecode is
+# to be kept, as in many containers, each would compile all of its modules, which takes as long as importing them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_configure() -> None:
