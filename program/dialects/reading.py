@@ -9,15 +9,39 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from program.desired.errors import SpecInvalid
 from program.dialects.crd_schema import CrdModel
 
 _M = TypeVar("_M", bound=CrdModel)
 
-_UNION_BRANCHES = frozenset({"int", "str"})
+_UNION_BRANCHES = frozenset({"int", "str", "constrained-str"})
 # Values below these may be secrets; an error names the field only.
 _PRIVATE = frozenset({"env", "envs"})
+
+
+_WORDS = {
+    "bool_type": "is not true or false",
+    "dict_type": "is not an object",
+    "float_type": "is not a number",
+    "greater_than": "is not greater than {gt}",
+    "greater_than_equal": "is less than {ge}",
+    "int_from_float": "is not a whole number",
+    "int_type": "is not a whole number",
+    "less_than": "is not less than {lt}",
+    "less_than_equal": "is greater than {le}",
+    "list_type": "is not a list",
+    "literal_error": "is none of {expected}",
+    "missing": "is missing",
+    "model_type": "is not an object",
+    "string_pattern_mismatch": "is not of the form {pattern}",
+    "string_too_long": "is longer than {max_length} characters",
+    "string_type": "is not a text; put it into quotes",
+    "too_long": "has {actual_length} entries, and may have {max_length}",
+    "too_short": "has {actual_length} entries, and must have {min_length}",
+}
+"""What pydantic finds, in the words of whoever wrote the manifest."""
 
 
 def without_nulls(value: Any) -> Any:
@@ -34,13 +58,29 @@ def read(kind: type[_M], value: Any, *, field: str) -> _M:
     try:
         return kind.model_validate({} if value is None else value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = join_path(field, first["loc"])
-        why = first["msg"][:1].lower() + first["msg"][1:]
+        found = error.errors(include_url=False)
+        first, path = found[0], join_path(field, found[0]["loc"])
+        # A value of two kinds, a number or a text, is told of once for each.
+        same = [each for each in found if join_path(field, each["loc"]) == path]
+        why = _in_words(same[-1] if isinstance(first["input"], str) else first, either=len(same) > 1)
         given = first["input"]
-        if first["type"] != "missing" and isinstance(given, str | int | float) and not _PRIVATE & set(first["loc"]):
-            why = f"`{str(given)[:64]}` is not valid: {why}"
+        is_plain = isinstance(given, str | int | float) and given != ""
+        if first["type"] != "missing" and is_plain and not _PRIVATE & set(first["loc"]):
+            why = f"`{str(given)[:64]}` {why}"
         raise SpecInvalid(field=path, why=why) from None
+
+
+def _in_words(error: ErrorDetails, *, either: bool) -> str:
+    """Say what is wrong with a value, after the value itself."""
+    kind, limits = error["type"], error.get("ctx") or {}
+    if either and kind == "string_pattern_mismatch":
+        shares = limits["pattern"].endswith("%$")
+        return "is neither a whole number nor a percentage" if shares else "is not a quantity; write for example `10Gi`"
+    if either:
+        return "is neither a whole number nor a text"
+    if words := _WORDS.get(kind):
+        return words.format_map(limits)
+    return f"is not valid: {error['msg'][:1].lower()}{error['msg'][1:]}"
 
 
 def join_path(field: str, parts: Sequence[str | int]) -> str:
