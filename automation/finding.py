@@ -1,4 +1,4 @@
-"""What a doctor says of one thing. Made by `herdsman doctor`, `host doctor` and `agent doctor`."""
+"""What a doctor says of one thing. Made by `herdsman doctor` and by the doctors of state, hosts and agents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ class Finding:
 
     check: str
     state: str
-    """ok, warning or missing; only `missing` makes the command fail."""
+    """ok, warning or missing (an agent's: failed); only the last makes the command fail."""
     detail: str
     hint: str = ""

@@ -201,8 +201,8 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
     from automation.adoption.described import notes_of
     from automation.preview.changes import Preview
     from automation.preview.looking import Looking
-    from automation.preview.loop_options import options_of_loop
-    from automation.preview.previewer import Previewer, Subject
+    from automation.preview.loop_options import previewer_of_loop
+    from automation.preview.previewer import Subject
     from automation.service_kinds import LLMKUBE
     from kubeapi import kinds
     from program.dialects.llmkube.parse import draft_reference
@@ -224,11 +224,8 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
         model = models.get((where, (each.cr.get("spec") or {}).get("modelRef", "")))
         return Subject(adopter.as_adopted(each), model, models.get((where, draft_reference(each.cr))), edited=False)
 
-    previewer = Previewer(client, options=options_of_loop(client), threads=THREADS)
-    try:
+    with previewer_of_loop(client, threads=THREADS) as previewer:
         return Preview(services=previewer.services([subject(each) for each in wanted])) if wanted else Preview()
-    finally:
-        previewer.close()
 
 
 def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -30,7 +30,8 @@ from agent.steps.machine import MachineError
 from automation.cli.agent_installation import read_installation
 from automation.cli.agent_options import STORE, run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
-from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
+from automation.cli.findings import tell_findings
+from automation.cli.output import OutputFormat, complain, size_text
 from automation.finding import Finding
 from automation.install import permissions
 from kubeapi.client import KubeClient
@@ -96,13 +97,7 @@ def doctor(
         *(_cluster(looked) if looked.is_kubernetes else []),
         *_macos(),
     ]
-    if output is OutputFormat.JSON:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        rows = [(each.check, each.state, each.detail, each.hint) for each in findings]
-        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
-    if any(finding.state == "failed" for finding in findings):
-        raise typer.Exit(1)
+    tell_findings(findings, output, fatal="failed")
 
 
 def _looked(given: Sequence[str], name: str, own_user: bool) -> tuple[Looked, bool]:

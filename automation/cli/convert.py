@@ -13,6 +13,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import complain
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
@@ -40,12 +41,10 @@ class ConvertFormat(StrEnum):
 
 
 def convert(
-    files: Annotated[
-        list[str], typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
-    ],
+    files: Files,
     to: Annotated[Dialect, typer.Option("--to", help="The dialect to write.")],
     output: Annotated[ConvertFormat, typer.Option("-o", "--output", help="yaml or json.")] = ConvertFormat.YAML,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
+    namespace: Namespace = "default",
     strict: Annotated[bool, typer.Option("--strict", help="End with exit code 2 when something is lost.")] = False,
 ) -> None:
     """Print the services of files in another dialect. Nothing is sent anywhere.
@@ -53,12 +52,7 @@ def convert(
     What the other dialect has no word for is named on standard error, each with its document, its field and why.
     Nothing is printed unless every service can be converted.
     """
-    manifests = Manifests(namespace)
-    for name in files:
-        if name == "-":
-            manifests.read_text("standard input", sys.stdin.read())
-        else:
-            manifests.read(name)
+    manifests = read_manifests(files, namespace)
     converted = _convert_all(manifests, to.value)
     for error in manifests.errors:
         complain(error)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from automation.cli.output import OutputFormat, print_json, print_table
+from automation.cli.findings import tell_findings
+from automation.cli.output import OutputFormat
 from automation.finding import Finding
 from automation.install.inspection import inspect, utc_now
 from kubeapi.client import KubeClient
@@ -26,13 +27,7 @@ def doctor(
 ) -> None:
     """Check tools, cluster, CRDs, operator and permissions; exit code 1 when something that a run needs is missing."""
     findings = [*_tools(), *_cluster(kubeconfig, host), *(_state(state) if state else ())]
-    if output is OutputFormat.JSON:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        rows = [(f.check, f.state, f.detail, f.hint) for f in findings]
-        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
-    if any(finding.state == "missing" for finding in findings):
-        raise typer.Exit(1)
+    tell_findings(findings, output)
 
 
 def _tools() -> list[Finding]:
@@ -98,4 +93,4 @@ def _state(url: str) -> list[Finding]:
     from automation.state.checking import check_state
 
     with opened(settings_of(url, None)) as backend:
-        return [Finding(each.check, each.state, each.detail, each.hint) for each in check_state(backend)]
+        return list(check_state(backend))

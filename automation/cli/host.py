@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -13,6 +12,7 @@ import typer
 
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
+from automation.cli.findings import tell_findings
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
 from automation.cli.output import OutputFormat, complain, print_json, print_table
@@ -220,13 +220,7 @@ def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFor
         raise typer.Exit(1) from None
     except KubeError as error:
         _fail(error)
-    if output is OutputFormat.JSON:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        lines = [(f.check, f.state, f.detail, f.hint) for f in findings]
-        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), lines, phase_column=1)
-    if any(finding.state == "missing" for finding in findings):
-        raise typer.Exit(1)
+    tell_findings(findings, output)
 
 
 def _client(kubeconfig: str | None) -> KubeClient:

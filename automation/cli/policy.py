@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import OutputFormat, complain, print_json
 from components.policies.policy import Policies, Violation
 from components.policies.reading import PolicyUnreadable, load_policies
@@ -25,11 +25,9 @@ def policy() -> None:
 
 @app.command()
 def check(
-    files: Annotated[
-        list[str], typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
-    ],
+    files: Files,
     policies: Annotated[Path, typer.Option("--policies", metavar="DIR", help="The folder of policies.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
+    namespace: Namespace = "default",
     label: Annotated[
         list[str] | None, typer.Option("--namespace-label", metavar="KEY=VALUE", help="A label that namespaces have.")
     ] = None,
@@ -37,12 +35,7 @@ def check(
 ) -> None:
     """Say what Models and InferenceServices of files break. Exit code 1 when a mandatory policy is among it."""
     labels = dict(_pair(each) for each in label or ())
-    manifests = Manifests(namespace)
-    for name in files:
-        if name == "-":
-            manifests.read_text("standard input", sys.stdin.read())
-        else:
-            manifests.read(name)
+    manifests = read_manifests(files, namespace)
     try:
         rules = load_policies(policies)
     except PolicyUnreadable as error:

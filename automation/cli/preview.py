@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from automation.cli.manifest_files import FILES, read_manifests
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ class PreviewFormat(StrEnum):
 
 
 def preview(
-    files: Annotated[
-        list[str] | None, typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
-    ] = None,
+    files: Annotated[list[str] | None, FILES] = None,
     live: Annotated[
         list[str] | None, typer.Option("--live", help="What would be done now with this service (NAME or KIND/NAME).")
     ] = None,
@@ -96,23 +95,15 @@ def _preview(
     files: list[str], names: list[str], among: str | None, namespace: str, policies: Path | None, kubeconfig: str | None
 ) -> Preview:
     from automation.preview.asking import preview_files, preview_live
-    from automation.preview.loop_options import options_of_loop
-    from automation.preview.previewer import Previewer
+    from automation.preview.loop_options import previewer_of_loop
     from kubeapi.client import KubeClient
-    from program.manifests import Manifests
 
-    manifests = Manifests(namespace)
-    for name in files:
-        if name == "-":
-            manifests.read_text("standard input", sys.stdin.read())
-        else:
-            manifests.read(name)
+    manifests = read_manifests(files, namespace)
     with ExitStack() as stack:
         client = KubeClient.default(kubeconfig)
         stack.callback(client.close)
         rules = _policies(policies, stack)
-        previewer = Previewer(client, options=options_of_loop(client), policies=rules, threads=THREADS)
-        stack.callback(previewer.close)
+        previewer = stack.enter_context(previewer_of_loop(client, policies=rules, threads=THREADS))
         on_progress = stack.enter_context(_progress())
         if files:
             return preview_files(client, previewer, manifests, on_progress=on_progress)

@@ -7,13 +7,13 @@ header, the host that a service is placed on) is not known here, and said.
 from __future__ import annotations
 
 import json
-import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 import yaml
 
+from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import complain
 from components.render import RenderOptions
 from components.render import render as render_objects
@@ -30,22 +30,15 @@ class ManifestFormat(StrEnum):
 
 
 def render(
-    files: Annotated[
-        list[str], typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
-    ],
+    files: Files,
     output: Annotated[ManifestFormat, typer.Option("-o", "--output", help="yaml or json.")] = ManifestFormat.YAML,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
+    namespace: Namespace = "default",
 ) -> None:
     """Print the Kubernetes objects that services of all dialects would become. Nothing is sent anywhere.
 
     Nothing is printed unless every document is right; fields that will have no effect are named on standard error.
     """
-    manifests = Manifests(namespace)
-    for name in files:
-        if name == "-":
-            manifests.read_text("standard input", sys.stdin.read())
-        else:
-            manifests.read(name)
+    manifests = read_manifests(files, namespace)
     objects = _objects(manifests)
     for note in manifests.notes:
         typer.echo(note, err=True)

@@ -117,11 +117,11 @@ def _users(client: KubeClient, service: Object, written: tuple[Object, ...]) -> 
     if dialect_of_cr(service) != LLMKUBE:
         from automation.preview.asking_dialects import touched
         from automation.preview.looking import Identity, Looking
-        from automation.preview.previewer import Previewer
-        from components.render import RenderOptions
+        from automation.preview.loop_options import previewer_of_loop
 
-        changed, previewer = {Identity.of(each) for each in written}, Previewer(client, options=RenderOptions())
-        found = touched(client, previewer, Looking(client), changed, {key_of(service)})
+        changed = {Identity.of(each) for each in written}
+        with previewer_of_loop(client) as previewer:
+            found = touched(client, previewer, Looking(client), changed, {key_of(service)})
         return [f"{name_text(each.key)} uses what is put back as well" for each in found]
     names = {model["metadata"]["name"] for model in written}
     notes = []
@@ -136,19 +136,20 @@ def _preview(client: KubeClient, plan: _Plan, models: list[Object]) -> Any:
     # Imported here: the renderers are only needed once there is something to render.
     from automation.preview.changes import Preview
     from automation.preview.looking import Identity, Looking
-    from automation.preview.loop_options import options_of_loop
-    from automation.preview.previewer import Previewer, Subject
+    from automation.preview.loop_options import previewer_of_loop
+    from automation.preview.previewer import Subject
     from program.dialects.llmkube.parse import draft_reference
 
-    previewer = Previewer(client, options=options_of_loop(client))
     dialect = dialect_of_cr(plan.service)
     if dialect != LLMKUBE:
         look = Looking(client, asked={Identity.of(each): each for each in plan.models})
-        return Preview(previewer.services([Subject(plan.service, dialect=dialect, look=look)]))
-    by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
-    model = by_name.get(str(plan.service["spec"].get("modelRef", "")))
-    draft = by_name.get(draft_reference(plan.service))
-    return Preview((previewer.service(plan.service, model, draft),))
+        subject = Subject(plan.service, dialect=dialect, look=look)
+    else:
+        by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
+        model = by_name.get(str(plan.service["spec"].get("modelRef", "")))
+        subject = Subject(plan.service, model, by_name.get(draft_reference(plan.service)))
+    with previewer_of_loop(client) as previewer:
+        return Preview(previewer.services([subject]))
 
 
 def _tell(plan: _Plan, shown: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from automation.cli.findings import tell_findings
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.cli.state_access import (
     check_quiet,
@@ -81,13 +82,7 @@ def doctor(
 
     with opened(settings_of(state, passphrase_file), project=project) as backend:
         findings = check_state(backend)
-    if output is OutputFormat.JSON:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        rows = [(f.check, f.state, f.detail, f.hint) for f in findings]
-        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
-    if any(finding.state == "missing" for finding in findings):
-        raise typer.Exit(1)
+    tell_findings(findings, output)
 
 
 @app.command()

@@ -7,14 +7,19 @@ loop's Deployment; a `HERDSMAN_…` variable of the caller's own comes before, a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from components import naming
 from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Unauthorized, Unreachable
+
+if TYPE_CHECKING:
+    from automation.preview.previewer import Previewer
+    from components.policies.policy import Policies
 
 Json = dict[str, Any]
 
@@ -62,6 +67,18 @@ def options_of_loop(client: KubeClient, environment: Mapping[str, str] | None = 
 
     given: dict[str, Any] = {name.lower(): value for name, value in asked.items()}
     return render_options(Settings(**given))
+
+
+@contextmanager
+def previewer_of_loop(client: KubeClient, *, policies: Policies | None = None, threads: int = 1) -> Iterator[Previewer]:
+    """A previewer that renders as the cluster's loop does, closed at the end. Raises as `options_of_loop`."""
+    from automation.preview.previewer import Previewer
+
+    previewer = Previewer(client, options=options_of_loop(client), policies=policies, threads=threads)
+    try:
+        yield previewer
+    finally:
+        previewer.close()
 
 
 def settings_of(deployment: Json) -> dict[str, str]:

@@ -11,19 +11,9 @@ from automation.engine.port import EngineFailed, Stack, StateUnreachable, StateU
 from automation.engine.stack_cli import Run
 from automation.engine.stack_states import has_secrets, opens
 from automation.engine.state_backend import StateBackend
+from automation.finding import Finding
 
 QUESTION_S = 30.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    check: str
-    state: Literal["ok", "warning", "missing"]
-    """`missing` is what a loop cannot do without."""
-    detail: str
-    hint: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,30 @@
+"""The files that a command is given with `-f`, for every command that reads manifests, with a cluster or without."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from program.manifests import Manifests
+
+FILES = typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
+Files = Annotated[list[str], FILES]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")]
+
+
+def read_manifests(files: Iterable[str], namespace: str) -> Manifests:
+    """Read files, folders and patterns, and standard input for `-`; what is wrong with them stands in its `errors`."""
+    # Imported here: a preview of what lives should not wait for it.
+    from program.manifests import Manifests
+
+    manifests = Manifests(namespace)
+    for name in files:
+        if name == "-":
+            manifests.read_text("standard input", sys.stdin.read())
+        else:
+            manifests.read(name)
+    return manifests
