@@ -45,19 +45,7 @@ def leave_status(client: KubeClient, kind: Kind, cr: Object, *, shared: frozense
     kept = [c for c in conditions if c["type"] not in ONLY_OURS - shared]
     if len(kept) == len(conditions):
         return
-    metadata = cr["metadata"]
-    body = {
-        "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "status": {"conditions": kept},
-    }
-    client.patch(
-        kind,
-        metadata["namespace"],
-        metadata["name"],
-        body,
-        subresource="status",
-        field_manager=naming.FIELD_MANAGER,
-    )
+    _patch_status(client, kind, cr, {"conditions": kept})
 
 
 def clear_status(client: KubeClient, kind: Kind, cr: Object, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:
@@ -65,13 +53,17 @@ def clear_status(client: KubeClient, kind: Kind, cr: Object, *, kept: Sequence[s
 
     Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
     """
-    metadata, status = cr["metadata"], cr["status"]
+    status = cr["status"]
+    left = [c for c in status.get("conditions") or () if c["type"] in kept]
+    _patch_status(client, kind, cr, {**dict.fromkeys(status), "conditions": left})
+
+
+def _patch_status(client: KubeClient, kind: Kind, cr: Object, status: Object) -> None:
+    """Patch the status of the object as it was read, and of no other."""
+    metadata = cr["metadata"]
     body = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "status": {
-            **dict.fromkeys(status),
-            "conditions": [c for c in status.get("conditions") or () if c["type"] in kept],
-        },
+        "status": status,
     }
     client.patch(
         kind,

@@ -17,20 +17,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import structlog
-
+from automation.replica_sets import replica_sets_of
 from automation.serving.rollback import Template, with_template
 from automation.serving.rollout import live_template_hash
 from components import naming
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Forbidden, NotFound
+from kubeapi.errors import NotFound
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE, ServiceKey
 
 Object = dict[str, Any]
-log = structlog.get_logger(__name__)
 
 REASON = "Adopted"
 
@@ -200,17 +198,8 @@ class KeptTemplates:
             return comparable(template)
         if not noted:
             return None
-        older = template_by_digest(self._replica_sets(key), digest)
+        older = template_by_digest(replica_sets_of(self._client, key), digest)
         return older if older is not None else comparable(template)
-
-    def _replica_sets(self, key: ServiceKey) -> list[Object]:
-        selector = f"{naming.LABEL_SERVICE}={key.name}"
-        try:
-            found: list[Object] = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
-        except Forbidden as error:
-            log.warning("May not look for older templates; grant docs/install/rbac.yaml", error=str(error))
-            return []
-        return found
 
 
 def template_by_digest(replica_sets: Iterable[Object], digest: str) -> Object | None:

@@ -16,22 +16,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from automation.adoption.kept_template import REASON, Record, comparable, digest_of, record_of, template_by_digest
-from automation.made_for import selector_of
 from automation.plan import ObjectName
+from automation.replica_sets import replica_sets_of
 from automation.service_kinds import qualified
 from components import naming
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Forbidden, NotFound
+from kubeapi.errors import NotFound
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE, ServiceKey
 
 Object = dict[str, Any]
-log = structlog.get_logger(__name__)
 
 _FIELDS = {kinds.DEPLOYMENTS.kind: "template", kinds.LEADER_WORKER_SETS.kind: "leaderWorkerTemplate"}
 """Where each kind has what its pods are made from."""
@@ -185,7 +182,8 @@ class KeptWorkloads:
             return kept
         if not noted:
             return None
-        older = self._older(key, digest) if name.kind == kinds.DEPLOYMENTS.kind else None
+        deployed = name.kind == kinds.DEPLOYMENTS.kind
+        older = template_by_digest(replica_sets_of(self._client, key), digest) if deployed else None
         return {**kept, "template": older} if older is not None else kept
 
     def _get(self, key: ServiceKey, name: ObjectName) -> Object | None:
@@ -193,15 +191,6 @@ class KeptWorkloads:
             return self._client.get(_KINDS[name.kind], key.namespace, name.name)
         except NotFound:
             return None
-
-    def _older(self, key: ServiceKey, digest: str) -> Object | None:
-        selector = selector_of(key.dialect, (key.name,))
-        try:
-            found = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
-        except Forbidden as error:
-            log.warning("May not look for older templates; grant docs/install/rbac.yaml", error=str(error))
-            return None
-        return template_by_digest(found, digest)
 
 
 def _owner_uid(obj: Object) -> str:

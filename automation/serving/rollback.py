@@ -11,20 +11,16 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
+from automation.replica_sets import replica_sets_of
 from automation.serving.rollout import CRASH_RESTARTS, crash_loops, live_template_hash, rendered_template_hash
 from components import naming
 from components.rendered import RenderedObject, RenderedService
-from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Forbidden
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Type
 
 Object = dict[str, Any]
-log = structlog.get_logger(__name__)
 
 ROLLED_BACK = "RolledBack"
 ROLLOUT_FAILED = "RolloutFailed"
@@ -66,7 +62,7 @@ class Rollback:
         wish = rendered_template_hash(rendered)
         served, made = served_hash(cr), ""
         if wanted and is_under_way(wish, served, deployment) and crashing(pods):
-            made = pod_hash_of(self._replica_sets(key), wish)
+            made = pod_hash_of(replica_sets_of(self._client, key), wish)
         why = failure(wish, served, deployment, pods, made=made)
         failed = Problem(reason=ROLLOUT_FAILED, message=why) if why else None
         held = self._held_back(key, cr, wish) if wanted else None
@@ -110,21 +106,11 @@ class Rollback:
             known = self._templates.get(key)
         if known is not None and known.hash == served:
             return known
-        template = template_of(self._replica_sets(key), served)
+        template = template_of(replica_sets_of(self._client, key), served)
         if template is not None:
             with self._lock:
                 self._templates[key] = template
         return template
-
-    def _replica_sets(self, key: ServiceKey) -> list[Object]:
-        """Ask for them when they are needed, which is seldom; no cache holds them."""
-        selector = f"{naming.LABEL_SERVICE}={key.name}"
-        try:
-            found: list[Object] = self._client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
-        except Forbidden as error:
-            log.warning("May not look for older templates; grant docs/install/rbac.yaml", error=str(error))
-            return []
-        return found
 
 
 def failure(wish: str, served: str, deployment: Object | None, pods: tuple[Object, ...], *, made: str = "") -> str:
