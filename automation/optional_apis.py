@@ -133,6 +133,8 @@ class OptionalApis:
         complete = True
         changed: set[Kind] = set()
         for kind, is_served in answer.items():
+            if self._stopping.is_set():
+                return False
             running = self.informer(kind) is not None
             if is_served and kind not in self._ready:
                 usable = self._usable(kind)
@@ -169,12 +171,14 @@ class OptionalApis:
 
     def _begin(self, kind: Kind) -> bool:
         """Follow a kind; True once all its objects are known, so that none is taken for missing."""
-        informer = self.informer(kind)
-        if informer is None:
-            informer = self._make(kind)
-            with self._lock:
-                self._informers[kind] = informer
-            informer.start()
+        with self._lock:
+            if self._stopping.is_set():
+                # Whoever stops us may have stopped waiting for this look; nobody would stop the informer.
+                return False
+            informer = self._informers.get(kind)
+            if informer is None:
+                informer = self._informers[kind] = self._make(kind)
+                informer.start()
         deadline = time.monotonic() + SYNC_TIMEOUT_S
         while not informer.wait_synced(0.2):
             if self._stopping.is_set() or time.monotonic() > deadline:
