@@ -148,7 +148,7 @@ class Written:
 
     def named(self, name: str) -> str:
         """Name an object that is written beside the service, and that other services may share."""
-        return f"{name[: 62 - len(self._apart)]}-{self._apart}" if self._apart else name
+        return f"{name[: max(1, 62 - len(self._apart))]}-{self._apart}" if self._apart else name
 
     def take(self, name: str) -> Any:
         """Give a field, and note that it will be written; a `name.member` takes that member of an object alone."""

@@ -43,10 +43,10 @@ def write_llmaz(written: Written) -> list[JsonObject]:
     draft = written.take("draft")
     if draft is not None and d.engine in ("llamacpp", "vllm"):
         drafting = draft_name(_name(written.named(draft.name)), name, same=draft.source == d.source)
-        if drafting != name:
-            models.append(_open_model(drafting, draft.source, "draft"))
         both = [{"name": name, "role": "main"}, {"name": drafting, "role": "draft"}]
         claim = {"modelClaims": {"models": both}}
+        if drafting != name:
+            models.append(_open_model(drafting, draft.source, "draft"))
     elif draft is not None:
         written.lose("draft", f"llmaz starts no draft with {d.engine}")
     config, runtimes = _runtime(written, name)

@@ -49,7 +49,7 @@ _FLAGS: dict[str, dict[str, str]] = {
 def write_llmkube(written: Written) -> list[JsonObject]:
     """Write a Model and an InferenceService. Raises SpecInvalid for weights that LLMKube cannot fetch."""
     d = written.described
-    name = label_of(written.named(written.take("model_name") or d.name))
+    name = label_of(written.named(written.take("model_name"))) or label_of(written.named(d.name))
     spec: JsonObject = {"modelRef": name, "runtime": d.engine}
     spec.update(_arguments(written))
     image, command = written.take("image"), written.take("command")
@@ -103,7 +103,7 @@ def _renamed(volumes: Iterable[JsonObject]) -> list[JsonObject]:
 
 def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonObject]:
     engine = written.described.engine
-    own = label_of(written.named(draft.name))
+    own = label_of(written.named(draft.name)) or label_of(f"{written.described.name}-draft")
     name = draft_name(own, spec["modelRef"], same=draft.source == written.described.source)
     if engine == "llamacpp":
         spec["speculativeDecoding"] = {"type": "draft-simple", "draftModelRef": name}

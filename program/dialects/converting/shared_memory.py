@@ -40,15 +40,18 @@ def taken_out(volumes: Any, mounts: Any) -> Volumes:
 
 
 def put_in(written: Written, volumes: Iterable[JsonObject], mounts: Iterable[JsonObject]) -> Volumes:
-    """Add shared memory of the described size to what a pod mounts."""
+    """Add shared memory of the described size to what a pod mounts, and leave out mounts of volumes that it has not."""
     every, places = tuple(volumes), tuple(mounts)
+    names = {each.get("name") for each in every}
+    if strange := sorted({str(each.get("name")) for each in places if each.get("name") not in names}):
+        written.lose("volume_mounts", f"`{strange[0]}` is a volume that only pods of the service's own dialect have")
+        places = tuple(each for each in places if each.get("name") in names)
     size = written.take("shared_memory")
     if not size:
         return Volumes(every, places)
     if any(str(each.get("mountPath", "")).rstrip("/") == PATH for each in places):
         written.lose("shared_memory", f"another volume is mounted at {PATH}")
         return Volumes(every, places)
-    taken = {each.get("name") for each in every}
-    name = next(each for each in (_NAME, f"{_NAME}-1", f"{_NAME}-2") if each not in taken)
+    name = next(each for each in (_NAME, *(f"{_NAME}-{n}" for n in range(len(names) + 1))) if each not in names)
     made: JsonObject = {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     return Volumes((*every, made), (*places, {"name": name, "mountPath": PATH}), size)
