@@ -126,8 +126,9 @@ def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind
     finally:
         client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
     eventually(lambda: not world.optional.installed(), what="KEDA to be missed", timeout_s=30)
-    assert world.index.objects(namespace, "idle") == {}
-    assert "idle" in eyes.enqueued
+    # Its cache is emptied after that, and last everybody is told.
+    eventually(lambda: "idle" in eyes.enqueued, what="the service to be enqueued")
+    eventually(lambda: not world.index.objects(namespace, "idle"), what="the object to leave the index")
     assert world.optional.informer(kind) is None
     # Nothing asks for what is gone: only the look, once a second here, goes on.
     time.sleep(0.5)
@@ -211,6 +212,7 @@ def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, n
     }
     client.create(kinds.DEPLOYMENTS, namespace, body)
     eventually(lambda: world.index.objects(namespace, "old"), what="the Deployment in the index")
+    eventually(lambda: world.services.get(namespace, "old"), what="its service in the cache")
     claim = running_claims(world)[ServiceKey("llmkube", namespace, "old")]
     assert (claim.gpus, claim.memory_bytes, claim.gpu_memory_bytes) == (6, 3 * 2**30, 24 * 2**30)
 
@@ -229,7 +231,7 @@ def test_a_namespace_that_is_being_deleted_is_known_as_such(client: KubeClient, 
     client.delete(kinds.NAMESPACES, None, namespace)
     try:
         eventually(lambda: eyes.world.is_terminating(namespace), what="the namespace to be seen terminating")
-        assert "left" in eyes.enqueued
+        eventually(lambda: "left" in eyes.enqueued, what="its service to be enqueued")
         assert observe(eyes.world, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
     finally:
         client.patch(kinds.CONFIG_MAPS, namespace, "holds", {"metadata": {"finalizers": None}})
