@@ -25,6 +25,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.dialects.crds import crd_documents
+from tests.support.controlplane import pause_s
 from tools.localcluster import LocalCluster
 
 Json = dict[str, Any]
@@ -158,14 +159,15 @@ def loop_process(kubeconfig: Path, directory: Path, *arguments: str, start: bool
 
 def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 45.0) -> T:
     """Look until the answer is true or something; fail with what was waited for."""
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while True:
         answer = look()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}; the last look gave {answer!r}")
-        time.sleep(0.05)
+        time.sleep(pause_s(waited_s))
 
 
 def install_crds(client: KubeClient) -> None:
