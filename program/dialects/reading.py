@@ -37,6 +37,7 @@ _WORDS = {
     "model_type": "is not an object",
     "string_pattern_mismatch": "is not of the form {pattern}",
     "string_too_long": "is longer than {max_length} characters",
+    "string_too_short": "is shorter than {min_length} characters",
     "string_type": "is not a text; put it into quotes",
     "too_long": "has {actual_length} entries, and may have {max_length}",
     "too_short": "has {actual_length} entries, and must have {min_length}",
@@ -75,9 +76,15 @@ def _in_words(error: ErrorDetails, *, either: bool) -> str:
     kind, limits = error["type"], error.get("ctx") or {}
     if either and kind == "string_pattern_mismatch":
         shares = limits["pattern"].endswith("%$")
-        return "is neither a whole number nor a percentage" if shares else "is not a quantity; write for example `10Gi`"
+        return (
+            "is neither a whole number nor a percentage up to 100%"
+            if shares
+            else "is not a quantity; write for example `10Gi`"
+        )
     if either:
         return "is neither a whole number nor a text"
+    if kind == "string_too_short" and limits["min_length"] == 1:
+        return "is empty"
     if words := _WORDS.get(kind):
         return words.format_map(limits)
     return f"is not valid: {error['msg'][:1].lower()}{error['msg'][1:]}"

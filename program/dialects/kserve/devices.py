@@ -13,11 +13,13 @@ from program.dialects.kserve import labels, naming
 from program.dialects.kserve.pod_draft import PodDraft
 from program.dialects.kserve.subject import MAIN, Subject
 
-_PREFIX = "serving.kserve.io/exp-dra-"
-CLASS = f"{_PREFIX}device-class"
-COUNT = f"{_PREFIX}device-count"
-SELECTOR = f"{_PREFIX}cel-selector"
-CONTAINER = f"{_PREFIX}container-name"
+PREFIX = "serving.kserve.io/exp-dra-"
+CLASS = f"{PREFIX}device-class"
+COUNT = f"{PREFIX}device-count"
+SELECTOR = f"{PREFIX}cel-selector"
+CONTAINER = f"{PREFIX}container-name"
+KNOWN = (CLASS, COUNT, SELECTOR, CONTAINER)
+"""All annotations of this kind."""
 CLAIM = "managed-device"
 """Name of the claim within a pod."""
 
@@ -38,13 +40,13 @@ class Devices:
 
 def devices_of(subject: Subject) -> Devices | None:
     """Read the annotations; None where there are none. Raises SpecInvalid for a value that makes no sense."""
-    written = {name: subject.annotations.get(name, "") for name in (CLASS, COUNT, SELECTOR, CONTAINER)}
+    written = {name: subject.annotations.get(name, "") for name in KNOWN}
     if not any(written.values()):
         return None
     if not is_name(written[CLASS]):
         raise _invalid(CLASS, f"`{written[CLASS][:64]}` is not the name of a DeviceClass")
     if written[COUNT] and _NUMBER.fullmatch(written[COUNT]) is None:
-        raise _invalid(COUNT, f"`{written[COUNT][:64]}` is not a number from 1")
+        raise _invalid(COUNT, f"`{written[COUNT][:64]}` is not a number from 1 to 9999")
     return Devices(
         device_class=written[CLASS],
         count=int(written[COUNT] or 1),

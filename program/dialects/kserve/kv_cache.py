@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import ceil
 
 from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
 from program.desired.quantities import parse_quantity
 from program.dialects.kserve.pod_draft import Container, PodDraft
 from program.dialects.kserve.subject import value_at
@@ -16,7 +17,7 @@ _STORAGE = "ephemeral-storage"
 
 
 def add_cache_tiers(draft: PodDraft, workload: JsonObject, *, field: str) -> None:
-    """Mount each secondary tier of a workload. Raises SpecInvalid for a size that is no quantity."""
+    """Mount each secondary tier of a workload. Raises SpecInvalid for a size that is no quantity, or a path upwards."""
     sizes: list[str] = []
     for index, tier in enumerate(value_at(workload, "kvCacheOffloading", "secondary") or ()):
         files = value_at(tier, "fileSystem") or {}
@@ -26,6 +27,9 @@ def add_cache_tiers(draft: PodDraft, workload: JsonObject, *, field: str) -> Non
         if claim.get("ref"):
             volume: JsonObject = {"persistentVolumeClaim": {"claimName": str(claim["ref"].get("name") or "")}}
             path = str(claim["ref"].get("path") or "").strip("/")
+            if ".." in path.split("/"):
+                where = f"{field}.kvCacheOffloading.secondary[{index}].fileSystem.pvc.ref.path"
+                raise SpecInvalid(field=where, why=f"`{path[:64]}` leaves the claim by `..`")
             if path:
                 mount["subPath"] = path
         elif claim.get("spec"):

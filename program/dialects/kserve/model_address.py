@@ -13,6 +13,7 @@ from typing import Literal
 
 from program.desired.errors import SpecInvalid
 from program.desired.model import ModelSource, SourceKind
+from program.dialects.annotations import is_name
 from program.dialects.kserve.labels import LOCAL_MODEL
 from program.dialects.kserve.settings import StorageSettings
 
@@ -112,6 +113,11 @@ def _check(address: Address, field: str) -> None:
         raise SpecInvalid(
             field=field, why=f"`{address.written[:64]}` is not `hf://org/repo` or `hf://org/repo:revision`"
         )
+    if address.scheme == "pvc" and not is_name(address.claim):
+        why = f"`{address.claim[:64]}` is not the name of a claim; write `pvc://claim` or `pvc://claim/path`"
+        raise SpecInvalid(field=field, why=why)
+    if address.scheme == "s3" and address.rest.startswith("/"):
+        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` names no bucket; write `s3://bucket/path`")
     if address.scheme in ("pvc", "s3") and any(part == ".." for part in address.rest.split("/")):
         raise SpecInvalid(field=field, why=f"`{address.written[:64]}` leaves its place by `..`")
 

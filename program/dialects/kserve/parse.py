@@ -21,7 +21,7 @@ from program.dialects.hosting import on_host
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.certificates import certificate_of
 from program.dialects.kserve.configuration import combined
-from program.dialects.kserve.conversion import to_hub
+from program.dialects.kserve.conversion import HUB, SPOKE, to_hub
 from program.dialects.kserve.credentials import ambiguous_credentials
 from program.dialects.kserve.devices import claim_template, devices_of
 from program.dialects.kserve.gpus import gpu_of
@@ -30,8 +30,10 @@ from program.dialects.kserve.lora import Adapter, adapters
 from program.dialects.kserve.model_address import model_address, source_of
 from program.dialects.kserve.routing import route_of
 from program.dialects.kserve.scheduler import scheduler_of
+from program.dialects.kserve.schema import ServiceSpec
 from program.dialects.kserve.storage import MODELS, Weights
 from program.dialects.kserve.subject import Subject, is_stopped, main_container
+from program.dialects.kserve.unhonoured import unhonoured
 from program.dialects.kserve.validation import check
 from program.dialects.kserve.workload import prefill_pods, serving_pods
 from program.dialects.pod_annotations import not_in_workloads
@@ -43,31 +45,25 @@ PORT = 8000
 def parse_service(cr: JsonObject, look: Lookup) -> Parsed:
     """Read a service with all that it refers to. Raises SpecInvalid with the path of what makes no sense."""
     cr = to_hub(cr)
+    if cr["apiVersion"] != HUB:
+        raise SpecInvalid(field="apiVersion", why=f"`{cr['apiVersion'][:64]}` is not known; write {HUB}, or {SPOKE}")
     metadata = cr["metadata"]
     name = str(metadata["name"])
     if not is_dns_label(name):
         raise SpecInvalid(
-            field="metadata.name", why=f"`{name[:64]}` is not a DNS label; its Services are named after it"
+            field="metadata.name",
+            why=f"`{name[:64]}` cannot be the name of its Services; take up to 63 of a-z, 0-9 and `-`",
         )
-    check(cr)
+    own = check(cr)
     annotations: dict[str, str] = metadata.get("annotations") or {}
     annotated = read_annotations(annotations)
     subject = Subject(cr=cr, combined=combined(cr, look), look=look)
     if on_host(annotated):
         return hosted(subject, annotated)
-    return _in_pods(subject, annotated)
+    return _in_pods(subject, annotated, own)
 
 
-def _ingress(subject: Subject) -> Problem | None:
-    """Say that an Ingress which is named leads nowhere by itself: KServe reads the field and does nothing with it."""
-    if not subject.at("router", "ingress"):
-        return None
-    service = naming.workload_service(subject.name)
-    why = f"has no effect: an Ingress is its owner's to point at Service {service}, port 8000"
-    return Problem(reason="NotHonoured", message=why, field="spec.router.ingress", terminal=True)
-
-
-def _in_pods(subject: Subject, annotated: Annotated) -> Parsed:
+def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed:
     spec = subject.spec
     loaded = adapters(spec)
     weights = _weights(subject, loaded)
@@ -89,7 +85,8 @@ def _in_pods(subject: Subject, annotated: Annotated) -> Parsed:
         claim_templates=(claim_template(subject, devices),) if devices is not None else (),
         artifacts=_artifacts(subject, weights, loaded),
     )
-    problems: list[Problem | None] = [*left_out, _ingress(subject), *not_in_workloads(subject.annotations)]
+    problems: list[Problem | None] = [*left_out, *unhonoured(subject, own, weights)]
+    problems.extend(not_in_workloads(subject.annotations))
     if weights is not None and weights.model.is_fetched:
         problems.append(ambiguous_credentials(subject, str(subject.at("template", "serviceAccountName") or "")))
     desired = DesiredService(
@@ -126,6 +123,8 @@ def _weights(subject: Subject, loaded: tuple[Adapter, ...]) -> Weights | None:
     if subject.at("storageInitializer", "enabled") is False:
         return None
     uri = str(subject.at("model", "uri") or "")
+    if not uri:
+        raise SpecInvalid(field="spec.model.uri", why="is missing; say it in the service, or in a config of baseRefs")
     address = model_address(uri, subject.annotations, subject.settings.storage, field="spec.model.uri")
     return Weights(model=address, adapters=loaded)
 

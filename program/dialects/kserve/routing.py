@@ -6,10 +6,12 @@ whether routes match the header with the model's name, the adapters' names besid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 from kubeapi import kinds
 from program.desired.base import JsonObject
+from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.workloads import Route
 from program.dialects.kserve import labels, naming
@@ -21,6 +23,8 @@ from program.dialects.kserve.subject import Subject, value_at
 
 MIGRATED = "serving.kserve.io/inference-pool-migrated"
 """Annotation of a route: it names pools of `inference.networking.k8s.io`, and never those of the group before."""
+_PATH = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)+", re.ASCII)
+"""As the Gateway API has it."""
 MOST_MATCHES = 64
 """Matches that one rule may have, by the Gateway API."""
 MOST_BACKENDS = 16
@@ -35,6 +39,8 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
         return None, ()
     check_route_spec(spec, field="spec.router.route.http.spec")
     rules = list(spec.get("rules") or ())
+    _check_paths(rules, subject)
+    own_pools = {naming.pool(subject.name), str(subject.at("router", "scheduler", "pool", "ref", "name"))}
     group = group_of(subject)
     problems: tuple[Problem, ...] = ()
     if not matches_header(subject, spec.get("parentRefs") or ()):
@@ -50,7 +56,7 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
         fitting = _fitting(shared, subject.name)
         rules = [_weighted(rule, subject, fitting) for rule in rules]
         problems = (*problems, *_too_many(len(shared) - len(fitting), group))
-    rules = [_with_pools_of_today(rule) for rule in rules]
+    rules = [_with_pools_of_today(rule, own_pools) for rule in rules]
     own = labels.of_component(subject.name, labels.ROUTER)
     pool = naming.pool(subject.name)
     described = Route(
@@ -60,6 +66,20 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
         spec={**spec, "rules": rules},
     )
     return described, problems
+
+
+def _check_paths(rules: Sequence[JsonObject], subject: Subject) -> None:
+    """Refuse a model's name that no path can hold, before the API server does so in every rule."""
+    published = naming.published_model(subject.namespace, subject.model_name)
+    for rule in rules:
+        for match in rule.get("matches") or ():
+            path = str(value_at(match, "path", "value") or "")
+            if published in path and (_PATH.fullmatch(path) is None or "//" in path):
+                raise SpecInvalid(
+                    field="spec.model.name",
+                    why=f"`{subject.model_name[:64]}` cannot stand in a route's path, by which clients name the model; "
+                    "take letters, digits and any of -._~/:@+ for it",
+                )
 
 
 def matches_header(subject: Subject, parents: Sequence[JsonObject]) -> bool:
@@ -173,17 +193,15 @@ def _is_shared(rule: JsonObject, subject: Subject) -> bool:
     return bool(matches) and all(of_model(match) for match in matches)
 
 
-def _with_pools_of_today(rule: JsonObject) -> JsonObject:
+def _with_pools_of_today(rule: JsonObject, own_pools: Collection[str]) -> JsonObject:
+    """Name the service's pool in the group that it is made in; a route to pools of others stays as it is written."""
     backends = rule.get("backendRefs") or ()
-    if all(backend.get("group") != OLD_POOL_GROUP for backend in backends):
-        return rule
-    return {
-        **rule,
-        "backendRefs": [
-            {**backend, "group": POOL_GROUP} if backend.get("group") == OLD_POOL_GROUP else backend
-            for backend in backends
-        ],
-    }
+
+    def told(backend: JsonObject) -> JsonObject:
+        is_own = backend.get("group") == OLD_POOL_GROUP and backend.get("name") in own_pools
+        return {**backend, "group": POOL_GROUP} if is_own else backend
+
+    return {**rule, "backendRefs": [told(backend) for backend in backends]} if backends else rule
 
 
 def _leads_to(rule: JsonObject, pool: str) -> bool:

@@ -76,7 +76,6 @@ class Settings:
     gateway_namespace: str = "kserve"
     gateway_name: str = "kserve-ingress-gateway"
     """The Gateway of routes whose service names none (`kserveIngressGateway`)."""
-    url_scheme: str = "http"
     tls: bool = False
     """Whether pods serve with a certificate (`enableLLMInferenceServiceTLS`)."""
     model_header: str = "X-Gateway-Model-Name"
@@ -137,7 +136,6 @@ def _parsed(texts: tuple[str, ...]) -> Settings:
     return Settings(
         gateway_namespace=gateway_namespace,
         gateway_name=gateway_name,
-        url_scheme=ingress.one_of("urlScheme", ("http", "https")),
         tls=ingress.flag("enableLLMInferenceServiceTLS", default.tls),
         model_header=ingress.text("modelBasedRoutingHeaderName", default.model_header),
         header_routing=ingress.one_of("modelBasedRoutingMode", _HEADER_ROUTING),

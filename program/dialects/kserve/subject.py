@@ -15,7 +15,7 @@ from program.dialects.kserve.settings import Settings
 MAIN = "main"
 """The container that serves, in every pod of a service."""
 STOP = "serving.kserve.io/stop"
-"""Annotation of a service: `"true"` takes all of it away until it is taken back."""
+"""Annotation of a service: `"true"`, in any case, takes all of it away until it is taken back."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def value_at(value: Any, *path: str) -> Any:
 
 def is_stopped(cr: JsonObject) -> bool:
     """Tell whether the stop annotation takes a service away."""
-    return (cr["metadata"].get("annotations") or {}).get(STOP) == "true"
+    return str((cr["metadata"].get("annotations") or {}).get(STOP)).lower() == "true"
 
 
 def main_container(pod_spec: JsonObject | None, *, field: str) -> JsonObject:

@@ -21,6 +21,9 @@ LONGEST_OUTPUT = 512 * 1024
 MOST_STEPS = 20_000
 """Evaluations that the templates of one service may take; the presets take less than 1,000."""
 
+LITERAL_BRACES = "Braces that begin no template are {{ `{{` }}"
+"""What to say of text that is a template of something else: prompts of models are written so too."""
+
 Function = Callable[..., Any]
 Functions = Mapping[str, Function]
 
@@ -128,9 +131,7 @@ def call(name: str, arguments: Sequence[Eval]) -> Eval:
         function = scope.functions.get(name)
         if function is None:
             known = ", ".join(sorted([*scope.functions, "and", "or"]))
-            raise TemplateError(
-                f"there is no function `{name}`; there are {known}. Braces that begin no template are {{{{ `{{{{` }}}}"
-            )
+            raise TemplateError(f"there is no function `{name}`; there are {known}. {LITERAL_BRACES}")
         given = [argument(scope) for argument in arguments]
         try:
             result = function(*given)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from program.dialects.kserve.template_nodes import (
     BLOCKS,
+    LITERAL_BRACES,
     Budget,
     Eval,
     Functions,
@@ -134,7 +135,8 @@ class _Parser:
             self._at = len(self._text)
             return None
         self._at = match.end()
-        self._shown = self._text[match.start() : match.start() + 64].partition("}}")[0] + "}}"
+        closing = "}}" if "}}" in self._text[match.start() :] else ""
+        self._shown = self._text[match.start() : match.start() + 64].partition("}}")[0] + closing
         return self._action()
 
     def _action(self) -> list[_Token]:
@@ -148,7 +150,9 @@ class _Parser:
                 return tokens
             match = _TOKEN.match(self._text, self._at)
             if match is None or match.lastgroup is None:
-                self._fail("is not understood" if "}}" in self._text[self._at :] else "has no closing `}}`")
+                self._fail(
+                    f"is not understood. {LITERAL_BRACES}" if "}}" in self._text[self._at :] else "has no closing `}}`"
+                )
             if len(tokens) == MOST_TOKENS:
                 self._fail(f"holds more than {MOST_TOKENS} words")
             kind = match.lastgroup

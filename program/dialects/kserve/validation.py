@@ -39,7 +39,9 @@ def check(cr: JsonObject) -> schema.ServiceSpec:
     Raises SpecInvalid with the path of the first field that makes no sense.
     """
     hub = to_hub(cr)
-    spec = read(schema.ServiceSpec, without_nulls(hub.get("spec")), field="spec")
+    written = without_nulls(hub.get("spec"))
+    _addresses(written)
+    spec = read(schema.ServiceSpec, written, field="spec")
     annotations = hub["metadata"].get("annotations") or {}
     _model(spec, hub["metadata"].get("name", ""), annotations)
     _workload(spec, "spec")
@@ -50,6 +52,23 @@ def check(cr: JsonObject) -> schema.ServiceSpec:
         _router(spec.router)
     _devices(annotations)
     return spec
+
+
+def _addresses(spec: Any) -> None:
+    """Say of addresses what they look like, where the schema has a pattern."""
+    model = _object(_object(spec).get("model"))
+    adapters = _object(model.get("lora")).get("adapters")
+    listed = adapters if isinstance(adapters, list) else []
+    found = [("", model), *((f".lora.adapters[{index}]", adapter) for index, adapter in enumerate(listed))]
+    for place, holder in found:
+        uri = _object(holder).get("uri")
+        if isinstance(uri, str) and re.fullmatch(schema.URI, uri) is None:
+            why = f"`{uri[:64]}` is not the address of a model; write for example `hf://org/repo`"
+            raise SpecInvalid(field=f"spec.model{place}.uri", why=why)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def check_config(config: JsonObject) -> None:
@@ -251,5 +270,5 @@ def _devices(annotations: Mapping[str, str]) -> None:
         raise SpecInvalid(field=f"metadata.annotations[{name}]", why=f"`{device_class[:64]}` is not a DNS name")
     name = f"{DRA_PREFIX}device-count"
     count = asked.get(name, "1")
-    if re.fullmatch(r"[1-9][0-9]{0,5}", count, re.ASCII) is None:
-        raise SpecInvalid(field=f"metadata.annotations[{name}]", why=f"`{count[:64]}` is not a number from 1")
+    if re.fullmatch(r"[1-9][0-9]{0,3}", count, re.ASCII) is None:
+        raise SpecInvalid(field=f"metadata.annotations[{name}]", why=f"`{count[:64]}` is not a number from 1 to 9999")

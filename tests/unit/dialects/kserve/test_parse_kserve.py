@@ -110,9 +110,30 @@ def test_a_name_that_services_cannot_have_is_refused(name: str) -> None:
     assert refused.value.field == "metadata.name"
 
 
+def test_a_version_of_tomorrow_is_not_read_as_todays() -> None:
+    with pytest.raises(SpecInvalid, match="v1alpha2") as refused:
+        parsed({**service(), "apiVersion": "serving.kserve.io/v1"})
+    assert refused.value.field == "apiVersion"
+
+
+def test_a_model_that_no_config_names_either_is_missing() -> None:
+    with pytest.raises(SpecInvalid, match="baseRefs") as refused:
+        parsed(service({"model": {}, "baseRefs": [{"name": "b"}]}), look=cluster(b={"replicas": 2}))
+    assert refused.value.field == "spec.model.uri"
+
+
+@pytest.mark.parametrize("value", [1, True, 0.5, ["a"]])
+def test_a_variable_that_is_no_text_is_refused_without_its_value(value: Any) -> None:
+    with pytest.raises(SpecInvalid, match="quotes") as refused:
+        parsed(with_main(env=[{"name": "A", "value": value}]))
+    assert refused.value.field == "spec.template.containers[0].env[0].value"
+    assert str(value) not in refused.value.why
+
+
 def test_the_stop_annotation_suspends_and_another_value_does_not() -> None:
     stop = "serving.kserve.io/stop"
     assert parsed(annotated({stop: "true"})).desired.suspended
+    assert parsed(annotated({stop: "True"})).desired.suspended, "KServe does not look at its case"
     assert not parsed(annotated({stop: "false"})).desired.suspended
 
 

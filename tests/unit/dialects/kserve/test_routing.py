@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from program.desired.errors import SpecInvalid
 from program.desired.workloads import Route
 from tests.unit.dialects.kserve.combining import Json, Objects, cluster, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, parsed
@@ -13,6 +14,7 @@ from tests.unit.dialects.kserve.parsing import made, parsed
 ROUTED: Json = {"router": {"scheduler": {}, "route": {}, "gateway": {}}}
 HEADER = "serving.kserve.io/model-based-routing-enabled"
 POOLS = "inference.networking.k8s.io"
+OLD_POOLS = "inference.networking.x-k8s.io"
 
 
 def route(cr: Json, *objects: Json, look: Objects | None = None) -> Route:
@@ -60,11 +62,37 @@ def test_a_route_of_ours_starts_at_the_pool_of_today() -> None:
     assert found.annotations == {"serving.kserve.io/inference-pool-migrated": "v1"}
 
 
-def test_a_users_rules_name_the_pool_of_today_too() -> None:
-    backend = {"group": "inference.networking.x-k8s.io", "kind": "InferencePool", "name": "p", "port": 8000}
+@pytest.mark.parametrize(
+    ("scheduler", "name", "group"),
+    [
+        ({}, "chat-inference-pool", POOLS),
+        ({"pool": {"ref": {"name": "p"}}}, "p", POOLS),
+        ({}, "p", OLD_POOLS),
+    ],
+)
+def test_a_users_rules_name_the_services_pool_of_today_and_other_pools_as_written(
+    scheduler: Json, name: str, group: str
+) -> None:
+    backend = {"group": OLD_POOLS, "kind": "InferencePool", "name": name, "port": 8000}
     spec = {"http": {"spec": {"rules": [{"backendRefs": [backend]}]}}}
-    found = route(service({"router": {"scheduler": {}, "route": spec}}))
-    assert found.spec["rules"][0]["backendRefs"][0]["group"] == POOLS
+    found = route(service({"router": {"scheduler": scheduler, "route": spec}}))
+    assert found.spec["rules"][0]["backendRefs"][0] == {**backend, "group": group}
+
+
+@pytest.mark.parametrize("name", ["Llama 3", "a//b", "50%", "x?y", 'a"b'])
+def test_a_models_name_that_no_path_can_hold_is_refused_where_there_is_a_route(name: str) -> None:
+    named = {"model": {"uri": "hf://acme/tiny-1b", "name": name}}
+    made(service(named))
+    with pytest.raises(SpecInvalid) as refused:
+        made(service({**ROUTED, **named}))
+    assert refused.value.field == "spec.model.name"
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "qwen2:0.5b", "a+b@c~d", "50%25"])
+def test_a_models_name_may_be_as_models_are_named(name: str) -> None:
+    found = route(service({**ROUTED, "model": {"uri": "hf://acme/tiny-1b", "name": name}}))
+    [match] = rule(found, "v1-completions-publisher-path")["matches"]
+    assert match["path"]["value"] == f"/publishers/team/models/{name}/v1/completions"
 
 
 REFUSALS: list[tuple[str, Json, list[Json]]] = [

@@ -78,7 +78,6 @@ def test_every_key_is_read() -> None:
     assert read(look) == Settings(
         gateway_namespace="edge",
         gateway_name="gate",
-        url_scheme="https",
         tls=True,
         model_header="X-Model",
         header_routing="forced",
@@ -124,8 +123,7 @@ def test_every_key_is_read() -> None:
         ({"ingress": {"kserveIngressGateway": "gate"}}, "ingress.kserveIngressGateway"),
         ({"ingress": {"kserveIngressGateway": "a/b/c"}}, "ingress.kserveIngressGateway"),
         ({"ingress": {"kserveIngressGateway": 1}}, "ingress.kserveIngressGateway"),
-        ({"ingress": {"urlScheme": "ftp"}}, "ingress.urlScheme"),
-        ({"ingress": {"urlScheme": {}}}, None),
+        ({"ingress": {"urlScheme": "ftp"}}, None),
         ({"ingress": {"enableLLMInferenceServiceTLS": "true"}}, "ingress.enableLLMInferenceServiceTLS"),
         ({"ingress": {"modelBasedRoutingMode": "maybe"}}, "ingress.modelBasedRoutingMode"),
         ({"storageInitializer": {"memoryLimit": "lots"}}, "storageInitializer.memoryLimit"),
@@ -153,7 +151,9 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=5), inner, max_size=2)),
     max_leaves=5,
 )
-KEYS = st.sampled_from(["kserveIngressGateway", "urlScheme", "enableLLMInferenceServiceTLS", "image", "uidModelcar"])
+KEYS = st.sampled_from(
+    ["kserveIngressGateway", "modelBasedRoutingMode", "enableLLMInferenceServiceTLS", "image", "uidModelcar"]
+)
 
 
 @given(st.dictionaries(KEYS, JSON), st.sampled_from(["ingress", "storageInitializer", "scheduler"]))

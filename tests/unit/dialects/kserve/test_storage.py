@@ -31,6 +31,9 @@ def model(uri: str, *adapters: tuple[str, str], **more: Any) -> Json:
         ("hf://acme/tiny 1b", "address of a model"),
         ("pvc://claim/../other", "leaves"),
         ("s3://", "address of a model"),
+        ("s3:///key", "no bucket"),
+        ("pvc:///path", "claim"),
+        ("pvc://My_Claim/path", "claim"),
     ],
 )
 def test_an_address_that_no_pod_can_fetch_is_refused_where_it_stands(uri: str, why: str) -> None:
@@ -115,6 +118,13 @@ def test_adapters_come_beside_the_model(
     assert weights == expected
     volumes = {volume["name"] for volume in spec["volumes"]}
     assert {mount["name"] for mount in main["volumeMounts"]} <= volumes
+
+
+def test_a_tier_of_the_cache_stays_on_its_claim() -> None:
+    tier = {"fileSystem": {"pvc": {"ref": {"name": "cache", "path": "a/../../b"}}}}
+    with pytest.raises(SpecInvalid, match="leaves") as refused:
+        made(service({"kvCacheOffloading": {"cpu": "1Gi", "secondary": [tier]}}))
+    assert refused.value.field == "spec.kvCacheOffloading.secondary[0].fileSystem.pvc.ref.path"
 
 
 def test_one_init_container_fetches_model_and_adapters() -> None:

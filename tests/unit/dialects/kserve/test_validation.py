@@ -109,6 +109,9 @@ def test_annotations_that_ask_for_devices(annotations: dict[str, str], wrong: st
         ({"rolloutStrategy": {"maxUnavailable": "0%", "maxSurge": 0}}, "spec.rolloutStrategy"),
         ({"rolloutStrategy": {"maxSurge": "many"}}, "spec.rolloutStrategy.maxSurge"),
         ({"kvCacheOffloading": {"cpu": "a lot"}}, "spec.kvCacheOffloading.cpu"),
+        ({"model": {"uri": "not a uri"}}, "spec.model.uri"),
+        ({"model": {"lora": {"adapters": [{"name": "a", "uri": "up"}]}}}, "spec.model.lora.adapters[0].uri"),
+        ({"model": {"lora": {"adapters": {}}}}, "spec.model.lora.adapters"),
         (
             {"kvCacheOffloading": {"cpu": "1Gi", "secondary": [{"fileSystem": {"pvc": {}}}]}},
             "spec.kvCacheOffloading.secondary[0].fileSystem.pvc",

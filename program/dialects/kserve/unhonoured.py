@@ -1,0 +1,65 @@
+"""What an LLMInferenceService in pods asks for and does not get: each is named, so that nobody waits for it. Pure.
+
+KServe reads most of these fields and does nothing with them. `parse` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from program.desired.facts import Problem
+from program.dialects.kserve import naming
+from program.dialects.kserve.devices import KNOWN as DEVICE_ANNOTATIONS
+from program.dialects.kserve.devices import PREFIX as DEVICE_PREFIX
+from program.dialects.kserve.schema import ServiceSpec
+from program.dialects.kserve.storage import Weights
+from program.dialects.kserve.subject import Subject, value_at
+from program.dialects.reading import unknown_fields
+
+_OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotations")
+
+
+def unhonoured(subject: Subject, own: ServiceSpec, weights: Weights | None) -> Iterator[Problem]:
+    """Name what has no effect. `own` is the service's own spec, as it was read."""
+    for path, _ in unknown_fields(own, field="spec"):
+        yield _problem(path, "is no field of an LLMInferenceService")
+    for name in subject.annotations:
+        if name.startswith(DEVICE_PREFIX) and name not in DEVICE_ANNOTATIONS:
+            known = ", ".join(each.removeprefix(DEVICE_PREFIX) for each in DEVICE_ANNOTATIONS)
+            yield _problem(f"metadata.annotations[{name}]", f"is not known; there are {known}")
+    if (
+        weights is not None
+        and value_at(subject.at("model", "confidential"), "enabled")
+        and not weights.model.is_fetched
+    ):
+        why = f"has no effect on `{weights.model.scheme}://`: only a model that is fetched is decrypted"
+        yield _problem("spec.model.confidential", why)
+    yield from _router(subject)
+
+
+def _router(subject: Subject) -> Iterator[Problem]:
+    route, scheduler = subject.at("router", "route"), subject.at("router", "scheduler")
+    if subject.at("router", "ingress") is not None:
+        service = naming.workload_service(subject.name)
+        why = f"has no effect: an Ingress is its owner's to point at Service {service}, port 8000"
+        yield _problem("spec.router.ingress", why)
+    if subject.at("router", "gateway") is not None and route is None:
+        why = "has no effect without a route; add `route: {}` to spec.router for one from these gateways"
+        yield _problem("spec.router.gateway", why)
+    if subject.at("prefill") is not None and scheduler is None and not value_at(route, "http", "refs"):
+        why = (
+            "has no use without an endpoint picker, which sends prompts there: its pods get whole requests like the "
+            "others; add `scheduler: {}` to spec.router"
+        )
+        yield _problem("spec.prefill", why)
+    if value_at(scheduler, "pool", "ref"):
+        beside = [name for name in _OF_PICKER if value_at(scheduler, name) is not None]
+        if value_at(scheduler, "pool", "spec") is not None:
+            beside.append("pool.spec")
+        for name in beside:
+            why = "has no effect beside pool.ref: that pool is there already, with an endpoint picker of its own"
+            yield _problem(f"spec.router.scheduler.{name}", why)
+
+
+def _problem(field: str, why: str) -> Problem:
+    return Problem(reason="NotHonoured", message=why, field=field, terminal=True)
