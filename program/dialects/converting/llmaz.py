@@ -14,9 +14,17 @@ from program.dialects.converting.arguments import taken_apart, without_gpus
 from program.dialects.converting.containers import RESOURCES, amounts_of
 from program.dialects.converting.described import Described, Engine, Loss, Scaling, Source, Weights
 from program.dialects.converting.fields import Fields
+from program.dialects.converting.scaling import of_resource
 from program.dialects.converting.shared import kept_metadata, on_hosts
 from program.dialects.dialect import Lookup
-from program.dialects.llmaz.backend_runtimes import DEFAULT_CONFIG, SPECULATIVE_CONFIG, Runtime, find_runtime, shipped
+from program.dialects.llmaz.backend_runtimes import (
+    DEFAULT_CONFIG,
+    SPECULATIVE_CONFIG,
+    Runtime,
+    find_runtime,
+    image_of,
+    shipped,
+)
 from program.dialects.llmaz.flavors import Choice, choose, with_affinity
 from program.dialects.llmaz.merging import merged_resources, with_limits
 from program.dialects.llmaz.open_models import Model, claims_of, find_models
@@ -154,7 +162,7 @@ def _usual(runtime: Runtime, engine: Engine) -> bool:
 
 
 def _image(runtime: Runtime, version: Any, custom: bool) -> str:
-    return f"{runtime.spec['image']}:{version or runtime.spec['version']}" if custom or version else ""
+    return image_of(runtime.spec["image"], str(version or runtime.spec["version"])) if custom or version else ""
 
 
 def _env(below: Any, above: Any) -> tuple[JsonObject, ...]:
@@ -215,10 +223,12 @@ def _scaling(fields: Fields, recommended: JsonObject) -> Scaling | None:
     wish = fields.take("elasticConfig")
     if not wish:
         return None
-    hpa = ((wish.get("scaleTrigger") or recommended.get("scaleTrigger") or {}).get("hpa")) or {}
+    hpa = (wish.get("scaleTrigger") or recommended.get("scaleTrigger") or {}).get("hpa")
+    # Kubernetes' own default, of an autoscaler that names nothing to follow.
+    metrics = () if hpa is None else tuple(hpa.get("metrics") or ()) or (of_resource("cpu", 80),)
     return Scaling(
         min_replicas=wish.get("minReplicas", 1),
         max_replicas=wish["maxReplicas"],
-        metrics=tuple(hpa.get("metrics") or ()),
-        behavior=hpa.get("behavior"),
+        metrics=metrics,
+        behavior=(hpa or {}).get("behavior"),
     )

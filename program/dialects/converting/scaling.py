@@ -85,9 +85,9 @@ def to_kserve(written: Written) -> JsonObject | None:
         return None
     triggers = [trigger for metric in scaling.metrics if (trigger := _trigger(metric)) is not None]
     if len(triggers) < len(scaling.metrics) or not triggers:
-        named = ", ".join(sorted({_name(m) for m in scaling.metrics if _trigger(m) is None})) or "no metric"
-        why = f"KServe scales by triggers of KEDA's, and {named} is none that can be written without a Prometheus"
-        written.lose("scaling", why)
+        named = ", ".join(sorted({_name(metric) for metric in scaling.metrics if _trigger(metric) is None}))
+        what = f"and {named} can be none without a Prometheus to ask" if named else "and this names no metric"
+        written.lose("scaling", f"KServe scales by KEDA's triggers, {what}")
     if not triggers:
         return None
     if scaling.min_replicas < 1:

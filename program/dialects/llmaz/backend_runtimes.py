@@ -98,6 +98,11 @@ def shipped() -> dict[str, Runtime]:
     return found
 
 
+def image_of(image: str, version: str) -> str:
+    """Name the container's image: a version is its tag, or its digest."""
+    return f"{image}{'@' if version.startswith('sha256:') else ':'}{version}"
+
+
 def engine_in(words: Iterable[str]) -> str:
     """Recognise an engine by its image or command; empty for none that is known."""
     text = " ".join(words).lower()

@@ -41,10 +41,11 @@ class Choice:
 
 def choose(model: Model, asked: Sequence[str], *, field: str) -> Choice:
     """Choose the flavors of the main model. Raises SpecInvalid for one that it does not have."""
-    known = {flavor.name: flavor for flavor in model.flavors}
+    # Of two of one name the first counts, as where none is asked for.
+    known = {flavor.name: flavor for flavor in reversed(model.flavors)}
     for index, name in enumerate(asked):
         if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
+            has = f"it has {', '.join(flavor.name for flavor in model.flavors)}" if known else "it has none"
             raise SpecInvalid(
                 field=f"{field}[{index}]", why=f"OpenModel `{model.name}` has no flavor `{name[:64]}`; {has}"
             )

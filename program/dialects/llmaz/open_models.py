@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kubeapi import kinds
 from program.desired.base import JsonObject
@@ -107,12 +107,25 @@ def _find(claim: Claim, look: Lookup) -> Model:
             reason=Reason.MODEL_NOT_FOUND, field=claim.field, why=f"there is no OpenModel `{claim.name[:64]}` yet"
         )
     try:
-        spec = read(OpenModelSpec, without_nulls(found.get("spec") or {}), field="spec")
+        raw = without_nulls(found.get("spec") or {})
+        _check_address(raw)
+        spec = read(OpenModelSpec, raw, field="spec")
         source = _source(spec)
     except SpecInvalid as error:
         raise SpecInvalid(field=claim.field, why=f"OpenModel `{claim.name}` is not valid: {error}") from None
     flavors = spec.inference_config.flavors if spec.inference_config is not None else []
     return Model(claim=claim, family=spec.family_name, source=source, flavors=tuple(flavors))
+
+
+def _check_address(raw: Any) -> None:
+    """Say of an address what the schema would say by its pattern, in words."""
+    source = raw.get("source") if isinstance(raw, dict) else None
+    uri = source.get("uri") if isinstance(source, dict) else None
+    if isinstance(uri, str):
+        try:
+            uri_source(uri)
+        except ValueError as error:
+            raise SpecInvalid(field="spec.source.uri", why=str(error)) from None
 
 
 def _source(spec: OpenModelSpec) -> Source:
@@ -132,7 +145,4 @@ def _source(spec: OpenModelSpec) -> Source:
         return hub_source(hub)
     if uri is None:
         raise SpecInvalid(field="spec.source", why="has neither modelHub nor uri; set one of them")
-    try:
-        return uri_source(uri)
-    except ValueError as error:
-        raise SpecInvalid(field="spec.source.uri", why=str(error)) from None
+    return uri_source(uri)

@@ -27,6 +27,7 @@ from program.dialects.llmaz.backend_runtimes import (
     SPECULATIVE_CONFIG,
     Runtime,
     find_runtime,
+    image_of,
 )
 from program.dialects.llmaz.flavors import choose, lost_of
 from program.dialects.llmaz.global_config import global_config
@@ -203,7 +204,7 @@ def _template(runtime: Runtime, config: Mapping[str, Any], chosen: JsonObject, a
     resources = merged_resources(config.get("resources") or {}, chosen.get("resources") or {})
     container: JsonObject = {
         "name": RUNNER,
-        "image": f"{spec['image']}:{config.get('version') or spec['version']}",
+        "image": image_of(spec["image"], config.get("version") or spec["version"]),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
     }
     for field, value in (

@@ -126,3 +126,9 @@ def test_parallelism_that_no_argument_names_is_said_to_be_lost(arguments: list[s
     assert bool(lost) is said
     if said:
         assert "params.TP=2 has no effect" in lost[0]
+
+
+def test_of_two_flavors_of_one_name_the_first_counts() -> None:
+    flavors = [{"name": "a", "limits": {"nvidia.com/gpu": 1}}, {"name": "a", "limits": {"nvidia.com/gpu": 8}}]
+    (model,) = find_models([Claim("m", "main", "f")], Cluster(open_model(flavors=flavors)))
+    assert choose(model, ["a"], field="f").limits == choose(model, [], field="f").limits == {"nvidia.com/gpu": "1"}

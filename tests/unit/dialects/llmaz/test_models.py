@@ -230,3 +230,9 @@ def test_what_cannot_be_a_label_is_left_off_the_pods_and_told(name: str, family:
         assert problem.field == "spec.modelClaims.models[0].name"
         assert told in problem.message
         assert f"cannot be label {label}" in problem.message
+
+
+def test_an_address_that_nobody_knows_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(SpecInvalid) as raised:
+        find_models([Claim("m", "main", "spec.modelClaim.modelName")], Cluster(open_model(uri="gs://bucket/dir")))
+    assert "`gs://bucket/dir` is none of oss://bucket.endpoint/path, s3://bucket/path" in raised.value.why

@@ -345,3 +345,9 @@ def test_a_store_that_hosts_do_not_read_is_refused_there(uri: str) -> None:
 )
 def test_the_label_of_the_model_is_given_whatever_the_spec_is(spec: Any, labels: dict[str, str]) -> None:
     assert DIALECT.labels({"spec": spec}) == labels
+
+
+def test_a_version_may_be_a_digest() -> None:
+    cluster = Cluster(open_model(), runtime())
+    parsed = DIALECT.parse(playground(backendRuntimeConfig={"backendName": "engine", "version": "sha256:0af"}), cluster)
+    assert container(parsed.desired)["image"] == "registry.example/engine@sha256:0af"
