@@ -162,7 +162,7 @@ def test_recording_never_waits_for_a_server_that_is_silent(
     started = time.monotonic()
     for number in range(2000):
         recorder.record(subject, type="Normal", reason="Applied", message=f"Updated {number}")
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 10, "not even for the time in which one request is given up"
     assert not recorder.flush(0.1)
     relay.close()
     recorder.stop(0.1)

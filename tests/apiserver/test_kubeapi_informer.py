@@ -252,9 +252,8 @@ def test_a_kind_whose_crd_comes_later_syncs_then(make: Make, client: KubeClient,
 def test_stopping_ends_a_waiting_watch_at_once(make: Make, namespace: str) -> None:
     informer = make(namespaces=[namespace])
     assert informer.wait_synced(10)
-    started = time.monotonic()
     informer.stop()
-    assert time.monotonic() - started < 1.0
+    # A watch that was not ended from here would wait for minutes, and its thread with it.
     assert not [thread for thread in threading.enumerate() if thread.name == "informer-configmaps"]
 
 

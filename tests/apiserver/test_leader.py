@@ -118,7 +118,7 @@ def test_a_clean_stop_hands_over_at_once_with_a_higher_token(enter: Enter, clien
     started = time.monotonic()
     first.elector.stop()
     assert second.elector.wait_leading(5)
-    assert time.monotonic() - started < 1.0 < DURATION_S
+    assert time.monotonic() - started < DURATION_S - 1.0, "the lease was given back, and did not run out"
     assert (first.elector.token, second.elector.token) == (1, 2)
     assert (first.elector.is_leader, first.lost) == (False, []), "a stop is no loss"
     assert spec(client, lease)["leaseTransitions"] == 2
@@ -212,7 +212,7 @@ def test_after_a_kill_the_next_on_the_same_machine_need_not_wait(enter: Enter) -
     started = time.monotonic()
     second = enter()
     assert second.elector.wait_leading(5)
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < DURATION_S, "the lease did not run out"
     assert second.elector.token == 2
 
 

@@ -88,7 +88,7 @@ def engines() -> Iterator[list[Engine]]:
 def test_one_that_is_slow_or_broken_costs_nobody_else_anything(engines: list[Engine]) -> None:
     began = time.monotonic()
     texts = fetch_all(engines, timeout_s=0.7)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 3 * 0.7, "three do not end, and are waited for at once"
     assert texts == {"ns/good": BODY.decode(), "ns/unsized": BODY.decode()}
 
 

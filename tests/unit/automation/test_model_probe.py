@@ -213,10 +213,9 @@ def test_local_paths_that_are_missing_or_not_allowed(probe: ModelProbe, tmp_path
 def test_the_first_answer_is_none_and_the_news_comes_by_itself(server: FileServer, probe: ModelProbe) -> None:
     stall = threading.Event()
     asking = Asking(probe, server.serve("/x.gguf", File(PLAIN, stall=stall)))
-    began = time.monotonic()
+    # Neither waits for the server, which says nothing until it is told to below.
     assert asking() is None
     assert asking() is None
-    assert time.monotonic() - began < 1
     assert not probe.idle()
     assert asking.due_in_s() > 0
     stall.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -62,10 +61,9 @@ def test_a_long_answer_is_cut(proxy: PodProxy) -> None:
 
 def test_an_answer_that_is_late_is_told_from_a_server_that_is_not_there(proxy: PodProxy) -> None:
     proxy.engines["p"] = lambda *_: Say(after_s=1.0)
-    started = time.monotonic()
     with pytest.raises(errors.Unreachable) as late:
         ask(proxy, timeout_s=0.2)
-    assert late.value.timed_out and time.monotonic() - started < 0.9
+    assert late.value.timed_out
 
 
 @pytest.mark.parametrize(
@@ -79,10 +77,9 @@ def test_a_path_cannot_lead_out_of_the_pod(proxy: PodProxy, path: str) -> None:
 
 def test_an_eviction_that_a_budget_forbids_is_told_at_once(proxy: PodProxy) -> None:
     proxy.other = lambda *_: api_status(429, "TooManyRequests", "would violate the pod's disruption budget")
-    started = time.monotonic()
     with pytest.raises(errors.TooManyRequests, match="disruption budget"):
         evict(proxy.client, "ns", "p", uid="u1")
-    assert time.monotonic() - started < 1.0
+    # Once: an overload would have been waited for, and asked again.
     ((method, path, body),) = proxy.others
     assert (method, path) == ("POST", "/api/v1/namespaces/ns/pods/p/eviction")
     assert body["deleteOptions"] == {"preconditions": {"uid": "u1"}}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from components.policies.evaluator import ANSWER_TIMEOUT_S
 from components.policies.reading import PolicyUnreadable
 from tests.support.builders import http_model, service
 from tests.unit.policies.folders import check, document, policies
@@ -92,7 +93,7 @@ def test_an_expression_that_never_ends_stops_nobody(tmp_path: Path) -> None:
     assert not violations["none (rule `sound`)"].failed, "the other rule is heard"
     began = time.monotonic()
     assert len(check(given)) == 2
-    assert time.monotonic() - began < 1.0, "a rule that took too long rests"
+    assert time.monotonic() - began < ANSWER_TIMEOUT_S, "a rule that took too long rests"
 
 
 def test_python_rules(tmp_path: Path) -> None:

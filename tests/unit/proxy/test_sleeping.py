@@ -105,7 +105,7 @@ def test_a_wake_that_takes_too_long_is_a_503(front: MakeFront) -> None:
             client.sendall(post(b"hi"))
             asked = time.monotonic()
             head, body = read_response(client)
-            assert 0.25 < time.monotonic() - asked < 2
+            assert time.monotonic() - asked > 0.25
             assert head.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 5\r\n" in head
             assert code_of(body) == Code.WAKE_TIMEOUT
     assert before.said.qsize() == 1  # the first wake is still under way for the second request
