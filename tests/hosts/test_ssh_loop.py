@@ -182,10 +182,10 @@ def test_the_loop_serves_from_a_host_without_an_agent(
 
         # Called lost while the loop was silent: what is not in the plan any more is stopped before anything is said.
         pid = status(api, namespace)["pid"]
-        lease = api.get(lease_path) or {}
-        lease["metadata"].setdefault("annotations", {})[ANNOTATION_FENCED] = "true"
         api.request("DELETE", HOST_PROCESSES.path(namespace, "tiny"))
-        client.replace(LEASES, namespace, {k: lease[k] for k in ("apiVersion", "kind", "metadata", "spec")})
+        # By a patch, which meets no renewal.
+        fenced = {"metadata": {"annotations": {ANNOTATION_FENCED: "true"}}}
+        client.patch(LEASES, namespace, f"herdsman-host-{serving}", fenced)
         assert gone(pid, timeout_s=40)
         eventually(
             lambda: ANNOTATION_FENCED not in ((api.get(lease_path) or {})["metadata"].get("annotations") or {}) or None,
