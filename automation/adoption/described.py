@@ -17,6 +17,7 @@ from automation.ownership import controller_of
 from automation.plan import ObjectName
 from automation.service_kinds import dialect_of_cr, is_part_of_another
 from components import naming
+from components.providers.kubernetes_ownership import applied_fields
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Forbidden, NotFound
@@ -60,7 +61,11 @@ def described_candidates(client: KubeClient, services: Sequence[Object], control
             pods=frozenset(each["metadata"]["uid"] for each in pods if _runs_for(each, own)),
             between=middle,
             held=tuple(held),
-            foreign_names=tuple(str(each["metadata"]["name"]) for each in bindings if _binds(each, cr)),
+            foreign_names=tuple(
+                str(each["metadata"]["name"])
+                for each in bindings
+                if _binds(each, cr) and applied_fields(each, naming.FIELD_MANAGER) is None
+            ),
             named=controller_of(cr, said),
             controller_class=controller_class,
         )

@@ -14,9 +14,9 @@ from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.get import model_row, processes_by_service, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table
 from automation.cli.reading import age_text, duration_text
-from automation.cli.service_view import conditions_of, judged_generation, view_of
+from automation.cli.service_view import answers, conditions_of, judged_generation, view_of
 from automation.made_for import process_selector_of, selector_of
-from automation.service_kinds import LLMKUBE, key_of
+from automation.service_kinds import LLMKUBE, key_of, kind_text
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -128,7 +128,10 @@ def description(
         "counts": {
             "ready": view.ready_replicas,
             "desired": view.desired_replicas,
-            "existing": view.replicas,
+            # KServe's status does not say how many there are; those that can be seen are.
+            "existing": max(view.replicas, sum(map(answers, pods)))
+            if view.kind == kind_text("kserve")
+            else view.replicas,
             "unproved": status.get("unprovedReplicas", 0),
         },
         "queue": _queue(status),
@@ -224,7 +227,8 @@ def print_description(told: Object) -> None:
 
     def line(title: str, text: str | Text) -> None:
         if text:
-            console.print(Text(f"{title + ':':<14}", style="bold") + (text if isinstance(text, Text) else Text(text)))
+            # A condition's name may be longer than the column.
+            console.print(Text(f"{title + ':':<13} ", style="bold") + (text if isinstance(text, Text) else Text(text)))
 
     line("Name", f"{told['namespace']}/{told['name']}")
     line("Kind", told.get("kind", ""))
@@ -247,7 +251,7 @@ def print_description(told: Object) -> None:
     line("Priority", str(told.get("priority", "")))
     line("Memory", memory_text(told.get("memory", {})))
     line("Computes on", acceleration_text(told.get("acceleration", {})))
-    for condition in notable(told.get("conditions", [])):
+    for condition in notable(told.get("conditions", []), why=told.get("message", "")):
         line(condition["type"], f"{condition['reason']} for {condition['for']}: {condition['message']}")
     if told.get("replicas"):
         console.print()
@@ -306,15 +310,22 @@ def acceleration_text(acceleration: Object) -> str:
 
 
 _TOLD_ALREADY = frozenset({"Ready", "Reconciling", "Stalled", "Available", "Progressing", "GPUAvailable", "Degraded"})
-_WELL_WHEN_FALSE = frozenset({"Suspended", "RolledBack", "RolloutDeferred"})
+_WELL_WHEN_FALSE = frozenset({"Suspended", "RolledBack", "RolloutDeferred", "ChangePending", "TemplateKept", "Drifted"})
 
 
-def notable(conditions: Sequence[Object]) -> list[Object]:
-    """Pick the conditions that say that something is not as it should be and that no other line says."""
-    return [
-        condition
-        for condition in conditions
-        if condition["type"] not in _TOLD_ALREADY
-        and condition["status"] == ("True" if condition["type"] in _WELL_WHEN_FALSE else "False")
-        and condition["type"] != "Suspended"
-    ]
+def notable(conditions: Sequence[Object], *, why: str = "") -> list[Object]:
+    """Pick the conditions that say that something is not as it should be and that no other line says.
+
+    `why` is what is told of the service itself. KServe's conditions repeat what those of their parts say.
+    """
+    found: list[Object] = []
+    for condition in conditions:
+        kind, message = condition["type"], condition.get("message", "")
+        if kind in _TOLD_ALREADY or kind == "Suspended":
+            continue
+        if condition["status"] != ("True" if kind in _WELL_WHEN_FALSE else "False"):
+            continue
+        if message and (message in why or any(message == each.get("message") for each in found)):
+            continue
+        found.append(condition)
+    return found

@@ -15,6 +15,7 @@ from automation.cli.agent import _default_store
 from automation.cli.finding import NAME_HELP, split_or_end
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
+from automation.cli.service_view import answers
 from automation.made_for import selector_of, service_of
 from automation.service_kinds import KINDS, LLMKUBE, qualified
 from components import naming
@@ -87,7 +88,7 @@ def logs(
         complain(str(error), hint="reading logs needs `get` of pods/log, or of hostprocesses and hosts")
         raise typer.Exit(1) from None
     except KubeError as error:
-        complain(str(error), hint=f"`herdsman describe {name}` says how it is" if isinstance(error, ApiError) else "")
+        complain(str(error), hint=f"`{_describe(dialect, name)}` says how it is" if isinstance(error, ApiError) else "")
         raise typer.Exit(1) from None
 
 
@@ -108,7 +109,7 @@ def _where(
         pod
         for each in ([dialect] if dialect else KINDS)
         for pod in client.list(kinds.PODS, namespace, label_selector=selector_of(each, (name,)))["items"]
-        if not _only_routes(pod)
+        if answers(pod)
     ]
     if not pods and not processes and dialect != "kserve":
         # Those that llmaz made carry no label of ours.
@@ -126,14 +127,12 @@ def _where(
         return log_on_host(processes[0], host, token_file=token_file)
     if replica >= len(found):
         runs = f"has {len(found)} replicas, counted from 0" if found else "runs nowhere"
-        raise NoLog(f"`{name}` {runs}", f"`herdsman describe {name}` says why")
+        raise NoLog(f"`{name}` {runs}", f"`{_describe(dialect, name)}` says why")
     return dict(found[replica])
 
 
-def _only_routes(pod: Object) -> bool:
-    """Tell whether a pod only chooses where requests go: an endpoint picker, a tokenizer."""
-    component = (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/component", "")
-    return str(component).startswith("llminferenceservice-router")
+def _describe(dialect: str | None, name: str) -> str:
+    return f"herdsman describe {qualified(dialect, name) if dialect else name}"
 
 
 def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name: str | None = None) -> list[Object]:

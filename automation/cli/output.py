@@ -74,18 +74,24 @@ def size_text(size_bytes: float | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
-    """Print a plain table that stays readable (and greppable) without colours."""
+    """Print a plain table that stays readable (and greppable) without colours.
+
+    The last column has the long words: on a terminal it alone is folded, elsewhere nothing is cut.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(soft_wrap=True, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for column in columns:
+    for column in columns[:-1]:
         table.add_column(column, no_wrap=True, overflow="ignore")
+    table.add_column(columns[-1], overflow="fold")
     for row in rows:
         cells = [Text(cell, style=phase_style(cell) if index == phase_column else "") for index, cell in enumerate(row)]
         table.add_row(*cells)
     if not console.is_terminal:
-        console = Console(soft_wrap=True, highlight=False, width=400)
+        cells_of = [[str(row[index]) for row in (columns, *rows)] for index in range(len(columns))]
+        natural = sum(max(map(len, cells)) + 2 for cells in cells_of)
+        console = Console(soft_wrap=True, highlight=False, width=max(400, natural))
     console.print(table)

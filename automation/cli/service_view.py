@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_text
+from program.dialects.kserve.labels import COMPONENT, LEADER, PART_OF, WORKLOAD
 
 Object = dict[str, Any]
+KSERVE_PART = "llminferenceservice"
 _DIGEST = re.compile(r"--digest ([0-9a-f]+)")
 
 
@@ -59,6 +61,16 @@ def pending_of(service: Object) -> Object | None:
     if condition.get("status") != "True" or found is None:
         return None
     return {"digest": found[1], "summary": str(condition["message"]).partition("; approve it with ")[0]}
+
+
+def answers(pod: Object) -> bool:
+    """Tell whether a pod of a service is a replica: of KServe's neither an endpoint picker, a tokenizer, nor one that
+    only reads prompts or works for another pod.
+    """
+    labels = pod["metadata"].get("labels") or {}
+    if labels.get(PART_OF) != KSERVE_PART:
+        return True
+    return labels.get(COMPONENT) in (WORKLOAD, f"{WORKLOAD}{LEADER}")
 
 
 def judged_generation(service: Object) -> int | None:
@@ -143,4 +155,9 @@ def _condition_words(service: Object, serves: str) -> dict[str, str]:
         phase = "Failed"
     else:
         phase = "Progressing" if conditions else "Unknown"
-    return {"phase": phase, "reason": str(told.get("reason") or ""), "message": str(told.get("message") or "")}
+    message = str(told.get("message") or "")
+    pending = conditions.get("ChangePending") or {}
+    # KServe's Ready has the peer's words alone.
+    if pending.get("status") == "True" and str(pending.get("message")) not in message:
+        message = "; a change is pending: ".join(part for part in (message, str(pending["message"])) if part)
+    return {"phase": phase, "reason": str(told.get("reason") or ""), "message": message}

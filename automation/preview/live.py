@@ -112,12 +112,13 @@ class Live:
 
     def fetch(self, key: ServiceKey, names: Iterable[ObjectName]) -> None:
         """Read objects that are known to exist, by name."""
-        made = (*MADE_OF[key.dialect], *OPTIONAL_OF[key.dialect], kinds.CLAIMS)
+        made = (*MADE_OF[key.dialect], *OPTIONAL_OF[key.dialect], kinds.CLAIMS, kinds.CLUSTER_ROLE_BINDINGS)
         by_name = {kind.kind: kind for kind in made}
 
         def get(name: ObjectName) -> None:
             try:
-                self._take(key, self._client.get(by_name[name.kind], key.namespace, name.name))
+                kind = by_name[name.kind]
+                self._take(key, self._client.get(kind, key.namespace if kind.namespaced else None, name.name))
             except NotFound:
                 return
 

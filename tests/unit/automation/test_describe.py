@@ -17,7 +17,9 @@ from automation.cli.describe import (
     queue_text,
 )
 from automation.cli.get import model_row, service_row
+from automation.cli.output import print_table
 from automation.cli.reading import condition_of, duration_text
+from automation.cli.service_view import answers
 from components import naming
 from program.desired.keys import ServiceKey
 
@@ -210,6 +212,7 @@ def test_only_conditions_that_say_something_of_their_own_are_shown() -> None:
         condition("MemoryFits", "False"),
         condition("RolloutDeferred", "True"),
         condition("RolledBack", "True"),
+        *(condition(kind, "True") for kind in ("ChangePending", "TemplateKept", "Drifted")),
     ]
     hidden = [
         condition("Ready", "False"),
@@ -218,6 +221,38 @@ def test_only_conditions_that_say_something_of_their_own_are_shown() -> None:
         condition("RolloutDeferred", "False"),
     ]
     assert notable([*shown, *hidden]) == shown
+    workloads, main, router = (
+        {**condition(kind, "False"), "message": message}
+        for kind, message in (("WorkloadsReady", "0 of 2"), ("MainWorkloadReady", "0 of 2"), ("RouterReady", "none"))
+    )
+    assert notable([workloads, main, router]) == [workloads, router], "KServe repeats what its parts say"
+    assert notable([workloads, main, router], why="0 of 2 replicas") == [router]
+
+
+def test_replicas_of_kserve_are_its_pods_that_answer() -> None:
+    def pod(name: str, component: str) -> Json:
+        labels = {"app.kubernetes.io/part-of": "llminferenceservice", "app.kubernetes.io/component": component}
+        return {**POD, "metadata": {**POD["metadata"], "name": name, "labels": labels}}
+
+    serving = [pod("a", "llminferenceservice-workload"), pod("b", "llminferenceservice-workload-leader")]
+    others = ("workload-prefill", "workload-worker", "workload-leader-prefill", "router-scheduler")
+    helping = [pod(name, f"llminferenceservice-{name}") for name in others] + [pod("t", "tokenizer")]
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha2",
+        "kind": "LLMInferenceService",
+        "metadata": SERVICE["metadata"],
+        "spec": {"replicas": 3},
+        "status": {"conditions": []},
+    }
+    assert described(service, pods=[*serving, *helping], model={})["counts"]["existing"] == 2
+    assert [each["metadata"]["name"] for each in (*serving, *helping) if answers(each)] == ["a", "b"]
+
+
+def test_a_long_name_of_a_condition_stands_apart_from_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    told = described()
+    long = {"type": "MainWorkloadReady", "status": "False", "reason": "R", "for": "2m", "message": "m"}
+    print_description({**told, "conditions": [long]})
+    assert "MainWorkloadReady: R for 2m: m" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "5s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172800, "2d")])
@@ -227,3 +262,11 @@ def test_durations_have_one_unit(seconds: float, text: str) -> None:
 
 def test_a_condition_that_is_missing_is_empty() -> None:
     assert condition_of({}, "Ready") == {}
+
+
+def test_a_long_message_cuts_no_column_and_is_not_cut_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    hint = "approve it with `herdsman approve chat -n default --digest 0123456789abcdef`"
+    print_table(("NAMESPACE", "NAME", "MESSAGE"), [("default", "chat", f"{'word ' * 200}{hint}")])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAMESPACE", "NAME", "MESSAGE"]
+    assert row.startswith("default    chat  word") and hint in row

@@ -101,6 +101,16 @@ def test_a_pending_change_is_read_out_of_a_condition_and_not_of_a_paused_one() -
     assert pending_of(cr(kinds.INFERENCE_SERVICES, {}, own)) == own["pendingChange"]
 
 
+def test_a_pending_change_of_kserve_is_told_beside_the_words_of_the_peer() -> None:
+    words = "1 to change; approve it with `herdsman approve kserve/chat -n ns --digest 0a1b`"
+    pending = condition("ChangePending", "True", "x", words)
+    view = view_of(cr(kinds.LLM_SERVICES, {}, {"conditions": [condition("Ready", "False", "R", "0 of 2"), pending]}))
+    assert view.message == f"0 of 2; a change is pending: {words}"
+    told = condition("Ready", "False", "R", f"0 of 2; a change is pending: {words}")
+    view = view_of(cr(kinds.PLAYGROUNDS, CLAIM, {"conditions": [told, pending]}))
+    assert view.message.count("a change is pending") == 1
+
+
 def test_the_generation_that_was_judged_stands_in_the_status_or_in_its_conditions() -> None:
     conditions = [condition("Ready", "True", generation=4), condition("Old", "True", generation=2)]
     assert judged_generation(cr(kinds.PLAYGROUNDS, {}, {"conditions": conditions})) == 4
