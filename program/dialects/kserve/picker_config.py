@@ -14,6 +14,7 @@ import yaml
 
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
+from program.dialects.kserve.picker_migration import Version, deprecated, migrated
 
 FIELD = "spec.router.scheduler.config"
 METRICS = "metrics-data-source"
@@ -81,17 +82,40 @@ def default_config(*, prefill: bool, adapters: bool, tls: bool) -> str:
     return _written(_over_tls(config) if tls else config)
 
 
-def given_config(inline: Any, *, tls: bool) -> str:
-    """Write the user's own configuration, an object or text of YAML.
+def given_config(inline: Any, *, tls: bool, version: Version | None = None) -> str:
+    """Write the user's own configuration, an object or text of YAML, in the words of the picker's version.
 
     With TLS the picker is told to read the pods' metrics by https, unless the configuration says where they come from.
     Raises SpecInvalid for text that is no configuration.
     """
-    return _given(inline if isinstance(inline, str) else json.dumps(inline), tls)
+    return _given(inline if isinstance(inline, str) else json.dumps(inline), tls, version)
 
 
 @functools.lru_cache(maxsize=256)
-def _given(text: str, tls: bool) -> str:
+def _given(text: str, tls: bool, version: Version | None) -> str:
+    config = migrated(_read(text), version)
+    return _written(_over_tls(config) if tls else config)
+
+
+def flagged_config(text: str, version: Version | None) -> str:
+    """Give the configuration of a flag in the words of the picker's version; as it is written if that has them all.
+
+    What makes no sense is the picker's to refuse.
+    """
+    try:
+        config = _read(text)
+    except SpecInvalid:
+        return text
+    told = migrated(config, version)
+    return text if told is config else _written(told)
+
+
+def deprecations(inline: Any, version: Version | None) -> list[str]:
+    """Name the plugins that the picker's version does without. Raises SpecInvalid as `given_config` does."""
+    return deprecated(_read(inline) if isinstance(inline, str) else inline, version)
+
+
+def _read(text: str) -> JsonObject:
     if len(text) > _LONGEST:
         raise SpecInvalid(field=FIELD, why=f"is longer than {_LONGEST} characters")
     try:
@@ -100,7 +124,7 @@ def _given(text: str, tls: bool) -> str:
         raise SpecInvalid(field=FIELD, why=f"is not YAML: {str(error)[:200]}") from None
     if not isinstance(config, dict):
         raise SpecInvalid(field=FIELD, why="is not an object with plugins and schedulingProfiles")
-    return _written(_over_tls(config) if tls else config)
+    return config
 
 
 def _with_adapters(profile: _Profile) -> _Profile:

@@ -5,6 +5,7 @@ A gateway asks the picker for each request which pod of the pool shall have it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from program.desired.base import JsonObject
@@ -12,7 +13,8 @@ from program.desired.errors import SpecInvalid
 from program.desired.workloads import Access, FrontService, PodSet, Pool
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.access import scheduler_access
-from program.dialects.kserve.picker_config import default_config, given_config
+from program.dialects.kserve.picker_config import default_config, flagged_config, given_config
+from program.dialects.kserve.picker_migration import Version, picker_version
 from program.dialects.kserve.pod_draft import Container, PodDraft
 from program.dialects.kserve.pool_group import name_group_of_today
 from program.dialects.kserve.storage import Weights, add_weights
@@ -21,7 +23,8 @@ from program.dialects.kserve.tracing import trace_scheduler
 
 _FIELD = "spec.router.scheduler"
 _SERVED_PORTS = ("grpc", "grpc-health", "metrics", "zmq")
-_CONFIG_FLAGS = ("--config-text", "--config-file")
+_CONFIG_TEXT = "--config-text"
+_CONFIG_FLAGS = (_CONFIG_TEXT, "--config-file")
 _TOKENIZER_PATH = "/mnt/models/base"
 _RENDER_PORT = "render-http"
 
@@ -91,9 +94,10 @@ def _picker(subject: Subject, scheduler: JsonObject, account: str) -> PodDraft:
 def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None:
     """Give the picker its configuration: the user's object, else the user's flag, else the one that is worked out."""
     inline = (scheduler.get("config") or {}).get("inline")
+    version = picker_version(str(main.get("image") or ""), scheduler.get("annotations") or {})
     if inline is not None:
         args = _without_flags(main.args)
-        main.set("args", [*args, "--config-text", given_config(inline, tls=subject.settings.tls)])
+        main.set("args", [*args, "--config-text", given_config(inline, tls=subject.settings.tls, version=version)])
     elif not any(main.has_flag(flag) for flag in _CONFIG_FLAGS):
         text = default_config(
             prefill=subject.at("prefill") is not None,
@@ -101,6 +105,21 @@ def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None
             tls=subject.settings.tls,
         )
         main.add_args("--config-text", text)
+    else:
+        main.set("args", list(_in_words_of(version, main.args)))
+
+
+def _in_words_of(version: Version | None, args: list[str]) -> Iterator[str]:
+    before = ""
+    for arg in args:
+        flag, equals, text = arg.partition("=")
+        if before == _CONFIG_TEXT:
+            yield flagged_config(arg, version)
+        elif equals and flag == _CONFIG_TEXT:
+            yield f"{flag}={flagged_config(text, version)}"
+        else:
+            yield arg
+        before = arg
 
 
 def _without_flags(args: list[str]) -> list[str]:

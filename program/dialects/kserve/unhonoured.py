@@ -11,9 +11,11 @@ from program.desired.facts import Problem
 from program.dialects.kserve import naming
 from program.dialects.kserve.devices import KNOWN as DEVICE_ANNOTATIONS
 from program.dialects.kserve.devices import PREFIX as DEVICE_PREFIX
+from program.dialects.kserve.picker_config import FIELD, deprecations
+from program.dialects.kserve.picker_migration import picker_version
 from program.dialects.kserve.schema import ServiceSpec
-from program.dialects.kserve.storage import Weights
-from program.dialects.kserve.subject import Subject, value_at
+from program.dialects.kserve.storage import INITIALIZER, Weights
+from program.dialects.kserve.subject import MAIN, Subject, value_at
 from program.dialects.reading import unknown_fields
 
 _OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotations")
@@ -34,7 +36,34 @@ def unhonoured(subject: Subject, own: ServiceSpec, weights: Weights | None) -> I
     ):
         why = f"has no effect on `{weights.model.scheme}://`: only a model that is fetched is decrypted"
         yield _problem("spec.model.confidential", why)
+    yield from _initializers(subject, weights)
     yield from _router(subject)
+    yield from _picker(subject)
+
+
+def _initializers(subject: Subject, weights: Weights | None) -> Iterator[Problem]:
+    """Name what users tell the container that fetches models beside image, resources and variables."""
+    fetched = weights is not None and any(
+        address.is_fetched for address in (weights.model, *(adapter.address for adapter in weights.adapters))
+    )
+    for path in (("template",), ("worker",), ("prefill", "template"), ("prefill", "worker")) if fetched else ():
+        for index, container in enumerate(value_at(subject.combined.own, *path, "initContainers") or ()):
+            for name in ("command", "args") if container.get("name") == INITIALIZER else ():
+                if container.get(name):
+                    field = f"{'.'.join(('spec', *path))}.initContainers[{index}].{name}"
+                    yield _problem(field, f"has no effect: {INITIALIZER} is told what to fetch by model.uri")
+
+
+def _picker(subject: Subject) -> Iterator[Problem]:
+    scheduler = subject.at("router", "scheduler")
+    inline = value_at(scheduler, "config", "inline")
+    containers = value_at(scheduler, "template", "containers") or ()
+    main = next((each for each in containers if each.get("name") == MAIN), None)
+    if inline is None or main is None:
+        return
+    version = picker_version(str(main.get("image") or ""), scheduler.get("annotations") or {})
+    for told in deprecations(inline, version):
+        yield Problem(reason="DeprecatedPlugin", message=told, field=FIELD, terminal=True)
 
 
 def _router(subject: Subject) -> Iterator[Problem]:

@@ -38,6 +38,11 @@ def told(cr: Json, *objects: Json) -> dict[str, str]:
             "pool.ref",
         ),
         (
+            {"template": {"initContainers": [{"name": "x"}, {"name": "storage-initializer", "args": ["a"]}]}},
+            "spec.template.initContainers[1].args",
+            "model.uri",
+        ),
+        (
             {"model": {"uri": "pvc://claim", "confidential": {"enabled": True}}},
             "spec.model.confidential",
             "fetched",
@@ -58,6 +63,7 @@ def test_what_has_no_effect_is_named(spec: Json, field: str, word: str) -> None:
         {"router": {"scheduler": {"pool": {"ref": {"name": "p"}}}}},
         # Somebody else's route may lead to a picker that is none of ours.
         {"router": {"route": {"http": {"refs": [{"name": "r"}]}}}, "prefill": {}},
+        {"template": {"initContainers": [{"name": "storage-initializer", "image": "mine:1"}]}},
         {"model": {"uri": "hf://acme/tiny", "confidential": {"enabled": True}}},
         {"model": {"uri": "pvc://claim", "confidential": {"enabled": False}}},
         {"template": {"anything": 1}, "router": {"scheduler": {"config": {"inline": {"any": 1}}}}},

@@ -1,0 +1,130 @@
+"""Configurations of endpoint pickers in older words, as services that KServe looked after still hold them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from program.dialects.kserve.picker_migration import Version, deprecated, migrated, picker_version
+from tests.unit.dialects.kserve.combining import Json, main, service
+from tests.unit.dialects.kserve.parsing import made, parsed, pod, pods_of
+
+OLD: Json = {
+    "kind": "EndpointPickerConfig",
+    "plugins": [
+        {"type": "prefill-header-handler"},
+        {"type": "prefix-cache-scorer", "parameters": {"blockSize": 64, "lruCapacityPerServer": 10}},
+        {"type": "pd-profile-handler", "parameters": {"threshold": 100, "hashBlockSize": 5, "decodeProfile": "decode"}},
+    ],
+    "schedulingProfiles": [{"name": "decode", "plugins": [{"pluginRef": "prefix-cache-scorer", "weight": 2}]}],
+}
+
+
+def plugins(*listed: Json, refs: tuple[str, ...] = ()) -> Json:
+    return {"plugins": list(listed), "schedulingProfiles": [{"plugins": [{"pluginRef": ref} for ref in refs]}]}
+
+
+@pytest.mark.parametrize(
+    ("image", "annotation", "version"),
+    [
+        ("ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.10.0", "", (0, 10)),
+        ("ghcr.io/llm-d/llm-d-inference-scheduler:v0.6.1-rc.2", "0.10.0", (0, 6)),
+        ("registry.example:5000/epp:0.9", "", (0, 9)),
+        ("registry.example:5000/epp@sha256:abc", "0.9.0", (0, 9)),
+        ("epp:v0.7.0@sha256:abc", "", (0, 7)),
+        ("epp:latest", "v0.8", (0, 8)),
+        ("epp:latest", "", None),
+        ("epp", "nonsense", None),
+    ],
+)
+def test_the_version_is_that_of_the_image_else_of_the_annotation(
+    image: str, annotation: str, version: Version | None
+) -> None:
+    assert picker_version(image, {"app.kubernetes.io/version": annotation}) == version
+
+
+def test_what_was_renamed_is_told_in_words_of_today() -> None:
+    given = copy.deepcopy(OLD)
+    told = migrated(given, (0, 10))
+    assert given == OLD
+    assert told["plugins"] == [
+        {"type": "disagg-headers-handler"},
+        {"type": "prefix-cache-scorer", "parameters": {"blockSizeTokens": 64, "lruCapacityPerServer": 10}},
+        {
+            "type": "disagg-profile-handler",
+            "parameters": {"deciders": {"prefill": "prefix-based-pd-decider"}, "decodeProfile": "decode"},
+        },
+        {"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 100}},
+    ]
+    assert told["schedulingProfiles"] == OLD["schedulingProfiles"]
+    assert migrated(told, (0, 10)) is told
+
+
+@pytest.mark.parametrize("version", [None, (0, 6)])
+def test_a_version_that_knows_the_old_words_and_one_that_is_not_known_are_left_alone(version: Version | None) -> None:
+    assert migrated(OLD, version) is OLD
+
+
+@pytest.mark.parametrize(
+    ("given", "decider", "added"),
+    [
+        ({"deciderPluginName": "mine", "threshold": 1}, "mine", []),
+        ({"threshold": 0}, "always-disagg-pd-decider", [{"type": "always-disagg-pd-decider"}]),
+    ],
+)
+def test_the_decider_of_the_profile_handler_is_a_plugin_of_its_own(given: Json, decider: str, added: list[Any]) -> None:
+    told = migrated(plugins({"type": "pd-profile-handler", "parameters": given}), (0, 9))["plugins"]
+    assert told[0]["parameters"] == {"deciders": {"prefill": decider}}
+    assert told[1:] == added
+    declared = plugins({"type": "pd-profile-handler", "parameters": given}, {"type": decider})
+    assert migrated(declared, (0, 9))["plugins"][1:] == [{"type": decider}]
+
+
+def test_plugins_are_referred_to_by_names_of_the_users_own() -> None:
+    named = plugins({"type": "pd-profile-handler", "name": "pd-profile-handler"}, refs=("pd-profile-handler",))
+    told = migrated(named, (0, 9))
+    assert told["plugins"] == [{"type": "disagg-profile-handler", "name": "pd-profile-handler"}]
+    assert told["schedulingProfiles"] == named["schedulingProfiles"]
+    unnamed = migrated(plugins({"type": "pd-profile-handler"}, refs=("pd-profile-handler",)), (0, 9))
+    assert unnamed["schedulingProfiles"] == [{"plugins": [{"pluginRef": "disagg-profile-handler"}]}]
+
+
+def test_how_tokens_are_processed_stands_beside_the_index() -> None:
+    given = {"indexerConfig": {"tokenProcessorConfig": {"blockSize": 64}, "kvBlockIndexConfig": {}}}
+    told = migrated(plugins({"type": "precise-prefix-cache-scorer", "parameters": given}), (0, 7))["plugins"]
+    assert told[0]["parameters"] == {
+        "indexerConfig": {"kvBlockIndexConfig": {}},
+        "tokenProcessorConfig": {"blockSize": 64},
+    }
+
+
+@pytest.mark.parametrize("config", [{}, {"plugins": None}, {"plugins": [1, {}, {"type": 3}]}, {"plugins": "x"}])
+def test_what_is_no_configuration_stays_what_it_is(config: Json) -> None:
+    assert migrated(config, (0, 10)) == config
+    assert deprecated(config, (0, 10)) == []
+
+
+def test_a_service_starts_its_picker_with_them_wherever_they_stand() -> None:
+    by_field = service({"router": {"scheduler": {"config": {"inline": OLD}}}})
+    flag = {"containers": [{"name": "main", "args": ["-v=4", "--config-text", yaml.safe_dump(OLD)]}]}
+    by_flag = service({"router": {"scheduler": {"template": flag}}})
+    joined = {"containers": [{"name": "main", "args": [f"--config-text={yaml.safe_dump(OLD)}"]}]}
+    by_word = service({"router": {"scheduler": {"template": joined}}})
+    for cr in (by_field, by_flag, by_word):
+        told = main(pod(pods_of(made(cr), "scheduler")))["args"][-1]
+        assert yaml.safe_load(told.removeprefix("--config-text=")) == migrated(OLD, (0, 10))
+    today = "# mine\nplugins: [{type: max-score-picker}]\n"
+    kept = {"containers": [{"name": "main", "args": ["--config-text", today]}]}
+    found = main(pod(pods_of(made(service({"router": {"scheduler": {"template": kept}}})), "scheduler")))
+    assert found["args"] == ["--config-text", today]
+
+
+def test_a_plugin_that_cannot_be_rewritten_is_named() -> None:
+    inline = plugins({"type": "precise-prefix-cache-scorer"})
+    [problem] = parsed(service({"router": {"scheduler": {"config": {"inline": inline}}}})).unhonoured
+    assert (problem.reason, problem.field) == ("DeprecatedPlugin", "spec.router.scheduler.config")
+    assert "precise-prefix-cache-producer" in problem.message
+    assert deprecated(inline, (0, 8)) == []
