@@ -117,6 +117,8 @@ class Described:
     adapters: tuple[Weights, ...] = ()
     pod: dict[str, Any] = field(default_factory=dict)
     """Fields of a PodSpec that the user set: nodeSelector, tolerations, affinity, imagePullSecrets …"""
+    security: dict[str, Any] = field(default_factory=dict)
+    """The securityContext of the container that serves; that of the pod is among its fields."""
     volume_mounts: tuple[JsonObject, ...] = ()
     pod_labels: dict[str, str] = field(default_factory=dict)
     pod_annotations: dict[str, str] = field(default_factory=dict)

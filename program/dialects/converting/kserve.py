@@ -35,6 +35,8 @@ NAME = "kserve"
 MODELS = "/mnt/models"
 PORT = 8000
 MAIN = "main"
+ROOT_ALLOWED = {"runAsNonRoot": False}
+"""Takes back that the presets let no container run as root: images of other engines say nothing of their user."""
 BRACES = "{{`{{`}}"
 """Two braces that KServe's templates leave alone."""
 _MARK = "\0"
@@ -52,7 +54,7 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
     main: dict[str, Any] = containers[at] if at is not None else {}
     path: tuple[str | int, ...] = ("template", "containers", at if at is not None else 0)
     if at is not None:
-        for name in ("name", "image", "command", "args", "env", "volumeMounts", "resources"):
+        for name in ("name", "image", "command", "args", "env", "volumeMounts", "resources", "securityContext"):
             fields.take(*path, name)
         for probe in PROBES:
             fields.take(*path, f"{probe}Probe")
@@ -107,6 +109,7 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
         adapters=loaded,
         draft=_draft(draft),
         pod={each: value for each, value in pod.items() if value},
+        security=security if (security := main.get("securityContext") or {}) != ROOT_ALLOWED else {},
         volume_mounts=mounted.mounts,
         shared_memory=mounted.size,
         port=PORT if engine == "generic" else 0,
@@ -127,6 +130,7 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
             "pod_annotations": "spec.annotations",
             "labels": "metadata.labels",
             "annotations": "metadata.annotations",
+            "security": f"{where}.securityContext",
             "volume_mounts": f"{where}.volumeMounts",
             "gpus": f"{where}.resources.limits",
             "probes": where,

@@ -16,7 +16,7 @@ from program.dialects.converting.containers import (
     amounts,
 )
 from program.dialects.converting.described import Described, Source, Written
-from program.dialects.converting.kserve import BRACES, MAIN, MODELS, NAME, PORT, each_text
+from program.dialects.converting.kserve import BRACES, MAIN, MODELS, NAME, PORT, ROOT_ALLOWED, each_text
 from program.dialects.converting.shared import (
     effect_on_described_pods,
     metadata_of,
@@ -114,12 +114,25 @@ def _container(written: Written, opened: str) -> tuple[JsonObject, JsonObject, J
         written.lose("hub_token", "KServe fetches weights with the Secrets of the pods' ServiceAccount: add it there")
     if env:
         container["env"] = env
+    if security := _security(written):
+        container["securityContext"] = security
     if resources := amounts(written):
         container["resources"] = resources
     for probe in PROBES:
         if found := written.take(f"probes.{probe}"):
             container[f"{probe}Probe"] = moved_probe(found, PORT) if d.dialect != NAME else found
     return container, spread, limits
+
+
+def _security(written: Written) -> JsonObject:
+    """Give the container's securityContext; the presets' own stands for the image that they come with."""
+    d = written.described
+    asked: JsonObject = dict(written.take("security"))
+    both = {**(d.pod.get("securityContext") or {}), **asked}
+    of_preset = d.engine == "vllm" and not d.image
+    if of_preset or on_hosts(d.annotations) or both.get("runAsUser") or "runAsNonRoot" in both:
+        return asked
+    return {**ROOT_ALLOWED, **asked}
 
 
 def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:

@@ -25,7 +25,7 @@ from program.dialects.llmaz.services import DIALECT
 from program.dialects.llmaz.serving import port_of
 from program.dialects.reading import read, without_nulls
 
-_OF_THE_CONTAINER = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts")
+_OF_THE_CONTAINER = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts", "securityContext")
 
 
 def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
@@ -87,6 +87,7 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
         replicas=spec.replicas,
         draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,
         pod=nodes_of({name: value for name, value in pod.items() if value}, choice),
+        security=runner.get("securityContext") or {},
         volume_mounts=mounted.mounts,
         shared_memory=mounted.size,
         port=port_of({"spec": {"containers": [runner]}}) if engine == "generic" else 0,
@@ -100,6 +101,7 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
             "replicas": "spec.replicas",
             "gpus": f"{where}.resources.limits",
             "probes": where,
+            "security": f"{where}.securityContext",
             "volume_mounts": f"{where}.volumeMounts",
             "shared_memory": f"{where}.volumeMounts",
             "adapters": f"{where}.args",

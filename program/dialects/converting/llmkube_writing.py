@@ -83,7 +83,11 @@ def write_llmkube(written: Written) -> list[JsonObject]:
             spec[wire] = _renamed(value) if field == "volumes" else value
     if mounted.mounts:
         spec["extraVolumeMounts"] = _renamed(mounted.mounts)
-    for attribute, wire in (("pod_labels", "podLabels"), ("pod_annotations", "podAnnotations")):
+    for attribute, wire in (
+        ("security", "securityContext"),
+        ("pod_labels", "podLabels"),
+        ("pod_annotations", "podAnnotations"),
+    ):
         if value := written.take(attribute):
             spec[wire] = value
     models = [_model(written, name, d.source, main=True)]

@@ -130,6 +130,7 @@ SERVICES = st.builds(
     draft=st.none() | WEIGHTS,
     adapters=st.lists(WEIGHTS, max_size=2, unique_by=lambda each: each.name).map(tuple),
     pod=PODS,
+    security=st.sampled_from([{}, {"runAsUser": 1000}, {"runAsNonRoot": False}, {"capabilities": {"drop": ["ALL"]}}]),
     volume_mounts=st.sampled_from([(), (SHM,), ({"name": "model-cache", "mountPath": "/x"},)]),
     pod_labels=st.sampled_from([{}, {"a": "b"}]),
     pod_annotations=st.sampled_from([{}, {"a": "{{ b }}"}]),
@@ -159,7 +160,7 @@ def described(found: Manifests) -> list[Described]:
     return services
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(service=SERVICES, target=st.sampled_from(TARGETS))
 def test_any_service_becomes_one_that_can_be_read_or_is_refused_with_a_why(service: Described, target: Target) -> None:
     try:

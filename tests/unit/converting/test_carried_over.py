@@ -257,3 +257,24 @@ def test_a_draft_of_the_same_name_as_its_model_has_a_name_of_its_own() -> None:
     cr = kserve(model={"name": "tiny"}, template={"containers": [{"name": "main", "args": args}]})
     names = [each["metadata"]["name"] for each in converted("llmkube", cr).documents if each["kind"] == "Model"]
     assert names == ["tiny", "tiny-draft"]
+
+
+def test_an_image_that_may_run_as_root_may_do_so_under_kserves_presets_too() -> None:
+    def security(*documents: Json) -> Json:
+        (container,) = spec_of(converted("kserve", *documents), "LLMInferenceService")["template"]["containers"]
+        found = container.get("securityContext", {})
+        assert isinstance(found, dict)
+        return found
+
+    assert security(*llmkube(runtime="sglang")) == {"runAsNonRoot": False}
+    assert security(*llmkube(runtime="sglang", securityContext={"privileged": True})) == {
+        "runAsNonRoot": False,
+        "privileged": True,
+    }
+    # Who says which user, says it here too; and the presets start vLLM in an image of their own.
+    assert security(*llmkube(runtime="sglang", securityContext={"runAsUser": 1000})) == {"runAsUser": 1000}
+    assert security(*llmkube(runtime="sglang", podSecurityContext={"runAsUser": 1000})) == {}
+    assert security(*llmkube()) == {}
+    assert security(*llmkube(image="vllm/vllm-openai:v0.9.0")) == {"runAsNonRoot": False}
+    there = converted("kserve", *llmkube(runtime="sglang"))
+    assert "securityContext" not in spec_of(converted("llmkube", *there.documents), "InferenceService")

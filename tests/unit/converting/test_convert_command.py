@@ -63,6 +63,7 @@ def test_llmkube_to_kserve_word_by_word() -> None:
                             *("--model", "/mnt/models/tiny.gguf", "--host", "0.0.0.0", "--port", "8000"),
                             *("--ctx-size", "4096"),
                         ],
+                        "securityContext": {"runAsNonRoot": False},
                         "resources": {"requests": {"cpu": "2"}},
                     }
                 ]
