@@ -20,6 +20,7 @@ from components.providers.kubernetes_errors import about_uid, immutable_fields, 
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
 from components.providers.kubernetes_templates import keeping_script
+from components.providers.kubernetes_waiting import role_is_late
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
@@ -89,7 +90,12 @@ def _tried(
         return Trial(comparing.created(each, shared=shared), live)  # it will be gone by then
     if live is None:
         claim = objects.with_metadata(wanted, resourceVersion=_ABSENT_VERSION)
-        after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, dry_run=True)
+        try:
+            after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, dry_run=True)
+        except NotFound as error:
+            if not role_is_late(error, wanted):
+                raise
+            after = None  # its role is made before it, and nothing is made in a preview
         return Trial(comparing.created(each, shared=shared), None, after)
     owner = owner_of(live, wanted, naming.FIELD_MANAGER)
     if not (owner.ours or given or objects.adoption_asked(wanted)):

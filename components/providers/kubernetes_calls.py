@@ -35,7 +35,7 @@ from components.providers.kubernetes_ownership import (
     owns,
 )
 from components.providers.kubernetes_templates import keeping_script, same_template
-from components.providers.kubernetes_waiting import Call, Patience, path_is_late
+from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, path_is_late, role_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unreachable
@@ -132,7 +132,7 @@ class KubernetesCalls:
 
     def _create(self, call: Call, kind: Kind, obj: Json, verb: str) -> Json | None:
         identity = Identity.of(obj)
-        deadline = self._patience.deadline(call)
+        deadline, role_deadline = self._patience.deadline(call), self._patience.deadline(call, ROLE_WAIT_S)
         rounds = 0
         while True:
             rounds += 1
@@ -143,7 +143,12 @@ class KubernetesCalls:
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
             except NotFound as error:
                 # A CRD that was just established may be listed an instant before its path is served.
-                if not path_is_late(error) or not self._patience.left(call, deadline):
+                late, until = path_is_late(error), deadline
+                if role_is_late(error, obj):
+                    if call.preview:
+                        return None  # the same program makes it
+                    late, until = True, role_deadline
+                if not late or not self._patience.left(call, until):
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
                 self._patience.pause(rounds)
                 continue

@@ -21,6 +21,8 @@ from kubeapi.kinds import CRDS, Kind
 MAX_WAIT_S = 60.0
 FIRST_POLL_S = 0.1
 LAST_POLL_S = 1.0
+ROLE_WAIT_S = 5.0
+"""For how long a binding waits for its role."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class Patience:
         self._sleep = sleep
         self._clock = clock
 
-    def deadline(self, call: Call) -> float:
+    def deadline(self, call: Call, at_most_s: float = MAX_WAIT_S) -> float:
         """When a call that starts now must end, on our clock."""
-        return self._clock() + (min(call.timeout_s, MAX_WAIT_S) if call.timeout_s > 0 else MAX_WAIT_S)
+        return self._clock() + (min(call.timeout_s, at_most_s) if call.timeout_s > 0 else at_most_s)
 
     def left(self, call: Call, deadline: float) -> bool:
         """Tell whether waiting on makes sense."""
@@ -124,6 +126,16 @@ class Patience:
             f"there; finalizers: {finalizers}. End what holds it (pods that use a claim, the controller of a "
             "finalizer); running again then makes it anew.",
         )
+
+
+def role_is_late(error: NotFound, obj: Json) -> bool:
+    """Tell whether a binding was refused because the API server does not know its role yet.
+
+    It looks in a cache that may be behind a role made an instant before, for whoever may not bind any role they like.
+    """
+    if obj["kind"] not in ("RoleBinding", "ClusterRoleBinding") or error.message.startswith("namespaces "):
+        return False
+    return f'"{obj["roleRef"]["name"]}" not found' in error.message
 
 
 def path_is_late(error: NotFound) -> bool:
