@@ -74,7 +74,7 @@ class LoopProcess:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
         if ready:
             try:
-                eventually(self._is_ready, what="a loop with filled caches", timeout_s=30)
+                eventually(self._is_ready, what="a loop with filled caches", timeout_s=60)
             except AssertionError as error:
                 raise AssertionError(f"{error}; it says\n{self.log.read_text(errors='replace')[-3000:]}") from None
         return self
