@@ -15,9 +15,8 @@ from typing import Any
 from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.dialects.dialect import Lookup
+from program.dialects.kserve.settings import WILDCARD_LABEL
 
-WILDCARD_LABEL = "inference"
-"""What stands for the `*` of a host name: any name will do, and this is the peer's."""
 CLUSTER_DOMAIN = "cluster.local"
 _PORTS = {"HTTP": ("http", 80), "HTTPS": ("https", 443)}
 _ENDPOINT = re.compile(r"(?P<before>.*)/v1/.+")
@@ -48,12 +47,14 @@ class Served:
         return [{"name": name} for pair in zip(self.published, self.plain, strict=True) for name in pair]
 
 
-def addresses(routes: Sequence[JsonObject], served: Served, look: Lookup) -> list[JsonObject]:
-    """Give all addresses, as `status.addresses` has them, by URL."""
+def addresses(
+    routes: Sequence[JsonObject], served: Served, look: Lookup, *, wildcard: str = WILDCARD_LABEL
+) -> list[JsonObject]:
+    """Give all addresses, as `status.addresses` has them, by URL; `wildcard` stands for the `*` of a host name."""
     found: dict[str, JsonObject] = {}
     for route in routes:
         paths = sorted(set(_paths(route)))
-        for gateway, base in _bases(route, look):
+        for gateway, base in _bases(route, look, wildcard):
             for path in paths:
                 url = f"{base}{path}"
                 name = kind_of(base) + (_HEADER_ROUTED if path == "/" else "")
@@ -110,7 +111,7 @@ def _host(base: str) -> str:
     return authority.partition(":")[0]
 
 
-def _bases(route: JsonObject, look: Lookup) -> Iterator[tuple[JsonObject, str]]:
+def _bases(route: JsonObject, look: Lookup, wildcard: str) -> Iterator[tuple[JsonObject, str]]:
     """Give each gateway of a route with each scheme, host and port that lead to the route there."""
     hostnames = [str(name) for name in (route.get("spec") or {}).get("hostnames") or ()]
     for namespace, name, parent in parent_gateways(route):
@@ -124,7 +125,8 @@ def _bases(route: JsonObject, look: Lookup) -> Iterator[tuple[JsonObject, str]]:
         for listener in _listeners(gateway, parent) if hosts else ():
             scheme, usual = _PORTS[listener["protocol"]]
             port = listener.get("port", usual)
-            for host in _hosts(hostnames, str(listener.get("hostname") or ""), hosts):
+            for written in _hosts(hostnames, str(listener.get("hostname") or ""), hosts):
+                host = _concrete(written, wildcard)
                 yield gateway, f"{scheme}://{_in_url(host)}{'' if port == usual else f':{port}'}"
 
 
@@ -150,8 +152,8 @@ def _listeners(gateway: JsonObject, parent: JsonObject) -> Iterator[JsonObject]:
 def _hosts(hostnames: list[str], listening: str, otherwise: list[str]) -> list[str]:
     """Give the hosts of one listener: what route and listener agree on, else the gateway's own."""
     if not hostnames:
-        return [_concrete(listening)] if listening else otherwise
-    return [_concrete(narrower) for name in hostnames if (narrower := _intersection(name, listening))]
+        return [listening] if listening else otherwise
+    return [narrower for name in hostnames if (narrower := _intersection(name, listening))]
 
 
 def _intersection(one: str, other: str) -> str:
@@ -165,8 +167,8 @@ def _covers(wide: str, narrow: str) -> bool:
     return wide.startswith("*.") and narrow.endswith(wide[1:])
 
 
-def _concrete(hostname: str) -> str:
-    return f"{WILDCARD_LABEL}{hostname[1:]}" if hostname.startswith("*.") else hostname
+def _concrete(hostname: str, wildcard: str) -> str:
+    return f"{wildcard}{hostname[1:]}" if hostname.startswith("*.") else hostname
 
 
 def _in_url(host: str) -> str:

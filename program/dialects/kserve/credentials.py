@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 
 from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.facts import Problem
+from program.dialects.kserve import naming
 from program.dialects.kserve.model_address import Scheme
 from program.dialects.kserve.subject import Subject
 
 SECRET_NAME = "serving.kserve.io/secretName"  # noqa: S105 - the name of an annotation
 """On a service: the Secret with the keys of its model's store. Settings may name another annotation for it."""
 DEFAULT_ACCOUNT = "default"
+BUNDLE = "global-ca-bundle"
+"""ConfigMap of a namespace: a copy of the one with certificates that the settings name in KServe's own namespace."""
 
 _PREFIX = "serving.kserve.io/s3-"
 _PLAIN = {
@@ -53,9 +57,46 @@ def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tu
                 for variable, key in keys[scheme].items()
             )
         if scheme == "s3":
-            of_account = (found.get("metadata") or {}).get("annotations") or {}
-            variables.extend(_endpoint({**named.s3, **_said(of_account), **_said(subject.annotations)}))
+            variables.extend(_endpoint(said_of_store(subject, account)))
     return tuple(variables)
+
+
+def said_of_store(subject: Subject, account: str) -> dict[str, str]:
+    """Give what is said of S3 stores for pods of an account, by the last part of the annotation that says it."""
+    found = _account(subject, account)
+    of_account = (found.get("metadata") or {}).get("annotations") or {}
+    return {**subject.settings.credentials.s3, **_said(of_account), **_said(subject.annotations)}
+
+
+def certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[str, str] | None:
+    """Name the ConfigMap with the certificates of stores, and where it is mounted; None where nobody names one.
+
+    The one of the settings is copied by KServe into every namespace; one that an annotation names is there already.
+    """
+    said = said_of_store(subject, account) if "s3" in schemes else {}
+    storage = subject.settings.storage
+    of_settings = storage.ca_bundle_config_map
+    if of_settings and subject.namespace != naming.SYSTEM_NAMESPACE:
+        of_settings = BUNDLE
+    name = said.get("cabundle-configmap") or of_settings
+    file = said.get("cabundle", "")
+    return (name, str(PurePosixPath(file).parent) if file else storage.ca_bundle_mount_path) if name else None
+
+
+def missing_certificates(subject: Subject) -> Problem | None:
+    """Say that a namespace lacks the certificates which the settings name, so that pods which fetch cannot start."""
+    name = subject.settings.storage.ca_bundle_config_map
+    if not name or subject.namespace == naming.SYSTEM_NAMESPACE:
+        return None
+    if subject.look(kinds.CONFIG_MAPS, subject.namespace, BUNDLE) is not None:
+        return None
+    return Problem(
+        reason="NotHonoured",
+        message=f"the settings name ConfigMap {naming.SYSTEM_NAMESPACE}/{name} for the certificates of stores; pods "
+        f"wait until namespace {subject.namespace} has it too, as ConfigMap {BUNDLE}",
+        field="spec.model.uri",
+        terminal=True,
+    )
 
 
 def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:

@@ -22,7 +22,7 @@ from program.dialects.kserve import labels, naming
 from program.dialects.kserve.certificates import certificate_of
 from program.dialects.kserve.configuration import combined
 from program.dialects.kserve.conversion import HUB, SPOKE, to_hub
-from program.dialects.kserve.credentials import ambiguous_credentials
+from program.dialects.kserve.credentials import ambiguous_credentials, missing_certificates
 from program.dialects.kserve.devices import claim_template, devices_of
 from program.dialects.kserve.gpus import gpu_of
 from program.dialects.kserve.hosted import hosted, starts_vllm
@@ -89,6 +89,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
     problems.extend(not_in_workloads(subject.annotations))
     if weights is not None and weights.model.is_fetched:
         problems.append(ambiguous_credentials(subject, str(subject.at("template", "serviceAccountName") or "")))
+        problems.append(missing_certificates(subject))
     desired = DesiredService(
         key=ServiceKey("kserve", subject.namespace, subject.name),
         owner=owner_of(subject.cr),

@@ -19,6 +19,7 @@ from program.dialects.kserve.naming import SETTINGS_NAME, SYSTEM_NAMESPACE
 
 HeaderRouting = Literal["enabled", "forced", "disabled"]
 _HEADER_ROUTING: tuple[HeaderRouting, ...] = ("enabled", "forced", "disabled")
+WILDCARD_LABEL = "inference"
 _LONGEST = 100_000
 """Characters of one key. The default is below 2,000."""
 _T = TypeVar("_T")
@@ -88,6 +89,8 @@ class Settings:
     config_prefix: str = "kserve-"
     """What the names of presets start with, where a distribution of KServe brings its own under other names; KServe's
     controller has it from its environment, so that it is ours to say (key `herdsman`, `configPrefix`)."""
+    wildcard_label: str = WILDCARD_LABEL
+    """What stands for the `*` of a gateway's host name in URLs; with KServe a variable too (`wildcardHostname`)."""
     expiration_annotations: tuple[str, ...] = ("certificates.kserve.io/expiration",)
     """Annotations of the certificate Secret that say when it ends (`scheduler.expirationAnnotations`)."""
 
@@ -128,6 +131,7 @@ def _parsed(texts: tuple[str, ...]) -> Settings:
     ingress = _Key(_INGRESS, texts[0])
     storage = _Key(_STORAGE, texts[1])
     prometheus = _Key(_WVA, texts[2]).inner("prometheus")
+    ours = _Key(_OURS, texts[5])
     default = Settings()
     gateway = ingress.text("kserveIngressGateway", f"{default.gateway_namespace}/{default.gateway_name}")
     gateway_namespace, slash, gateway_name = gateway.partition("/")
@@ -148,7 +152,8 @@ def _parsed(texts: tuple[str, ...]) -> Settings:
             trigger_auth_name=prometheus.text("triggerAuthName", ""),
             trigger_auth_kind=prometheus.text("triggerAuthKind", ""),
         ),
-        config_prefix=_Key(_OURS, texts[5]).text("configPrefix", default.config_prefix),
+        config_prefix=ours.text("configPrefix", default.config_prefix),
+        wildcard_label=ours.text("wildcardHostname", default.wildcard_label),
         expiration_annotations=_Key(_SCHEDULER, texts[3]).texts(
             "expirationAnnotations", default.expiration_annotations
         ),

@@ -97,7 +97,7 @@ def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> Jso
         # KServe tells no port here, and nothing listens on the one that its address means.
         told["addresses"] = [service_address(service, subject.namespace, port=PORT, tls=subject.settings.tls)]
     routes = routes_of(subject)
-    if found := addresses(routes, _served(subject), subject.look):
+    if found := addresses(routes, _served(subject), subject.look, wildcard=subject.settings.wildcard_label):
         told["addresses"] = found
         if url := external_url(found):
             told["url"] = url

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from program.desired.base import JsonObject
-from program.dialects.kserve.credentials import credentials
+from program.dialects.kserve.credentials import certificates, credentials
 from program.dialects.kserve.lora import Adapter
 from program.dialects.kserve.model_address import Address
 from program.dialects.kserve.pod_draft import PodDraft
@@ -105,7 +105,7 @@ def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subj
         draft.main.add_mount({"name": _SHARED, "mountPath": _PARENT, "readOnly": True})
     else:
         _mount_folders(draft, weights, fetched)
-    _trust_certificates(draft, subject)
+    _trust_certificates(draft, certificates(subject, schemes, draft.service_account))
 
 
 def _mount_folders(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...]) -> None:
@@ -154,16 +154,16 @@ _CHECK = '[ -n "$$(ls -A /models 2>/dev/null)" ] || { echo "the image has no fil
 """Run in the image before anything else, so that it is there, and is known to be a model, when the others start."""
 
 
-def _trust_certificates(draft: PodDraft, subject: Subject) -> None:
-    storage = subject.settings.storage
-    if not storage.ca_bundle_config_map:
+def _trust_certificates(draft: PodDraft, bundle: tuple[str, str] | None) -> None:
+    if bundle is None:
         return
-    draft.add_volume({"name": _CERTIFICATES, "configMap": {"name": storage.ca_bundle_config_map}})
+    name, path = bundle
+    draft.add_volume({"name": _CERTIFICATES, "configMap": {"name": name}})
     init = draft.init_container(INITIALIZER)
-    init.add_mount({"name": _CERTIFICATES, "mountPath": storage.ca_bundle_mount_path, "readOnly": True})
+    init.add_mount({"name": _CERTIFICATES, "mountPath": path, "readOnly": True})
     init.add_env(
         (
-            {"name": "CA_BUNDLE_CONFIGMAP_NAME", "value": storage.ca_bundle_config_map},
-            {"name": "CA_BUNDLE_VOLUME_MOUNT_POINT", "value": storage.ca_bundle_mount_path},
+            {"name": "CA_BUNDLE_CONFIGMAP_NAME", "value": name},
+            {"name": "CA_BUNDLE_VOLUME_MOUNT_POINT", "value": path},
         )
     )

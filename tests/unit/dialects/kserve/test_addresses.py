@@ -92,6 +92,12 @@ def test_addresses_of_gateways(values: tuple[str, ...], expected: list[str]) -> 
     assert _urls(_route("/x"), _gateway(HTTP, values=values)) == expected
 
 
+def test_what_stands_for_the_asterisk_may_be_chosen() -> None:
+    look = FileLookup([_gateway({**HTTP, "hostname": "*.example.com"})])
+    [found] = addresses([_route("/x")], SERVED, look, wildcard="models")
+    assert found["url"] == "http://models.example.com/x"
+
+
 def test_a_host_name_alone_is_no_address() -> None:
     # Nobody has programmed the gateway yet.
     assert _urls(_route("/x", hostnames=("chat.example.com",)), _gateway(HTTP, values=())) == []

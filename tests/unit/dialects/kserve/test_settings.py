@@ -60,7 +60,7 @@ def test_every_key_is_read() -> None:
                 }
             },
             scheduler={"expirationAnnotations": ["a/b"]},
-            herdsman={"configPrefix": "v2-kserve-"},
+            herdsman={"configPrefix": "v2-kserve-", "wildcardHostname": "models"},
             credentials={
                 "storageSecretNameAnnotation": "example.org/keys",
                 "gcs": {"gcsCredentialFileName": "ignored"},
@@ -103,6 +103,7 @@ def test_every_key_is_read() -> None:
             trigger_auth_kind="ClusterTriggerAuthentication",
         ),
         config_prefix="v2-kserve-",
+        wildcard_label="models",
         expiration_annotations=("a/b",),
         credentials=CredentialSettings(
             secret_annotation="example.org/keys",

@@ -240,10 +240,33 @@ def test_a_cache_of_another_model_changes_nothing() -> None:
 
 
 def test_certificates_of_stores_are_mounted_where_settings_name_them() -> None:
-    spec, _ = serving(service(), settings_map(storageInitializer={"caBundleConfigMapName": "bundle"}))
+    settings = settings_map(storageInitializer={"caBundleConfigMapName": "bundle"})
+    spec, _ = serving(service(), settings)
     init = named(spec["initContainers"], INIT) or {}
-    assert variables(init)["CA_BUNDLE_CONFIGMAP_NAME"]["value"] == "bundle"
+    assert variables(init)["CA_BUNDLE_CONFIGMAP_NAME"]["value"] == "global-ca-bundle"
     assert "/etc/ssl/custom-certs" in mounted(init)
+    volume = named(spec["volumes"], "cabundle-cert") or {}
+    assert volume["configMap"] == {"name": "global-ca-bundle"}, "KServe's copy of it, in each namespace"
+    [missing] = parsed(service(), settings).unhonoured
+    assert "kserve/bundle" in missing.message
+    copied = {"kind": "ConfigMap", "metadata": {"name": "global-ca-bundle", "namespace": "team"}}
+    assert parsed(service(), settings, copied).unhonoured == ()
+    beside = service()
+    beside["metadata"]["namespace"] = "kserve"
+    spec, _ = serving(beside, settings)
+    assert (named(spec["volumes"], "cabundle-cert") or {})["configMap"] == {"name": "bundle"}
+
+
+def test_certificates_of_a_store_of_ones_own_are_mounted_where_its_file_is_said_to_be() -> None:
+    said = {"serving.kserve.io/s3-cabundle-configmap": "mine", "serving.kserve.io/s3-cabundle": "/certs/minio/ca.pem"}
+    settings = settings_map(storageInitializer={"caBundleConfigMapName": "bundle"})
+    spec, _ = serving(annotated(said, **model("s3://bucket/m")), settings)
+    assert (named(spec["volumes"], "cabundle-cert") or {})["configMap"] == {"name": "mine"}
+    init = named(spec["initContainers"], INIT) or {}
+    assert mounted(init)["/certs/minio"]["name"] == "cabundle-cert"
+    assert variables(init)["AWS_CA_BUNDLE"]["value"] == "/certs/minio/ca.pem"
+    spec, _ = serving(annotated(said, **model("hf://acme/tiny")))
+    assert named(spec["volumes"], "cabundle-cert") is None, "what is said of S3 concerns no other store"
 
 
 def test_a_confidential_model_is_told_to_who_fetches_it() -> None:
