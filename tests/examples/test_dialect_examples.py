@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
@@ -54,11 +53,13 @@ def test_an_example_says_what_it_is(example: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_renders_offline_and_all_of_it_has_an_effect(example: Path) -> None:
-    command = [sys.executable, "-m", "automation.cli", "render", "-f", str(example), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    names = {(each["kind"], each["metadata"]["name"]) for each in json.loads(done.stdout)["items"]}
+def test_an_example_renders_offline_and_all_of_it_has_an_effect(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = invoke(["render", "-f", str(example), "-o", "json"])
+    told = capsys.readouterr()
+    assert (code, told.err) == (0, "")
+    names = {(each["kind"], each["metadata"]["name"]) for each in json.loads(told.out)["items"]}
     for dialect, cr in services(example):
         kind, name = serving(dialect, cr)
         assert (kind.kind, name) in names

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.loop import LoopProcess, deployed, eventually, find, install_crds, loop_process
@@ -54,11 +55,11 @@ def test_an_example_says_what_it_is(example: Path) -> None:
 
 
 @pytest.mark.parametrize("example", IN_PODS, ids=lambda path: path.name)
-def test_an_example_renders_offline(example: Path) -> None:
-    command = [sys.executable, "-m", "automation.cli", "render", "-f", str(example), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    rendered = json.loads(done.stdout)
+def test_an_example_renders_offline(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = invoke(["render", "-f", str(example), "-o", "json"])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    rendered = json.loads(told.out)
     objects = rendered["items"] if isinstance(rendered, dict) else rendered
     names = {(o["kind"], o["metadata"]["name"]) for o in objects}
     for doc in documents(example):
