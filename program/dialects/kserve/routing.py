@@ -23,8 +23,8 @@ from program.dialects.kserve.subject import Subject, value_at
 
 MIGRATED = "serving.kserve.io/inference-pool-migrated"
 """Annotation of a route: it names pools of `inference.networking.k8s.io`, and never those of the group before."""
-_PATH = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)+", re.ASCII)
-"""As the Gateway API has it."""
+_PATH = re.compile(r"(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+", re.ASCII)
+"""What a path is made of, as the Gateway API has it."""
 MOST_MATCHES = 64
 """Matches that one rule may have, by the Gateway API."""
 MOST_BACKENDS = 16
@@ -71,10 +71,11 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
 def _check_paths(rules: Sequence[JsonObject], subject: Subject) -> None:
     """Refuse a model's name that no path can hold, before the API server does so in every rule."""
     published = naming.published_model(subject.namespace, subject.model_name)
+    if _PATH.fullmatch(published) is not None and "//" not in published:
+        return
     for rule in rules:
         for match in rule.get("matches") or ():
-            path = str(value_at(match, "path", "value") or "")
-            if published in path and (_PATH.fullmatch(path) is None or "//" in path):
+            if published in str(value_at(match, "path", "value") or ""):
                 raise SpecInvalid(
                     field="spec.model.name",
                     why=f"`{subject.model_name[:64]}` cannot stand in a route's path, by which clients name the model; "
@@ -196,12 +197,14 @@ def _is_shared(rule: JsonObject, subject: Subject) -> bool:
 def _with_pools_of_today(rule: JsonObject, own_pools: Collection[str]) -> JsonObject:
     """Name the service's pool in the group that it is made in; a route to pools of others stays as it is written."""
     backends = rule.get("backendRefs") or ()
+    if all(backend.get("group") != OLD_POOL_GROUP for backend in backends):
+        return rule
 
     def told(backend: JsonObject) -> JsonObject:
         is_own = backend.get("group") == OLD_POOL_GROUP and backend.get("name") in own_pools
         return {**backend, "group": POOL_GROUP} if is_own else backend
 
-    return {**rule, "backendRefs": [told(backend) for backend in backends]} if backends else rule
+    return {**rule, "backendRefs": [told(backend) for backend in backends]}
 
 
 def _leads_to(rule: JsonObject, pool: str) -> bool:
