@@ -31,7 +31,7 @@ from benchmarks import (
     scale,
     scenarios,
 )
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
@@ -159,11 +159,8 @@ def _measure(
 
 def _subjects(peer: str | None, kubeconfig: Path, directory: Path) -> list[Subject]:
     port = 28085
-    ours = (
-        f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {port} "
-        "--allowed-remote-hosts 127.0.0.0/8 --log-format json"
-    )
-    subjects = [Subject("herdsman", ours, kubeconfig, directory, health_url=f"http://127.0.0.1:{port}")]
+    options = ("--allowed-remote-hosts=127.0.0.0/8", "--log-format=json")
+    subjects = [own_loop(kubeconfig, directory, *options, port=port)]
     if peer:
         subjects.append(Subject("peer", peer, kubeconfig, directory))
     return subjects

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from automation.adoption.kept_template import digest_of
 from automation.cli.main import invoke
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop
 from components import naming
 from components.priority_classes import priority_classes
 from kubeapi import kinds
@@ -79,13 +79,10 @@ def _measure(
     _prepare(client, options.peer_crds)
     _make(client, cluster, directory, url, options)
     console.print(f"{options.services} services of LLMKube's run")
-    command = (
-        f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {PORT} "
-        "--allowed-remote-hosts 127.0.0.0/8 --controller-class herdsman"
-    )
     # A pod without a kubelet answers nothing.
     os.environ["HERDSMAN_COMPLETION_CHECK"] = "false"
-    loop = Subject("loop", command, cluster.kubeconfig, directory, health_url=f"http://127.0.0.1:{PORT}")
+    given = ("--allowed-remote-hosts=127.0.0.0/8", "--controller-class=herdsman")
+    loop = own_loop(cluster.kubeconfig, directory, *given, port=PORT)
     loop.start()
     result: dict[str, float] = {}
     here = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={NAMESPACE}", "--all")

@@ -15,15 +15,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.host_start import NAMESPACE, install
 from benchmarks.scenarios import Latencies
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop, running
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
@@ -74,11 +73,13 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
+    os.environ["HERDSMAN_PROMETHEUS_URL"] = "http://prometheus.invalid:9090"
+    loop = own_loop(cluster.kubeconfig, directory, "--log-format=json", port=HEALTH_PORT)
     try:
         cluster.up()
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         install(client)
-        with extensions.installed(client), loop(cluster, directory) as subject:
+        with extensions.installed(client), running(loop) as subject:
             make(client, options.services)
             settle(subject)
             result = measure(client, options.services, options.edits, options.pause)
@@ -90,24 +91,6 @@ def main(arguments: list[str]) -> int:
     json.dump({name: round(value, 3) for name, value in result.items()}, sys.stdout, indent=2)
     sys.stdout.write("\n")
     return 0 if all(result[name] <= limit for name, limit in LIMITS.items()) else 1
-
-
-@contextmanager
-def loop(cluster: LocalCluster, directory: Path) -> Iterator[Subject]:
-    """Run the loop."""
-    os.environ["HERDSMAN_PROMETHEUS_URL"] = "http://prometheus.invalid:9090"
-    command = (
-        f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {HEALTH_PORT} "
-        "--log-format json"
-    )
-    url = f"http://127.0.0.1:{HEALTH_PORT}"
-    subject = Subject("herdsman", command, cluster.kubeconfig, directory, health_url=url)
-    subject.start()
-    try:
-        subject.wait_ready()
-        yield subject
-    finally:
-        subject.stop()
 
 
 def name_of(number: int) -> str:

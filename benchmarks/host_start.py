@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
@@ -81,13 +81,7 @@ def install(client: KubeClient) -> None:
 def start(cluster: LocalCluster, directory: Path, model: Path) -> list[Subject]:
     """Start a loop and an agent, and wait until the loop knows the host."""
     python, roots = sys.executable, f"--allowed-host-path-roots={model.parent}"
-    loop = Subject(
-        "loop",
-        f"{python} -m automation.cli run --state=file://{directory}/state --health-port={HEALTH_PORT} {roots}",
-        cluster.kubeconfig,
-        directory,
-        health_url=f"http://127.0.0.1:{HEALTH_PORT}",
-    )
+    loop = own_loop(cluster.kubeconfig, directory, roots, port=HEALTH_PORT)
     agent = Subject(
         "agent",
         f"{python} -m automation.cli agent run --host={HOST} --kubeconfig={cluster.kubeconfig} "

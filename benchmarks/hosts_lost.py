@@ -20,7 +20,7 @@ from typing import Any
 
 from agent.server.cluster.host_lease import RENEW_S, HostLease, duration_s
 from benchmarks.host_start import HEALTH_PORT, NAMESPACE, install
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
@@ -53,13 +53,7 @@ def main(arguments: list[str]) -> int:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
         client.apply(kinds.NAMESPACES, None, namespace, field_manager="benchmarks")
         hosts = [begin(client, number, services=options.services) for number in range(options.hosts)]
-        loop = Subject(
-            "loop",
-            f"{sys.executable} -m automation.cli run --state=file://{directory}/state --health-port={HEALTH_PORT}",
-            cluster.kubeconfig,
-            directory,
-            health_url=f"http://127.0.0.1:{HEALTH_PORT}",
-        )
+        loop = own_loop(cluster.kubeconfig, directory, port=HEALTH_PORT)
         loop.start()
         loop.wait_ready()
         result = measure(client, hosts, deaths=min(options.deaths, options.hosts), at_once=options.at_once)

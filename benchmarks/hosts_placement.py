@@ -25,7 +25,7 @@ from automation import trim
 from automation.hosts.registry import HostRegistry
 from automation.settings import SYSTEM_NAMESPACE
 from benchmarks.host_start import HEALTH_PORT, install
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop
 from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds
@@ -208,14 +208,7 @@ def live(hosts: int, seconds: float) -> dict[str, float]:
             list(pool.map(make, range(hosts)))
         beating = threading.Thread(target=_beat, args=(client, hosts, stop), daemon=True)
         beating.start()
-        command = f"{sys.executable} -m automation.cli run --state=file://{directory}/state"
-        loop = Subject(
-            "loop",
-            f"{command} --health-port={HEALTH_PORT}",
-            cluster.kubeconfig,
-            directory,
-            health_url=f"http://127.0.0.1:{HEALTH_PORT}",
-        )
+        loop = own_loop(cluster.kubeconfig, directory, port=HEALTH_PORT)
         loop.start()
         loop.wait_ready()
         time.sleep(2 * RENEW_S)

@@ -16,15 +16,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.host_start import NAMESPACE, install
 from benchmarks.scenarios import Latencies
-from benchmarks.subject import Subject
+from benchmarks.subject import Subject, own_loop, running
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -68,13 +67,15 @@ def main(arguments: list[str]) -> int:
     result = {**rendering("kserve", "render a service of KServe"), **rendering("llmaz", "render a Playground")}
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
+    os.environ["HERDSMAN_API_CHECK_S"] = "1"
+    loop = own_loop(cluster.kubeconfig, directory, "--log-format=json", port=HEALTH_PORT)
     try:
         cluster.up()
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         install(client)
         for document in crd_documents("kserve"):
             client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
-        with peer_crds.installed(client), loop(cluster, directory) as subject:
+        with peer_crds.installed(client), running(loop) as subject:
             result |= measure(client, subject, options.services, options.changes)
     finally:
         cluster.down()
@@ -82,24 +83,6 @@ def main(arguments: list[str]) -> int:
     json.dump({name: round(value, 3) for name, value in result.items()}, sys.stdout, indent=2)
     sys.stdout.write("\n")
     return 0 if all(result[name] <= limit for name, limit in LIMITS.items()) else 1
-
-
-@contextmanager
-def loop(cluster: LocalCluster, directory: Path) -> Iterator[Subject]:
-    """Run the loop."""
-    os.environ["HERDSMAN_API_CHECK_S"] = "1"
-    command = (
-        f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {HEALTH_PORT} "
-        "--log-format json"
-    )
-    url = f"http://127.0.0.1:{HEALTH_PORT}"
-    subject = Subject("herdsman", command, cluster.kubeconfig, directory, health_url=url)
-    subject.start()
-    try:
-        subject.wait_ready()
-        yield subject
-    finally:
-        subject.stop()
 
 
 def service(number: int, *, replicas: int = 1) -> Json:

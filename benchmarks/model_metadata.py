@@ -28,7 +28,7 @@ import gguf
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.subject import Subject
+from benchmarks.subject import own_loop, running
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
@@ -170,10 +170,6 @@ def main() -> int:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
-    command = (
-        f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {HEALTH_PORT} "
-        "--allowed-remote-hosts 127.0.0.0/8 --log-format json"
-    )
     rows: list[tuple[float, int, int]] = []
     try:
         header = write_sparse_model(directory / "sparse.gguf")
@@ -184,19 +180,14 @@ def main() -> int:
         client.create(
             kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         )
-        url = f"http://127.0.0.1:{HEALTH_PORT}"
-        subject = Subject("herdsman", command, cluster.kubeconfig, directory, health_url=url)
-        subject.start()
-        try:
-            subject.wait_ready()
-            with _serving(directory / "sparse.gguf") as server:
-                for number in range(options.models):
-                    path = f"/{number}.gguf"
-                    took_s = _measure(client, f"http://127.0.0.1:{server.server_address[1]}{path}", f"m{number}")
-                    time.sleep(0.2)
-                    rows.append((took_s, server.sent[path], server.requests[path]))
-        finally:
-            subject.stop()
+        given = ("--allowed-remote-hosts=127.0.0.0/8", "--log-format=json")
+        loop = own_loop(cluster.kubeconfig, directory, *given, port=HEALTH_PORT)
+        with running(loop), _serving(directory / "sparse.gguf") as server:
+            for number in range(options.models):
+                path = f"/{number}.gguf"
+                took_s = _measure(client, f"http://127.0.0.1:{server.server_address[1]}{path}", f"m{number}")
+                time.sleep(0.2)
+                rows.append((took_s, server.sent[path], server.requests[path]))
     finally:
         cluster.down()
         shutil.rmtree(directory, ignore_errors=True)

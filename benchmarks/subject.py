@@ -6,9 +6,12 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,3 +130,21 @@ class Subject:
                 self._usage.cpu_s = times.user + times.system + times.children_user + times.children_system
             except psutil.Error:
                 continue
+
+
+def own_loop(kubeconfig: Path, directory: Path, *options: str, port: int) -> Subject:
+    """Our own loop over a state in that directory, with further options of `herdsman run`; `port` is for its health."""
+    command = [sys.executable, "-m", "automation.cli", "run", f"--state=file://{directory}/state"]
+    command += [f"--health-port={port}", *options]
+    return Subject("herdsman", shlex.join(command), kubeconfig, directory, health_url=f"http://127.0.0.1:{port}")
+
+
+@contextmanager
+def running(subject: Subject) -> Iterator[Subject]:
+    """Start a subject, wait until it is ready, and stop it at the end."""
+    subject.start()
+    try:
+        subject.wait_ready()
+        yield subject
+    finally:
+        subject.stop()
