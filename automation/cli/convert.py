@@ -17,7 +17,8 @@ from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import complain
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
-from program.dialects.converting.convert import Converted, Target, Writing, describe
+from program.dialects.converting.checking import Target
+from program.dialects.converting.convert import Converted, Writing, describe
 from program.dialects.converting.described import Loss
 from program.dialects.registry import DIALECT_KINDS
 from program.manifests import LLMKUBE, Document, Manifests

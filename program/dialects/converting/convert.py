@@ -109,3 +109,5 @@ def _of_paths(described: Described) -> Iterator[Loss]:
             if any(path in word for path in POD_PATHS):
                 why = f"`{word[:120]}` names a path that only the pods of {_WORDS_OF[described.dialect]} have"
                 yield Loss(described.document, described.origin(attribute), why)
+    if described.worker is not None:
+        yield from _of_paths(described.worker)

@@ -122,6 +122,10 @@ class Described:
     volume_mounts: tuple[JsonObject, ...] = ()
     pod_labels: dict[str, str] = field(default_factory=dict)
     pod_annotations: dict[str, str] = field(default_factory=dict)
+    worker: Described | None = None
+    """The other pods of a group, of which this is the leader: their container and fields, and nothing else."""
+    group_size: int = 0
+    """Pods of such a group, the leader among them; 0 for no group."""
     origins: Mapping[str, str] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
     """What the reader did not understand."""
@@ -163,6 +167,10 @@ class Written:
         """Say that a field cannot be written, and why."""
         self._taken.add(name)
         self._said.append(Loss(self.described.document, self.described.origin(name), why))
+
+    def include(self, part: Written) -> None:
+        """Take over what is lost of a part that was written by itself."""
+        self._said += part.losses()
 
     def losses(self) -> tuple[Loss, ...]:
         """Give all that is lost, at last."""

@@ -23,6 +23,7 @@ from program.dialects.converting.containers import (
 )
 from program.dialects.converting.described import Described, Engine, Loss, Source, Weights
 from program.dialects.converting.fields import Fields
+from program.dialects.converting.groups import worker_in
 from program.dialects.converting.shared import (
     kept_metadata,
 )
@@ -66,6 +67,7 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
     strange_losses = tuple(
         Loss(fields.document, f"{where}.resources.{name}", "other dialects have no such resource") for name in strange
     )
+    size = fields.peek("parallelism", "pipeline")
     chosen = annotations.pop(keys.ANNOTATION_MODEL_FILE, "")
     opened = f"{MODELS}/{chosen}" if chosen else arguments.model
     source = _source(str(fields.take("model", "uri") or ""), opened)
@@ -73,6 +75,11 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
         fields.take("model", "lora", "adapters", index, "name")
         fields.take("model", "lora", "adapters", index, "uri")
         loaded += (Weights(name=str(adapter.get("name")), source=_source(str(adapter.get("uri") or ""), "")),)
+    worker = None
+    if isinstance(size, int) and size > 1 and main.get("command"):
+        worker = worker_in(fields, "worker", container=MAIN, leader=engine, source=source, dialect=NAME)
+    if worker is not None:
+        fields.take("parallelism", "pipeline")
     draft = ""
     if engine == "vllm":
         args, draft = drafting(args)
@@ -105,6 +112,8 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
         gpu_resource=resource,
         probes={probe: found for probe in PROBES if (found := main.get(f"{probe}Probe"))},
         replicas=int(replicas),
+        worker=worker,
+        group_size=size if worker is not None else 0,
         scaling=scaling.from_kserve(fields),
         adapters=loaded,
         draft=_draft(draft),
@@ -123,6 +132,8 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
             "adapters": "spec.model.lora.adapters",
             "draft": f"{where}.args",
             "replicas": "spec.replicas",
+            "worker": "spec.worker",
+            "group_size": "spec.parallelism.pipeline",
             "scaling": "spec.scaling",
             "shared_memory": "spec.template.volumes",
             "port": where,

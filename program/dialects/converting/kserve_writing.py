@@ -77,6 +77,9 @@ def write_kserve(written: Written) -> list[JsonObject]:
         if value := written.take(name):
             spec[wire] = dict(value)
     spec["template"] = template
+    if d.worker is not None:
+        spec["worker"] = _worker(written, opened)
+        spec["parallelism"] = {**spread, "pipeline": written.take("group_size")}
     metadata = metadata_of(written, has_effect=effect_on_described_pods(d.annotations))
     if d.source.file and on_hosts(d.annotations):
         metadata["annotations"][keys.ANNOTATION_MODEL_FILE] = d.source.file
@@ -88,6 +91,23 @@ def write_kserve(written: Written) -> list[JsonObject]:
             "spec": each_text(spec, lambda text: text.replace("{{", BRACES)),
         }
     ]
+
+
+def _worker(written: Written, opened: str) -> JsonObject:
+    """Write the other pods of a group."""
+    others = Written(written.take("worker"), target="KServe")
+    for name in ("replicas", "model_name", "served_name"):
+        others.take(name)
+    mounted = shared_memory.put_in(others, others.take("pod.volumes") or (), others.take("volume_mounts"))
+    container, _, _ = _container(others, opened)
+    if mounted.mounts:
+        container["volumeMounts"] = list(mounted.mounts)
+    pod: JsonObject = {"containers": [container]}
+    for name in POD_FIELDS:
+        if value := others.take(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
+            pod[name] = value
+    written.include(others)
+    return pod
 
 
 def _container(written: Written, opened: str) -> tuple[JsonObject, JsonObject, JsonObject]:

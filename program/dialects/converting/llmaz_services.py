@@ -5,6 +5,7 @@ Of a group of pods the leader is the one that answers; that it was one of severa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from program.desired.base import JsonObject
@@ -14,6 +15,7 @@ from program.dialects.converting.arguments import without_gpus
 from program.dialects.converting.containers import POD_FIELDS, PROBES, RESOURCES, amounts_of, engine_of_container
 from program.dialects.converting.described import Described, Loss, Weights
 from program.dialects.converting.fields import Fields
+from program.dialects.converting.groups import worker_in
 from program.dialects.converting.llmaz import losses_of_model, nodes_of, source_of
 from program.dialects.converting.shared import kept_metadata
 from program.dialects.dialect import Lookup
@@ -63,6 +65,22 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
         Loss(fields.document, f"{where}.resources.{name}", "other dialects have no such resource") for name in strange
     ]
     losses += [loss for model in models for loss in losses_of_model(model, look)]
+    worker, size = None, spec.workload_template.size
+    if size > 1:
+        other = ("workloadTemplate", "workerTemplate", "spec")
+        source = source_of(models[0])
+        worker = worker_in(
+            fields,
+            *other,
+            container=RUNNER,
+            leader=engine,
+            source=source,
+            dialect="llmaz-service",
+            limits=choice.limits,
+        )
+        if worker is not None:
+            fields.take("workloadTemplate", "size")
+            worker = replace(worker, pod=nodes_of(worker.pod, choice))
     return Described(
         document=fields.document,
         dialect="llmaz-service",
@@ -91,6 +109,8 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
         volume_mounts=mounted.mounts,
         shared_memory=mounted.size,
         port=port_of({"spec": {"containers": [runner]}}) if engine == "generic" else 0,
+        worker=worker,
+        group_size=size if worker is not None else 0,
         pod_labels=fields.take(*at, "metadata", "labels") or {},
         pod_annotations=fields.take(*at, "metadata", "annotations") or {},
         origins={
@@ -99,6 +119,8 @@ def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
             "model_name": claims[0].field,
             "draft": claims[-1].field,
             "replicas": "spec.replicas",
+            "worker": "spec.workloadTemplate.workerTemplate",
+            "group_size": "spec.workloadTemplate.size",
             "gpus": f"{where}.resources.limits",
             "probes": where,
             "security": f"{where}.securityContext",

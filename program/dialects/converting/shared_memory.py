@@ -28,7 +28,7 @@ def taken_out(volumes: Any, mounts: Any) -> Volumes:
     at = next((each for each in places if str(each.get("mountPath", "")).rstrip("/") == PATH), None)
     if at is None or set(at) - {"name", "mountPath"} or sum(each.get("name") == at["name"] for each in places) > 1:
         return Volumes(every, places)
-    volume = next((each for each in every if each.get("name") == at["name"]), {})
+    volume: JsonObject = next((each for each in every if each.get("name") == at["name"]), {})
     told = volume.get("emptyDir") or {}
     if told.get("medium") != "Memory" or not told.get("sizeLimit"):
         return Volumes(every, places)

@@ -235,13 +235,23 @@ def test_paths_of_the_weights_are_named_since_they_lie_elsewhere_there() -> None
     assert "`/mnt/models/chat.jinja` names a path that only the pods of KServe have" in result.stderr
 
 
-def test_a_group_of_pods_is_converted_to_its_leader_and_said_to_be_less() -> None:
+def test_a_group_of_pods_stays_one_where_there_are_groups_and_else_its_leader_is_written() -> None:
     vector = json.loads((ROOT / "tests/conformance/llmaz/047-service-multi-host.json").read_text())
     text = json.dumps({"kind": "List", "items": vector["input"]})
-    result = convert("-f", "-", "--to", "kserve", text=text)
+    result = convert("-f", "-", "--to", "llmkube", text=text)
     assert result.exit_code == 0, result.stderr
-    (container,) = yaml.safe_load(result.stdout)["spec"]["template"]["containers"]
-    assert container["command"] == ["sh", "-c"]
+    _, service = yaml.safe_load_all(result.stdout)
+    assert service["spec"]["command"] == ["sh", "-c"]
     lost = [line.split(": ")[2] for line in result.stderr.splitlines()]
     assert {"spec.workloadTemplate.workerTemplate", "spec.workloadTemplate.size"} <= set(lost)
     assert "is written in llmaz already" in convert("-f", "-", "--to", "llmaz", text=text).stderr
+    # KServe has groups too.
+    group = convert("-f", "-", "--to", "kserve", text=text)
+    assert group.exit_code == 0, group.stderr
+    spec = yaml.safe_load(group.stdout)["spec"]
+    assert spec["parallelism"] == {"pipeline": 2}
+    for pods, rank in ((spec["template"], "--node-rank 0"), (spec["worker"], "--node-rank $LWS_WORKER_INDEX")):
+        (container,) = pods["containers"]
+        assert container["command"] == ["sh", "-c"]
+        assert rank in container["args"][0]
+    assert not [line for line in group.stderr.splitlines() if "workerTemplate: " in line or ".size: " in line]

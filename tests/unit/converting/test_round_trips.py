@@ -69,6 +69,9 @@ def normal(name: str, value: Any) -> Any:
         return sorted(json.dumps(without_ports(each), sort_keys=True) for each in value)
     if name == "draft":
         return value.source
+    if name == "worker":
+        fields = ("engine", "image", "command", "args", "env", "volume_mounts")
+        return [normal(each, getattr(value, each)) for each in fields]
     return value
 
 
