@@ -16,11 +16,10 @@ from automation.preview.inheriting import without_left_behind
 from components import naming
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
-from components.providers.kubernetes_errors import about_uid, immutable_fields, refusal
+from components.providers.kubernetes_errors import about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
 from components.providers.kubernetes_templates import keeping_script
-from components.providers.kubernetes_waiting import role_is_late
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable

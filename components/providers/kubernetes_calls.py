@@ -22,7 +22,7 @@ import structlog
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
-from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal
+from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
     Drift,
@@ -35,7 +35,7 @@ from components.providers.kubernetes_ownership import (
     owns,
 )
 from components.providers.kubernetes_templates import keeping_script, same_template
-from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, path_is_late, role_is_late
+from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unreachable

@@ -6,8 +6,9 @@ Called by `components.providers.kubernetes`. Calls the types of `kubeapi.errors`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
 from kubeapi import errors
 
@@ -106,6 +107,16 @@ def _causes_of_webhook(error: errors.Forbidden) -> list[tuple[str, str]]:
     found = [(each["field"], each["why"]) for each in _TOLD_CAUSE.finditer(told)]
     # Go's names of the fields, as this webhook writes them, are not those of the object.
     return [(field.replace(".SubGroupPolicy.", ".subGroupPolicy."), why) for field, why in found]
+
+
+def role_is_late(error: errors.NotFound, obj: Mapping[str, Any]) -> bool:
+    """Tell whether a binding was refused because the API server does not know its role yet.
+
+    It looks in a cache that may be behind a role made an instant before, for whoever may not bind any role they like.
+    """
+    if obj["kind"] not in ("RoleBinding", "ClusterRoleBinding") or error.message.startswith("namespaces "):
+        return False
+    return f'"{obj["roleRef"]["name"]}" not found' in error.message
 
 
 def about_uid(error: errors.ApiError) -> bool:

@@ -128,16 +128,6 @@ class Patience:
         )
 
 
-def role_is_late(error: NotFound, obj: Json) -> bool:
-    """Tell whether a binding was refused because the API server does not know its role yet.
-
-    It looks in a cache that may be behind a role made an instant before, for whoever may not bind any role they like.
-    """
-    if obj["kind"] not in ("RoleBinding", "ClusterRoleBinding") or error.message.startswith("namespaces "):
-        return False
-    return f'"{obj["roleRef"]["name"]}" not found' in error.message
-
-
 def path_is_late(error: NotFound) -> bool:
     """Tell whether a path, and not an object, was not found: a CRD may be listed an instant before it is served."""
     return error.message.startswith(("404 page not found", "the server could not find the requested resource"))
