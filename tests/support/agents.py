@@ -93,7 +93,10 @@ class AgentProcess:
             told = self.output[before:]
             return told.partition(marker)[2].partition(" ")[0] if "token" in told else None
 
-        self._port = int(eventually(port, what="the agent's port", timeout_s=30))
+        try:
+            self._port = int(eventually(port, what="the agent's port", timeout_s=90))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it says\n{self.output[before:][-3000:]}") from None
         return HttpHost(f"http://127.0.0.1:{self._port}", token_from(self.store / "agent-token"))
 
     @property

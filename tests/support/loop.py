@@ -76,7 +76,8 @@ class LoopProcess:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
         if ready:
             try:
-                eventually(self._is_ready, what="a loop with filled caches", timeout_s=60)
+                # One that cannot fill its caches ends by itself after two minutes, and says why.
+                eventually(self._is_ready, what="a loop with filled caches", timeout_s=150)
             except AssertionError as error:
                 raise AssertionError(f"{error}; it says\n{self.log.read_text(errors='replace')[-3000:]}") from None
         return self
