@@ -43,9 +43,6 @@ def describe(
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
         told = description(service, **_around(client, service), now=datetime.now(UTC))
-    except NotFound:
-        complain("the cluster does not know InferenceServices", hint="`herdsman crds | kubectl apply -f -`")
-        raise typer.Exit(1) from None
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None

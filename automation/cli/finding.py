@@ -19,11 +19,14 @@ NAME_HELP = "NAME, or KIND/NAME where several kinds have it (playground/chat, ll
 def find_service(client: KubeClient, namespace: str | None, name: str) -> Object:
     """Find a service by `NAME` or `KIND/NAME`, of all dialects that the cluster serves.
 
-    Says what is wrong and raises typer.Exit(1) when there is none, or several. Raises NotFound where the cluster serves
-    no dialect at all.
+    Says what is wrong and raises typer.Exit(1) when there is none, or several, or the cluster does not know the kind.
     """
     dialect, name = split_or_end(name)
-    found = listed(client, namespace, dialect=dialect, name=name)
+    try:
+        found = listed(client, namespace, dialect=dialect, name=name)
+    except NotFound:
+        _complain_unserved(dialect or LLMKUBE)
+        raise typer.Exit(1) from None
     if dialect is None:
         found = [cr for cr in found if not is_part_of_another(cr)]
     if not found:
@@ -39,6 +42,15 @@ def find_service(client: KubeClient, namespace: str | None, name: str) -> Object
         complain(f"`{name}` is in several namespaces: {namespaces}", hint="name one with -n")
         raise typer.Exit(1)
     return dict(found[0])
+
+
+def _complain_unserved(dialect: str) -> None:
+    """Say that the cluster does not know a dialect's services, and what makes it."""
+    family = "kserve" if dialect == "kserve" else "llmaz"
+    # A peer's CRDs are never written over.
+    other = f"herdsman crds --dialect {family} | kubectl create -f -"
+    command = "herdsman crds | kubectl apply -f -" if dialect == LLMKUBE else other
+    complain(f"the cluster does not know {kind_text(dialect)}s", hint=f"`{command}`")
 
 
 def split_or_end(name: str) -> tuple[str | None, str]:
@@ -78,4 +90,4 @@ def listed(
 
 
 def _others(dialect: str | None) -> str:
-    return "" if dialect is not None else "`herdsman get -A` shows the services of all kinds"
+    return "" if dialect is not None else "`herdsman get` shows the services of all kinds"

@@ -86,7 +86,7 @@ def get(
         print_json(rows)
         return
     if not rows:
-        complain(f"no {kind.kind}s here", hint="`examples/` has some to apply")
+        complain(f"no {'Models' if of_models else 'services'} here", hint="`examples/` has some to apply")
         return
     columns = _MODEL_COLUMNS if of_models else _SERVICE_COLUMNS
     if any(row.get("kind") for row in rows):

@@ -75,7 +75,9 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
             if _is_applied(plan.rendered, live):
                 drifted += _compared(plan.rendered, live)
             else:
-                notes.append(f"{name}: what it asks for is not applied yet; see `herdsman preview --live`")
+                asked, said = subject.key, "" if subject.dialect == LLMKUBE else f"{subject.dialect}/"
+                see = f"herdsman preview --live {said}{asked.name} -n {asked.namespace}"
+                notes.append(f"{name}: what it asks for is not applied yet; see `{see}`")
     return Listing(tuple(drifted), (*notes, *live.notes, *look.notes))
 
 

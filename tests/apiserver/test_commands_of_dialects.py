@@ -96,6 +96,12 @@ def playground(model: str, name: str = "chat", **spec: Any) -> Json:
     return document(kinds.PLAYGROUNDS, name, {"modelClaim": {"modelName": model}, **spec})
 
 
+def wide(model: str) -> Json:
+    template = {"spec": {"containers": [{"name": "model-runner", "image": "registry.example/engine:1"}]}}
+    groups = {"size": 2, "leaderTemplate": template, "workerTemplate": template}
+    return {"modelClaims": {"models": [{"name": model}]}, "workloadTemplate": groups}
+
+
 def llm(name: str = "chat", **spec: Any) -> Json:
     return document(kinds.LLM_SERVICES, name, {"model": {"uri": "hf://acme/tiny"}, **spec})
 
@@ -222,6 +228,8 @@ def test_services_of_one_name_are_told_apart(tell: Tell, client: KubeClient, nam
     code, told = tell("drift", "llmisvc/talk")
     assert code == 2
     assert {(each["dialect"], each["name"]) for each in told["drifted"]} == {("kserve", "talk-kserve")}
+    make(client, namespace, llm("routed", router={"scheduler": {}}))
+    assert tell("drift", "routed")[0] == 0, "a binding of the whole cluster is looked for in no namespace"
 
     recorder = RevisionRecorder(client)
     for cr, referred in ((pl, [open_model(namespace)]), (ll, [])):
@@ -256,3 +264,75 @@ def test_a_pending_change_is_found_in_the_condition_where_the_status_keeps_no_ot
     assert told["change"] == {"digest": "0123456789abcdef", "summary": "2 to create"}
     written = client.get(kinds.PLAYGROUNDS, namespace, "chat")["metadata"]["annotations"]
     assert written["herdsman.dev/approved"] == "0123456789abcdef"
+
+
+def test_a_move_is_refused_with_its_reason_and_writes_nothing(
+    plane: LocalCluster, client: KubeClient, namespace: str, tmp_path: Path, capsys: Any
+) -> None:
+    apply(client, namespace, open_model(namespace))
+    make(client, namespace, playground(namespace))
+    routed: Json = {"model": {"uri": "hf://acme/tiny", "name": "tiny"}}
+    routed["router"] = {"scheduler": {}, "route": {"group": "pair", "weight": 1}, "gateway": {}}
+    make(client, namespace, llm(**routed))
+    apply(client, namespace, playground(namespace, "new"))
+    between = document(kinds.LLMAZ_SERVICES, "between", wide(namespace))
+    owner = client.get(kinds.PLAYGROUNDS, namespace, "chat")
+    between["metadata"]["ownerReferences"] = [
+        {**{k: owner[k] for k in ("apiVersion", "kind")}, "name": "chat", "uid": owner["metadata"]["uid"]}
+        | {"controller": True}
+    ]
+    apply(client, namespace, between)
+    make(client, namespace, document(kinds.LLMAZ_SERVICES, "wide", wide(namespace)))
+
+    def fleet(*words: str) -> tuple[int, str]:
+        before = previews.versions(client, namespace, (*WATCHED, kinds.DEPLOYMENTS))
+        capsys.readouterr()
+        code = invoke(["fleet", *words, "-n", namespace, "--preview", "--kubeconfig", str(plane.kubeconfig)])
+        out = capsys.readouterr()
+        assert previews.versions(client, namespace, (*WATCHED, kinds.DEPLOYMENTS)) == before
+        return code, out.out + out.err
+
+    def take(name: str) -> tuple[int, str]:
+        return fleet("take", name, "--into", str(tmp_path / "taken.yaml"))
+
+    code, said = take("llmaz-service/wide")
+    assert code == 0 and "LeaderWorkerSet wide" in said, said
+    assert f"- {kinds.LEADER_WORKER_SETS.full_name}" in said, "the stack must be told of it"
+    code, said = take("playground/chat")
+    assert code == 0 and "herdsman:extensions: []" in said, said
+    for name, why in (
+        ("chat", "say llminferenceservice/chat or playground/chat"),
+        ("playground/new", "there is nothing to take"),
+        ("llmaz-service/between", "it is part of Playground `chat`: move that one"),
+    ):
+        code, said = take(name)
+        assert code == 1 and why in said, said
+    assert take("llmisvc/chat")[0] == 0, "alone in its group"
+    other = make(client, namespace, llm("other", **routed))
+    primary = {"kind": "Deployment", "name": "other-kserve", "readyReplicas": 1}
+    serves = {"status": {"workloads": {"primary": primary}}}
+    client.patch(kind_of_cr(other), namespace, "other", serves, subresource="status")
+    make(client, namespace, llm(**routed))
+    code, said = take("llmisvc/chat")
+    assert code == 1 and "HTTPRoute chat-kserve-route would lead requests elsewhere" in said, said
+
+    # The other way: the file's model is not the cluster's, or nothing there is a fleet's.
+    files = tmp_path / "fleet.yaml"
+    files.write_text(yaml.safe_dump_all([open_model(namespace, revision="v9"), playground(namespace, "given")]))
+    code, said = fleet("give", "given", "-f", str(files))
+    assert code == 1 and "no object in the cluster is a fleet's" in said, said
+    made = make(client, namespace, playground(namespace, "given"))
+    for kind, name in ((kinds.DEPLOYMENTS, "given"), (kinds.SERVICES, "given-lb")):
+        mark = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: "p/s"}, "ownerReferences": None}}
+        client.patch(kind, namespace, name, mark, field_manager=naming.FIELD_MANAGER)
+    code, said = fleet("give", "playground/given", "-f", str(files))
+    assert code == 1 and "a Playground of this name stands in the cluster already" in said, said
+    client.delete(kinds.PLAYGROUNDS, namespace, "given", uid=made["metadata"]["uid"])
+    code, said = fleet("give", "given", "-f", str(files))
+    assert code == 1 and f"OpenModel `{namespace}` of the cluster says otherwise than the file: spec.source" in said, (
+        said
+    )
+    assert fleet("give", "nobody", "-f", str(files))[0] == 1
+    files.write_text(yaml.safe_dump_all([playground(namespace, "given")]))
+    code, said = fleet("give", "given", "-f", str(files))
+    assert code == 0 and "The loop adopts" in said, said

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from automation.cli.main import COMMANDS, EXIT_USAGE, GROUPS, invoke
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,6 +31,31 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(arguments) == EXIT_USAGE
     assert "Error" in capsys.readouterr().err
+
+
+def hints() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Every `herdsman …` that a message names: the words of the command, and its options."""
+    for package in ("agent", "automation", "components", "program"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for said in re.findall(r"`herdsman ([a-z][^`|\n]*)`", path.read_text()):
+                words = re.sub(r"\{[^}]*\}", "X", said).split()
+                named = tuple(word for word in words if re.fullmatch(r"--?[a-z][a-z-]*|-[A-Z]", word))
+                within = words[0] in GROUPS and len(words) > 1 and words[1].isalpha()
+                yield f"{path.relative_to(ROOT)}: {said}", " ".join(words[: 1 + within]), named
+
+
+def test_every_hint_names_a_command_and_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    told: dict[str, str] = {}
+    wrong = []
+    for where, command, options in hints():
+        if command not in told:
+            capsys.readouterr()
+            invoke([*command.split(), "--help"])
+            told[command] = capsys.readouterr().out
+        wrong += [f"{where}: {each}" for each in options if not re.search(rf"(?<![\w-]){each}\b", told[command])]
+        wrong += [where] if not told[command] else []
+    assert wrong == []
+    assert len(told) > 10, "the messages were found"
 
 
 def test_a_value_that_makes_no_sense_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
