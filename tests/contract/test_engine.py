@@ -122,6 +122,9 @@ def test_what_is_applied_stands_and_the_last_object_carries_the_fingerprint(worl
     assert world.engine.services(Stack(world.namespace)) == {rendered.key}
     assert world.engine.sizes(Stack(world.namespace)) == {rendered.key: size_of(rendered)}
     assert Stack(world.namespace) in world.engine.stacks()
+    held = world.engine.export(Stack(world.namespace))["deployment"]["resources"]
+    traced = [each["urn"] for each in held if "stackTrace" in each or "sourcePosition" in each]
+    assert [urn for urn in traced if naming.PULUMI_STACK_TYPE not in urn] == [], "Python stacks took half of a state"
 
 
 def test_a_batch_touches_its_own_services_only(world: World) -> None:
