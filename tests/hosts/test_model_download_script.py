@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import own_certificate
 from tests.support.downloader import ONE_SHELL, SHELLS, Downloader, last_line, small_disk, wait_for
-from tests.support.file_server import FileServer, own_certificate, serving
+from tests.support.file_server import FileServer, serving
 
 BODY = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import http.server
-import ipaddress
 import re
 import ssl
 import threading
@@ -14,11 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
@@ -247,27 +240,3 @@ def serving(body: bytes, certificate: Path | None = None) -> Iterator[FileServer
         httpd.shutdown()
         httpd.server_close()
         thread.join()
-
-
-def own_certificate(directory: Path) -> Path:
-    """Make a certificate for 127.0.0.1 that nobody vouches for; its key stands in the same file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "model server of a test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path = directory / "server.pem"
-    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-    (directory / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
-    return path

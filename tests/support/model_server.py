@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import re
 import ssl
 import threading
@@ -13,10 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.support.certificates import own_certificate
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
@@ -102,7 +97,7 @@ class FileServer:
         return int(self._server.server_address[1])
 
     def url(self, path: str, *, host: str | None = None) -> str:
-        return f"{self._scheme}://{host or self._server.server_address[0]}:{self.port}{path}"
+        return f"{self._scheme}://{host or str(self._server.server_address[0])}:{self.port}{path}"
 
     def serve(self, path: str, file: File, *, host: str | None = None) -> str:
         """Serve `file` under `path` from now on and return its URL."""
@@ -197,27 +192,6 @@ class FileServer:
 
 def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
     """Make a certificate for 127.0.0.1: the server's context, and the PEM file that a client would have to trust."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = directory / "server.pem"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file = directory / "server.key"
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem, key_file)
-    return context, pem
+    context.load_cert_chain(own_certificate(directory))
+    return context, directory / "ca.crt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,12 @@ def install_crds(api: controlplane.Api) -> None:
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
     for collection in ("inference.llmkube.dev/v1alpha1/inferenceservices", "herdsman.dev/v1alpha1/hostprocesses"):
         path = f"/apis/{collection}"
-        controlplane.eventually(lambda path=path: api.request("GET", path)[0] == 200, what=f"{path} to be served")
+        is_served = functools.partial(_is_served, api, path)
+        controlplane.eventually(is_served, what=f"{path} to be served")
+
+
+def _is_served(api: controlplane.Api, path: str) -> bool:
+    return api.request("GET", path)[0] == 200
 
 
 def model_cr(name: str = "base", namespace: str = "", **spec: Any) -> Json:
