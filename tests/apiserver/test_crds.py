@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +33,21 @@ def crds(api: controlplane.Api) -> controlplane.Api:
             lambda path=path: _holds(api.get(path), "Established"), what=f"{path} to be established"
         )
     return api
+
+
+@pytest.fixture(scope="module")
+def home(api: controlplane.Api) -> Iterator[str]:
+    """The namespace of all tests here: one that is made and deleted for each costs some hundred requests."""
+    with api.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def namespace(crds: controlplane.Api, home: str) -> Iterator[str]:
+    """The namespace, with none of our objects in it."""
+    yield home
+    for kind in PLURALS:
+        crds.delete(_collection(home, kind))
 
 
 def _holds(obj: Json | None, condition: str) -> bool:

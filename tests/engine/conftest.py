@@ -15,6 +15,7 @@ from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
 from tests.engine.stacks import Stack
+from tests.support.controlplane import Api
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,13 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
     made = KubeClient.from_kubeconfig(str(kubeconfig))
     yield made
     made.close()
+
+
+@pytest.fixture
+def namespace(api: Api) -> Iterator[str]:
+    """A namespace for one test; nothing that runs in this layer or after it looks into those of others."""
+    with api.namespace(kept=True) as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
