@@ -29,6 +29,8 @@ _TAG = re.compile(r"[^:]+(?::\d+/[^:]+)?:v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
 _WRITTEN = re.compile(r"v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
 _RENAMED_SINCE: Version = (0, 7)
 _RENAMED = {"prefill-header-handler": "disagg-headers-handler", "pd-profile-handler": "disagg-profile-handler"}
+_NO_SCHEME_SINCE: Version = (0, 9)
+_SCHEME = "--model-server-metrics-scheme"
 _PROFILES = "disagg-profile-handler"
 _ALWAYS, _BY_PREFIX = "always-disagg-pd-decider", "prefix-based-pd-decider"
 _GONE = ("deciderPluginName", "threshold", "hashBlockSize")
@@ -57,6 +59,19 @@ def migrated(config: JsonObject, version: Version | None) -> JsonObject:
     if told == plugins and named == profiles:
         return config
     return {**config, "plugins": [*told, *deciders], **({"schedulingProfiles": named} if named is not None else {})}
+
+
+def without_old_flags(words: list[str], version: Version | None) -> list[str]:
+    """Take out the flag that tells how metrics are read, which is a plugin's parameter now: newer pickers refuse it."""
+    if version is None or version < _NO_SCHEME_SINCE:
+        return words
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if not skip and word != _SCHEME and not word.startswith(f"{_SCHEME}="):
+            kept.append(word)
+        skip = not skip and word == _SCHEME
+    return kept
 
 
 def deprecated(config: JsonObject, version: Version | None) -> list[str]:

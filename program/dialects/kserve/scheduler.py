@@ -14,7 +14,7 @@ from program.desired.workloads import Access, FrontService, PodSet, Pool
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.access import scheduler_access
 from program.dialects.kserve.picker_config import default_config, flagged_config, given_config
-from program.dialects.kserve.picker_migration import Version, picker_version
+from program.dialects.kserve.picker_migration import Version, picker_version, without_old_flags
 from program.dialects.kserve.pod_draft import Container, PodDraft
 from program.dialects.kserve.pool_group import name_group_of_today
 from program.dialects.kserve.storage import Weights, add_weights
@@ -95,6 +95,9 @@ def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None
     """Give the picker its configuration: the user's object, else the user's flag, else the one that is worked out."""
     inline = (scheduler.get("config") or {}).get("inline")
     version = picker_version(str(main.get("image") or ""), scheduler.get("annotations") or {})
+    for field in ("command", "args"):
+        if words := main.get(field):
+            main.set(field, without_old_flags(list(words), version))
     if inline is not None:
         args = _without_flags(main.args)
         main.set("args", [*args, "--config-text", given_config(inline, tls=subject.settings.tls, version=version)])

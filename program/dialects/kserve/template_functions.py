@@ -1,4 +1,4 @@
-"""The functions of templates: those of Go, KServe's three, and three of ours. Pure.
+"""The functions of templates: those of Go, KServe's three, and four of ours. Pure.
 
 Called by `templating` with values as `template_values` shapes them.
 """
@@ -18,7 +18,7 @@ from program.dialects.kserve.template_values import ANY, Struct, TemplateError, 
 
 GRACE_S = 60
 """Seconds that pods of the presets may take to end."""
-_STOP_DELAY_S = 15
+STOP_DELAY_S = 15
 """Seconds that the preStop hook waits for gateways to notice."""
 _RESERVE_S = 5
 """Seconds that the engine leaves to Kubernetes."""
@@ -28,8 +28,9 @@ def functions(spec: Struct) -> Functions:
     """Give the functions by name; those of KServe look at `spec` where they are given nothing."""
     return {
         **_FUNCTIONS,
-        "kvTransferConfig": lambda workload=spec: kv_transfer_config(workload),
-        "shutdownTimeout": lambda workload=spec: shutdown_timeout_s(workload),
+        "kvTransferConfig": lambda workload=spec: kv_transfer_flag(workload),
+        "kvTransferJson": lambda workload=spec: kv_transfer_config(workload),
+        "shutdownTimeout": lambda workload=spec, delay_s=STOP_DELAY_S: shutdown_timeout_s(workload, delay_s),
     }
 
 
@@ -65,17 +66,29 @@ def kv_tier_path(tier: int) -> str:
     return f"/mnt/kv-cache-{tier}"
 
 
-def shutdown_timeout_s(workload: Any) -> int:
+def kv_transfer_flag(workload: Any) -> str:
+    """Write vLLM's flag with that value as KServe's own start scripts want it; empty without offloading.
+
+    They put it between double quotes, and let a shell read what comes of it once more.
+    """
+    config = kv_transfer_config(workload)
+    escaped = config.replace('"', '\\"')
+    return f"--kv-transfer-config '{escaped}'" if config else ""
+
+
+def shutdown_timeout_s(workload: Any, delay_s: Any) -> int:
     """Say how long the engine may take to end: what the pod's grace period leaves after the hook and a reserve.
 
-    Takes the workload, a pod spec, or the grace period in seconds.
+    Takes the workload, a pod spec, the grace period in seconds, or nil; then what the hook takes.
     """
+    if isinstance(delay_s, bool) or not isinstance(delay_s, int):
+        raise ValueError
     value = unwrap(workload)
     if isinstance(value, dict):
         pod = value.get("template") or value
         value = pod.get("terminationGracePeriodSeconds") if isinstance(pod, dict) else None
     grace_s = value if isinstance(value, int) and not isinstance(value, bool) else GRACE_S
-    return max(0, grace_s - _STOP_DELAY_S - min(_RESERVE_S, grace_s))
+    return max(0, grace_s - delay_s - min(_RESERVE_S, grace_s))
 
 
 def shell_quote(value: Any) -> str:

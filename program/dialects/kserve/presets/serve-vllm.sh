@@ -80,7 +80,7 @@ else
   args+=(--disable-uvicorn-access-log)
 fi
 since 0 18 && args+=(--shutdown-timeout {{ shutdownTimeout @workload@ }})
-{{ with kvTransferConfig @workload@ }}
+{{ with kvTransferJson @workload@ }}
 asked=
 for word in "${more[@]}" "$@"; do
   case $word in --kv-transfer-config | --kv-transfer-config=* | --kv_transfer_config | --kv_transfer_config=*) asked=yes ;; esac

@@ -404,3 +404,18 @@ def test_whatever_stands_in_a_service_it_is_combined_or_refused(own: Json, base:
         assert isinstance(combined(service({**own, "baseRefs": [{"name": "base"}]}), look).spec, dict)
     with contextlib.suppress(SpecInvalid):
         assert isinstance(combined(service(own), look).spec, dict)
+
+
+def test_a_preset_may_call_kserves_functions_as_its_own_presets_do() -> None:
+    script = (
+        "{{ if .Spec.Prefill }}{{ shutdownTimeout .Spec.Prefill.Template 15 }}{{ else }}{{ shutdownTimeout nil 15 }}"
+        "{{ end }} {{ shutdownTimeout .Spec.Template 15 }} {{ shutdownTimeout .Spec.Worker 15 }} "
+        "{{- if and .Spec.Parallelism .Spec.Parallelism.Tensor }} {{ .Spec.Parallelism.Tensor }}{{- end }}"
+        "{{ kvTransferConfig .Spec.KVCacheOffloading }}"
+    )
+    container = {"name": "main", "image": "theirs:1", "command": ["/bin/bash", "-c", script]}
+    theirs = config("kserve-config-llm-template", {"template": {"containers": [container]}}, "kserve")
+    done = combined(service(), cluster(theirs))
+    assert main(done.spec["template"])["command"][2] == "40 40 40"
+    wide = service({"parallelism": {"tensor": 8}, "template": {"terminationGracePeriodSeconds": 100}})
+    assert main(combined(wide, cluster(theirs)).spec["template"])["command"][2] == "40 80 40 8"

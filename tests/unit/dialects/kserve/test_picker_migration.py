@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from program.dialects.kserve.picker_migration import Version, deprecated, migrated, picker_version
+from program.dialects.kserve.picker_migration import Version, deprecated, migrated, picker_version, without_old_flags
 from tests.unit.dialects.kserve.combining import Json, main, service
 from tests.unit.dialects.kserve.parsing import made, parsed, pod, pods_of
 
@@ -120,6 +120,19 @@ def test_a_service_starts_its_picker_with_them_wherever_they_stand() -> None:
     kept = {"containers": [{"name": "main", "args": ["--config-text", today]}]}
     found = main(pod(pods_of(made(service({"router": {"scheduler": {"template": kept}}})), "scheduler")))
     assert found["args"] == ["--config-text", today]
+
+
+@pytest.mark.parametrize(
+    "scheme", [["--model-server-metrics-scheme=https"], ["--model-server-metrics-scheme", "https"]]
+)
+def test_a_flag_that_newer_pickers_refuse_is_left_out(scheme: list[str]) -> None:
+    words = ["/app/epp", *scheme, "--secure-serving=true"]
+    assert without_old_flags(words, (0, 10)) == ["/app/epp", "--secure-serving=true"]
+    assert without_old_flags(words, (0, 8)) == without_old_flags(words, None) == words
+    template = {"containers": [{"name": "main", "command": words, "args": scheme}]}
+    found = main(pod(pods_of(made(service({"router": {"scheduler": {"template": template}}})), "scheduler")))
+    assert found["command"] == ["/app/epp", "--secure-serving=true"]
+    assert found["args"][0] == "--config-text"
 
 
 def test_a_plugin_that_cannot_be_rewritten_is_named() -> None:

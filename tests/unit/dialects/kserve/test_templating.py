@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import string
+import subprocess
 import time
 from typing import Any
 
@@ -96,9 +98,15 @@ def rendered(text: Any, data: Any = DATA) -> Any:
         ("{{ print .Name 1 }}", "chat1"),
         ("{{ (.Name | print) | print }}", "chat"),
         ("{{ shutdownTimeout }} {{ shutdownTimeout .Spec.Prefill }} {{ shutdownTimeout 10 }}", "70 40 0"),
-        ("{{ kvTransferConfig .Spec.Prefill }}", ""),
         (
-            "{{ kvTransferConfig }}",
+            "{{ shutdownTimeout .Spec.Template 15 }} {{ shutdownTimeout nil 15 }} {{ shutdownTimeout nil 30 }}",
+            "70 40 25",
+        ),
+        ("{{ kvTransferConfig .Spec.Prefill }}", ""),
+        ("{{ kvTransferJson .Spec.Prefill }}", ""),
+        ("{{ kvTransferConfig .Spec.Prefill.KVCacheOffloading }}", ""),
+        (
+            "{{ kvTransferJson }}",
             '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":1073741824,'
             '"eviction_policy":"lru","spec_name":"TieringOffloadingSpec"},"kv_role":"kv_both"}',
         ),
@@ -245,3 +253,11 @@ def test_quoted_words_hold_no_reference_of_kubernetes(text: str) -> None:
     quoted = shell_quote(text)
     assert "$(" not in quoted
     assert "$$" not in quoted
+
+
+def test_the_flag_of_kserves_own_start_scripts_survives_both_of_their_shells() -> None:
+    script = rendered('FLAG="{{ kvTransferConfig .Spec.KVCacheOffloading }}"; eval "printf \'%s\\n\' ${FLAG}"')
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=20)
+    flag, value = done.stdout.splitlines()
+    assert flag == "--kv-transfer-config"
+    assert json.loads(value) == json.loads(rendered("{{ kvTransferJson }}"))
