@@ -11,6 +11,7 @@ import http.client
 import itertools
 import json
 import os
+import ssl
 import tempfile
 import threading
 import time
@@ -128,7 +129,7 @@ class Api:
         kept = connection.sock is not None
         try:
             status, text = _exchange(connection, *words)
-        except (ConnectionError, http.client.HTTPException):
+        except (ConnectionError, http.client.HTTPException, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             if not kept:
                 raise
             # The server has closed a connection that it kept for long enough, or it is another one by now.
