@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -35,15 +35,13 @@ from components.providers.kubernetes_ownership import (
     owns,
 )
 from components.providers.kubernetes_templates import keeping_script, same_template
-from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, path_is_late
+from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unreachable
+from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound
 from kubeapi.kinds import Kind
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
-
 HANDOVER_SUFFIX = "-handover"
 _ABSENT_VERSION = "1"
 """A resourceVersion from before the first object was written."""
@@ -211,7 +209,7 @@ class KubernetesCalls:
         if not call.alive():
             raise Refused(Code.CANCELLED, "the engine went away before this was applied; nothing was changed")
         namespace = Identity.of(obj).namespace
-        live = _again_if_cut(
+        live = again_if_cut(
             lambda: self._client.apply(
                 kind, namespace, obj, field_manager=self._manager, force=force, dry_run=call.preview
             )
@@ -337,7 +335,7 @@ class KubernetesCalls:
                 log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason=reason)
                 return
             live_uid = live["metadata"]["uid"]
-            _again_if_cut(lambda: self._client.delete(kind, identity.namespace, identity.name, uid=live_uid))
+            again_if_cut(lambda: self._client.delete(kind, identity.namespace, identity.name, uid=live_uid))
         except NotFound:
             return
         except Conflict:
@@ -388,16 +386,3 @@ def _placed(obj: Json, kind: Kind) -> Json:
 
 def _key(identity: Identity) -> dict[str, Any]:
     return {"name": identity.name, **({"namespace": identity.namespace} if identity.namespace else {})}
-
-
-def _again_if_cut(request: Callable[[], T]) -> T:
-    """Send a request once more when its connection broke, as pooled ones do after the API server restarted.
-
-    All our writes may be sent twice: they carry a uid, or a version that meets its own first try as a 409.
-    """
-    try:
-        return request()
-    except Unreachable as error:
-        if not error.reset:
-            raise
-        return request()

@@ -9,14 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_errors import Code, Refused, refusal
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.marshalling import Properties
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, KindNotServed, NotFound
+from kubeapi.errors import ApiError, KindNotServed, NotFound, Unreachable
 from kubeapi.kinds import CRDS, Kind
+
+T = TypeVar("T")
 
 MAX_WAIT_S = 60.0
 FIRST_POLL_S = 0.1
@@ -131,3 +134,16 @@ class Patience:
 def path_is_late(error: NotFound) -> bool:
     """Tell whether a path, and not an object, was not found: a CRD may be listed an instant before it is served."""
     return error.message.startswith(("404 page not found", "the server could not find the requested resource"))
+
+
+def again_if_cut(request: Callable[[], T]) -> T:
+    """Send a request once more when its connection broke, as pooled ones do after the API server restarted.
+
+    All our writes may be sent twice: they carry a uid, or a version that meets its own first try as a 409.
+    """
+    try:
+        return request()
+    except Unreachable as error:
+        if not error.reset:
+            raise
+        return request()
