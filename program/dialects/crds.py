@@ -7,6 +7,8 @@ each in a folder of its own: a dialect `x` gives them by `documents()` of `progr
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import pathlib
 import sys
@@ -29,6 +31,12 @@ def crd_documents(dialect: str = "") -> list[Json]:
     Without a dialect those that every cluster has: Model, InferenceService, GPUQuota, HostProcess, Host. Else those of
     one of `OPTIONAL_DIALECTS`; none while it has none.
     """
+    # Schemas take half a second to make, and what is given is the caller's to change.
+    return copy.deepcopy(_documents(dialect))
+
+
+@functools.cache
+def _documents(dialect: str) -> list[Json]:
     if not dialect:
         return _always()
     name = f"program.dialects.{dialect}.crds"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -18,17 +19,23 @@ from automation.install.options import InstallOptions
 
 ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]
-FILES = files()
 
 
-@pytest.mark.parametrize("path", sorted(FILES))
-def test_a_generated_file_is_as_its_source_says(path: str) -> None:
-    assert (ROOT / path).read_text(encoding="utf-8") == FILES[path], "run `make install-files`"
+@functools.cache
+def generated() -> dict[str, str]:
+    """Made when a test asks: they take seconds, which each test process would spend on finding its tests."""
+    return files()
+
+
+def test_each_generated_file_is_as_its_source_says() -> None:
+    assert generated()
+    for path, text in generated().items():
+        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run `make install-files`"
 
 
 def test_the_chart_holds_nothing_else() -> None:
     there = {str(path.relative_to(ROOT)) for path in (ROOT / CHART).rglob("*") if path.is_file()}
-    assert there == {path for path in FILES if path.startswith(CHART)}
+    assert there == {path for path in generated() if path.startswith(CHART)}
 
 
 OPTIONS: list[Json] = [
