@@ -17,6 +17,8 @@ from program.desired.errors import SpecInvalid
 from program.dialects.kserve.picker_migration import Version, deprecated, migrated
 
 FIELD = "spec.router.scheduler.config"
+DEFAULT_SINCE: Version = (0, 9)
+"""The first version that knows all that `default_config` writes."""
 METRICS = "metrics-data-source"
 _LORA = "lora-affinity-scorer"
 _API = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}

@@ -24,7 +24,7 @@ from program.dialects.kserve.tracing import trace_scheduler
 _FIELD = "spec.router.scheduler"
 _SERVED_PORTS = ("grpc", "grpc-health", "metrics", "zmq")
 _CONFIG_TEXT = "--config-text"
-_CONFIG_FLAGS = (_CONFIG_TEXT, "--config-file")
+CONFIG_FLAGS = (_CONFIG_TEXT, "--config-file")
 _TOKENIZER_PATH = "/mnt/models/base"
 _RENDER_PORT = "render-http"
 
@@ -101,7 +101,7 @@ def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None
     if inline is not None:
         args = _without_flags(main.args)
         main.set("args", [*args, "--config-text", given_config(inline, tls=subject.settings.tls, version=version)])
-    elif not any(main.has_flag(flag) for flag in _CONFIG_FLAGS):
+    elif not any(main.has_flag(flag) for flag in CONFIG_FLAGS):
         text = default_config(
             prefill=subject.at("prefill") is not None,
             adapters=bool(subject.at("model", "lora", "adapters")),
@@ -132,9 +132,9 @@ def _without_flags(args: list[str]) -> list[str]:
     for arg in args:
         if skip:
             skip = False
-        elif arg in _CONFIG_FLAGS:
+        elif arg in CONFIG_FLAGS:
             skip = True
-        elif not arg.startswith(tuple(f"{flag}=" for flag in _CONFIG_FLAGS)):
+        elif not arg.startswith(tuple(f"{flag}=" for flag in CONFIG_FLAGS)):
             kept.append(arg)
     return kept
 

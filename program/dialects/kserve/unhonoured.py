@@ -11,8 +11,9 @@ from program.desired.facts import Problem
 from program.dialects.kserve import naming
 from program.dialects.kserve.devices import KNOWN as DEVICE_ANNOTATIONS
 from program.dialects.kserve.devices import PREFIX as DEVICE_PREFIX
-from program.dialects.kserve.picker_config import FIELD, deprecations
+from program.dialects.kserve.picker_config import DEFAULT_SINCE, FIELD, deprecations
 from program.dialects.kserve.picker_migration import picker_version
+from program.dialects.kserve.scheduler import CONFIG_FLAGS
 from program.dialects.kserve.schema import ServiceSpec
 from program.dialects.kserve.storage import INITIALIZER, Weights
 from program.dialects.kserve.subject import MAIN, Subject, value_at
@@ -59,10 +60,16 @@ def _picker(subject: Subject) -> Iterator[Problem]:
     inline = value_at(scheduler, "config", "inline")
     containers = value_at(scheduler, "template", "containers") or ()
     main = next((each for each in containers if each.get("name") == MAIN), None)
-    if inline is None or main is None:
+    if main is None or value_at(scheduler, "pool", "ref"):
         return
     version = picker_version(str(main.get("image") or ""), scheduler.get("annotations") or {})
-    for told in deprecations(inline, version):
+    words = [str(word) for field in ("command", "args") for word in main.get(field) or ()]
+    is_told = inline is not None or any(word.startswith(CONFIG_FLAGS) for word in words)
+    if not is_told and version is not None and version < DEFAULT_SINCE:
+        old, new = (".".join(map(str, each)) for each in (version, DEFAULT_SINCE))
+        why = f"is missing: the default is written for endpoint pickers from {new}, and the image is of {old}; say one"
+        yield _problem(FIELD, f"{why} that it knows, or do without the preset that has this image")
+    for told in deprecations(inline, version) if inline is not None else ():
         yield Problem(reason="DeprecatedPlugin", message=told, field=FIELD, terminal=True)
 
 

@@ -135,6 +135,18 @@ def test_a_flag_that_newer_pickers_refuse_is_left_out(scheme: list[str]) -> None
     assert found["args"][0] == "--config-text"
 
 
+@pytest.mark.parametrize(
+    ("tag", "scheduler", "told"),
+    [("v0.7.1", {}, True), ("v0.9.0", {}, False), ("v0.7.1", {"config": {"inline": {"plugins": []}}}, False)],
+)
+def test_an_older_picker_needs_a_configuration_of_its_own(tag: str, scheduler: Json, told: bool) -> None:
+    template = {"containers": [{"name": "main", "image": f"ghcr.io/llm-d/llm-d-inference-scheduler:{tag}"}]}
+    found = parsed(service({"router": {"scheduler": {"template": template, **scheduler}}})).unhonoured
+    assert [problem.field for problem in found] == (["spec.router.scheduler.config"] if told else [])
+    template["containers"][0]["args"] = ["--config-file=/etc/c.yaml"]
+    assert parsed(service({"router": {"scheduler": {"template": template}}})).unhonoured == ()
+
+
 def test_a_plugin_that_cannot_be_rewritten_is_named() -> None:
     inline = plugins({"type": "precise-prefix-cache-scorer"})
     [problem] = parsed(service({"router": {"scheduler": {"config": {"inline": inline}}}})).unhonoured
