@@ -201,7 +201,7 @@ def test_nothing_but_the_peers_fields_is_written() -> None:
         ("True", "Adopted"),
         ("False", "NotHonoured"),
     ]
-    assert "herdsman approve chat -n default --digest abc" in message(said, "ChangePending")
+    assert "herdsman approve llmaz/chat -n default --digest abc" in message(said, "ChangePending")
     assert told(status(READY, said), *kinds) == [("", "")] * 5 + [("True", "AllFieldsHonoured")]
 
 
