@@ -24,6 +24,7 @@ from program.dialects.converting.containers import (
 from program.dialects.converting.described import Described, Engine, Loss, Source, Weights
 from program.dialects.converting.fields import Fields
 from program.dialects.converting.groups import worker_in
+from program.dialects.converting.pod_shape import check_pod
 from program.dialects.converting.shared import (
     kept_metadata,
 )
@@ -48,6 +49,8 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
     hub = to_hub(cr)
     spec, losses = _with_bases(hub, look)
     check({**hub, "spec": spec})
+    for part in ("template", "worker"):
+        check_pod(spec.get(part), field=f"spec.{part}")
     fields = Fields({**hub, "spec": spec}, dialect="KServe")
     labels, annotations, lost = kept_metadata(hub, fields.document)
     containers: list[JsonObject] = fields.peek("template", "containers") or []
@@ -162,11 +165,17 @@ def _draft(model: str) -> Weights | None:
 
 def _with_bases(cr: JsonObject, look: Lookup) -> tuple[JsonObject, tuple[Loss, ...]]:
     """Merge the base configs under the service's own spec."""
-    own = dict(cr.get("spec") or {})
+    written = cr.get("spec") or {}
+    if not isinstance(written, dict):
+        raise SpecInvalid(field="spec", why="is not an object")
+    own = dict(written)
     namespace = str(cr["metadata"].get("namespace") or "default")
     laid: JsonObject = {}
-    for index, reference in enumerate(own.pop("baseRefs", None) or ()):
-        name = str((reference or {}).get("name") or "")
+    references = own.pop("baseRefs", None) or []
+    if not isinstance(references, list) or not all(isinstance(each, dict) for each in references):
+        raise SpecInvalid(field="spec.baseRefs", why="is not a list of objects")
+    for index, reference in enumerate(references):
+        name = str(reference.get("name") or "")
         found = look(kinds.LLM_CONFIGS, namespace, name) or look(kinds.LLM_CONFIGS, "kserve", name)
         if found is None:
             raise NotYet(

@@ -63,7 +63,9 @@ def from_kserve(fields: Fields) -> Scaling | None:
 
 
 def _metric(trigger: Any) -> JsonObject | None:
-    told = (trigger.get("metadata") or {}) if isinstance(trigger, dict) else {}
+    told = trigger.get("metadata") if isinstance(trigger, dict) else None
+    if not isinstance(told, dict):
+        return None
     kind, value = trigger.get("metricType", told.get("type")), str(told.get("value") or "")
     if trigger.get("type") not in _RESOURCES or set(told) - {"value", "type"} or not value:
         return None

@@ -29,8 +29,8 @@ def taken_out(volumes: Any, mounts: Any) -> Volumes:
     if at is None or set(at) - {"name", "mountPath"} or sum(each.get("name") == at["name"] for each in places) > 1:
         return Volumes(every, places)
     volume: JsonObject = next((each for each in every if each.get("name") == at["name"]), {})
-    told = volume.get("emptyDir") or {}
-    if told.get("medium") != "Memory" or not told.get("sizeLimit"):
+    told = volume.get("emptyDir")
+    if not isinstance(told, dict) or told.get("medium") != "Memory" or not told.get("sizeLimit"):
         return Volumes(every, places)
     return Volumes(
         tuple(each for each in every if each is not volume),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -189,20 +191,25 @@ def inputs() -> list[tuple[str, Any]]:
     return sorted(cases, key=lambda case: case[0])
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_each_service_of_a_vector_or_example_goes_on_from_one_dialect_to_the_next(target: Target) -> None:
-    moved = 0
+@functools.cache
+def all_services() -> tuple[tuple[str, Described], ...]:
+    """Describe each service of the inputs that its own dialect takes."""
+    services = []
     for name, documents in inputs():
         found = Manifests("default")
         found.read_text(name, json.dumps({"kind": "List", "items": documents}, default=str))
         for dialect in (LLMKUBE, *DIALECT_KINDS):
             for document in found.services_of(dialect):
-                try:
+                # Many vectors are about what is wrong with a service.
+                with suppress(DesiredError):
                     service = describe(dialect, document.cr, look=found, find_model=found.model_document)
-                except DesiredError:
-                    continue  # many vectors are about what is wrong with a service
-                moved += goes_on(name, service, target)
-    assert moved > 50
+                    services.append((name, service))
+    return tuple(services)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_service_of_a_vector_or_example_goes_on_from_one_dialect_to_the_next(target: Target) -> None:
+    assert sum(goes_on(name, service, target) for name, service in all_services()) > 50
 
 
 def goes_on(name: str, service: Described, target: Target) -> bool:
@@ -216,7 +223,8 @@ def goes_on(name: str, service: Described, target: Target) -> bool:
         return False
     assert there.errors == [], name
     (after,) = described(there)
-    for further in TARGETS:
+    # Most vectors are of LLMKube's, and differ in what no other dialect has.
+    for further in TARGETS if service.dialect != LLMKUBE or name[0].isdigit() else ():
         if further == target:
             continue
         try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from program.desired.errors import SpecInvalid
 from program.dialects.converting.checking import Target
 from program.dialects.converting.convert import Converted, describe, write
 from program.dialects.registry import DIALECT_KINDS
@@ -278,3 +281,45 @@ def test_an_image_that_may_run_as_root_may_do_so_under_kserves_presets_too() -> 
     assert security(*llmkube(image="vllm/vllm-openai:v0.9.0")) == {"runAsNonRoot": False}
     there = converted("kserve", *llmkube(runtime="sglang"))
     assert "securityContext" not in spec_of(converted("llmkube", *there.documents), "InferenceService")
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ({"containers": 7}, "spec.template.containers"),
+        ({"containers": [{"name": "main", "resources": {"limits": "text"}}]}, "spec.template.containers[0].resources"),
+        ({"containers": [{"name": "main", "command": True}]}, "spec.template.containers[0].command"),
+        ({"containers": [{"name": "main", "volumeMounts": [{}]}]}, "spec.template.containers[0].volumeMounts[0]"),
+        ({"containers": [{"name": "main", "livenessProbe": {"httpGet": 7}}]}, "spec.template.containers[0].liveness"),
+        ({"nodeSelector": [None]}, "spec.template.nodeSelector"),
+        ({"volumes": [{"name": None}]}, "spec.template.volumes[0]"),
+    ],
+)
+def test_what_is_no_pod_is_refused_where_it_stands(template: Json, field: str) -> None:
+    with pytest.raises(SpecInvalid) as raised:
+        converted("llmkube", kserve(template=template))
+    assert raised.value.field.startswith(field)
+
+
+def test_an_odd_volume_is_somebody_elses_to_refuse() -> None:
+    odd = kserve(
+        template={
+            "containers": [{"name": "main", "volumeMounts": [SHM]}],
+            "volumes": [{"name": "dshm", "emptyDir": "text"}],
+        }
+    )
+    assert "spec.template.volumes" in lost(converted("llmaz", odd))
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"), [(7, "spec"), ({"baseRefs": 7}, "spec.baseRefs"), ({"baseRefs": ["base"]}, "spec.baseRefs")]
+)
+def test_what_is_no_service_is_refused_where_it_stands(spec: Any, field: str) -> None:
+    with pytest.raises(SpecInvalid) as raised:
+        converted("llmkube", {**kserve(), "spec": spec})
+    assert raised.value.field == field
+
+
+def test_a_trigger_that_makes_no_sense_is_named_and_not_carried_over() -> None:
+    scaling = {"maxReplicas": 3, "keda": {"triggers": [{"type": "cpu", "metricType": "Utilization", "metadata": 7}]}}
+    assert "spec.scaling.keda" in lost(converted("llmaz", kserve(scaling=scaling)))
