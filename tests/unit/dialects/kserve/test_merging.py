@@ -178,6 +178,7 @@ def test_merging(base: Json, over: Json, expected: Json) -> None:
     ("over", "field"),
     [
         (pod({"image": "x"}), "spec.template.containers[0]"),
+        (pod({"name": "", "image": "x"}), "spec.template.containers[0]"),
         (pod(main(), "main"), "spec.template.containers[1]"),  # type: ignore[arg-type]
         (pod(main(ports=[{"name": "http"}])), "spec.template.containers[0].ports[0]"),
         (pod(volumes=[None]), "spec.template.volumes[0]"),
