@@ -8,7 +8,8 @@ holds nothing of what is gone. The garbage collector is the real one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
+from tests.support import controlplane
 from tests.support.loop import (
     LoopProcess,
     deployed,
@@ -46,22 +48,33 @@ GONE_IN_S = 60.0
 
 
 class Scene:
-    """A cluster of its own with the CRDs, a garbage collector and a loop that may be started and stopped."""
+    """A cluster with the CRDs, a garbage collector and a loop that may be started and stopped.
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
-        self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-        install_crds(self.client)
-        self.kubeconfig = grant_loop_rights(self.client, cluster, directory / "kubeconfig")
+    Its methods take namespaces by what happens to them; in the cluster they have a mark of the test, too.
+    """
+
+    def __init__(self, cluster: LocalCluster, client: KubeClient, directory: Path) -> None:
+        self.client = client
+        install_crds(client)
+        self.kubeconfig = grant_loop_rights(client, cluster, directory / "kubeconfig")
         self.directory = directory / "loop"
+        self.mark = f"-{uuid.uuid4().hex[:6]}"
 
     def make(self, namespace: str, *names: str) -> None:
         """A namespace with a Model whose weights are downloaded, and services with all that one can have."""
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace + self.mark}}
         self.client.create(kinds.NAMESPACES, None, body)
         self.add(namespace, *names)
 
+    def close(self) -> None:
+        """Leave nothing that the next test's loop would look after for long."""
+        for namespace in self.client.list(kinds.NAMESPACES)["items"]:
+            if namespace["metadata"]["name"].endswith(self.mark):
+                self.client.delete(kinds.NAMESPACES, None, namespace["metadata"]["name"])
+
     def add(self, namespace: str, *names: str) -> None:
         """The Model and services, in a namespace that is there."""
+        namespace += self.mark
         model(self.client, namespace, source="https://models.example/m.gguf")
         for name in names:
             service(self.client, namespace, name, annotations=ANNOTATIONS, **EVERYTHING)
@@ -73,7 +86,7 @@ class Scene:
         """All objects made for services, by kind and name: uid and generation."""
         found = {}
         for kind in MADE:
-            for obj in self.client.list(kind, namespace, label_selector=naming.LABEL_SERVICE)["items"]:
+            for obj in self.client.list(kind, namespace + self.mark, label_selector=naming.LABEL_SERVICE)["items"]:
                 name = f"{kind.kind}/{obj['metadata']['name']}"
                 found[name] = (obj["metadata"]["uid"], obj["metadata"].get("generation", 0))
         return found
@@ -84,19 +97,19 @@ class Scene:
 
     def claim(self, namespace: str) -> str | None:
         """The uid of the claim with the weights; None where it is gone or going."""
-        found = find(self.client, kinds.CLAIMS, namespace, naming.CACHE_CLAIM)
+        found = find(self.client, kinds.CLAIMS, namespace + self.mark, naming.CACHE_CLAIM)
         return None if found is None or "deletionTimestamp" in found["metadata"] else found["metadata"]["uid"]
 
     def delete(self, namespace: str, *names: str) -> None:
         for name in names:
-            self.client.delete(kinds.INFERENCE_SERVICES, namespace, name)
+            self.client.delete(kinds.INFERENCE_SERVICES, namespace + self.mark, name)
 
     def delete_namespace(self, namespace: str) -> None:
-        self.client.delete(kinds.NAMESPACES, None, namespace)
+        self.client.delete(kinds.NAMESPACES, None, namespace + self.mark)
 
     def await_namespace_gone(self, namespace: str) -> None:
         eventually(
-            lambda: find(self.client, kinds.NAMESPACES, None, namespace) is None,  # type: ignore[arg-type]
+            lambda: find(self.client, kinds.NAMESPACES, None, namespace + self.mark) is None,  # type: ignore[arg-type]
             what=f"namespace {namespace} to be gone",
             timeout_s=GONE_IN_S,
         )
@@ -122,7 +135,7 @@ class Scene:
     def in_state(self) -> set[str]:
         """The names of services of which the engine's state still holds an object."""
         names = set()
-        for path in (self.directory / "state" / ".pulumi" / "stacks").rglob("*.json"):
+        for path in (self.directory / "state" / ".pulumi" / "stacks").rglob(f"*{self.mark}.json"):
             try:
                 latest = json.loads(path.read_text())["checkpoint"].get("latest") or {}
             except (ValueError, OSError):
@@ -130,7 +143,7 @@ class Scene:
             for resource in latest.get("resources") or ():
                 logical = resource["urn"].split("::", 3)[3]
                 if logical.startswith("llmkube/"):
-                    names.add(f"{path.stem}/{logical.split('/')[1]}")
+                    names.add(f"{path.stem.removesuffix(self.mark)}/{logical.split('/')[1]}")
         return names
 
     def await_state(self, *names: str) -> None:
@@ -141,9 +154,25 @@ class Scene:
         )
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A control plane of this module alone: CRDs go away here."""
+    with controlplane.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[KubeClient]:
+    administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    yield administrator
+    administrator.close()
+
+
 @pytest.fixture
-def scene(fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path) -> Scene:
-    return Scene(fresh_control_plane(), tmp_path)
+def scene(cluster: LocalCluster, client: KubeClient, tmp_path: Path, pulumi_cli: Path) -> Iterator[Scene]:
+    made = Scene(cluster, client, tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -173,7 +202,8 @@ def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, l
     loop.stop()
     scene.delete("leaves", "one")
     eventually(
-        lambda: find(scene.client, kinds.INFERENCE_SERVICES, "leaves", "one") is None, what="the service to be gone"
+        lambda: find(scene.client, kinds.INFERENCE_SERVICES, f"leaves{scene.mark}", "one") is None,
+        what="the service to be gone",
     )
     scene.await_none_made("leaves", "one")
     scene.delete_namespace("leaves")
@@ -225,7 +255,7 @@ def test_crds_go_while_no_loop_works(scene: Scene, loop: LoopProcess) -> None:
     # A loop without CRDs says so; with them it takes out what was left, and a service of an old name is a new one.
     loop.start(ready=False)
     assert loop.wait() == 1
-    assert "herdsman crds" in loop.log.read_text()
+    assert "herdsman crds | kubectl apply -f -" in loop.log.read_text()
     install_crds(scene.client)
     loop.start()
     scene.await_none_made("stays")

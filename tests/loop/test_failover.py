@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,8 @@ from benchmarks.arena import NAMESPACES, Arena, Member
 from benchmarks.engine_book import write_wrapper
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from tests.support import controlplane
 from tests.support.loop import eventually, grant_loop_rights, install_crds
 from tools.localcluster import LocalCluster
 
@@ -29,15 +31,30 @@ SLOW_S = 20.0
 """What issue and ADR allow for a lease of 13 s; with 5 s it is met by far."""
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A control plane of this module alone: leaders are deposed here."""
+    with controlplane.running(("etcd", "kube-apiserver")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def administrator(cluster: LocalCluster) -> Iterator[KubeClient]:
+    client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    install_crds(client)
+    yield client
+    client.close()
+
+
 @pytest.fixture
 def arena(
-    fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path, request: pytest.FixtureRequest
+    cluster: LocalCluster,
+    administrator: KubeClient,
+    tmp_path: Path,
+    pulumi_cli: Path,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Arena]:
-    cluster = fresh_control_plane(components=("etcd", "kube-apiserver"))
-    administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-    install_crds(administrator)
     rights = grant_loop_rights(administrator, cluster, tmp_path / "kubeconfig")
-    administrator.close()
     options = tuple(getattr(request, "param", ()))
     environment = {"HERDSMAN_LEASE_DURATION_S": str(LEASE_S)}
     arena = Arena(cluster, tmp_path, options=options, environment=environment, kubeconfig=rights)
@@ -46,6 +63,17 @@ def arena(
         yield arena
     finally:
         arena.close()
+        forget(administrator)
+
+
+def forget(administrator: KubeClient) -> None:
+    """Take away what the next test must not find: services, what was made for them, and who led."""
+    of_services = (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.SERVICES)
+    places = [(kind, namespace) for namespace in NAMESPACES for kind in of_services]
+    for kind, namespace in [*places, (kinds.LEASES, SYSTEM_NAMESPACE)]:
+        for obj in administrator.list(kind, namespace)["items"]:
+            with contextlib.suppress(NotFound):
+                administrator.delete(kind, namespace, obj["metadata"]["name"])
 
 
 def engines_below(member: Member) -> list[psutil.Process]:
@@ -71,7 +99,7 @@ def test_a_stopped_loop_and_its_engine_are_ended_before_another_may_lead(arena: 
     (first, _) = arena.members
     first.start()
     arena.await_leader()
-    eventually(lambda: engines_below(first), what="an engine run", timeout_s=30)
+    eventually(lambda: engines_below(first), what="an engine run", timeout_s=60)
     os.kill(first.pid, signal.SIGSTOP)
     stopped_at = time.monotonic()
     assert first.process is not None
@@ -92,7 +120,7 @@ def test_an_engine_does_not_outlive_its_loop_also_without_a_lease(arena: Arena) 
     (first, _) = arena.members
     first.options = ("--no-leader-elect",)
     first.start()
-    engines = eventually(lambda: engines_below(first), what="an engine run", timeout_s=30)
+    engines = eventually(lambda: engines_below(first), what="an engine run", timeout_s=60)
     os.kill(first.pid, signal.SIGKILL)
     psutil.wait_procs(engines, timeout=2.0)
     assert [process for process in engines if process.is_running()] == []
@@ -103,7 +131,7 @@ def test_what_a_holder_left_on_this_machine_is_ended_before_its_lease_is_taken(a
     first, second = arena.members
     first.start()
     arena.await_leader()
-    engines = eventually(lambda: engines_below(first), what="an engine run", timeout_s=30)
+    engines = eventually(lambda: engines_below(first), what="an engine run", timeout_s=60)
     for process in engines:
         process.suspend()
     guards = [p for p in first.family() if "guard.py" in " ".join(p.cmdline())]
@@ -148,7 +176,7 @@ def test_three_loops_share_two_parts_and_the_spare_one_takes_any(arena: Arena, t
     names = {"herdsman-shard-0-of-2", "herdsman-shard-1-of-2"}
     for member in arena.members:
         member.start()
-    eventually(lambda: set(leases_held(arena.client)) == names, what="both parts to be led", timeout_s=30)
+    eventually(lambda: set(leases_held(arena.client)) == names, what="both parts to be led", timeout_s=60)
     eventually(
         lambda: {namespace for namespace, _ in arena.applied()} == set(NAMESPACES), what="changes in both", timeout_s=60
     )

@@ -1,15 +1,17 @@
 """Killed loops, killed API servers, lost state, two loops at once: it converges, and restarts no pod.
 
-Each test has a control plane and a state directory of its own.
+The tests share a control plane, which is theirs alone; each has a namespace and a state directory of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,8 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from tests.support import controlplane
 from tests.support.loop import (
     LoopProcess,
     arguments,
@@ -33,32 +37,69 @@ from tests.support.loop import (
 )
 from tools.localcluster import LocalCluster
 
-NAMESPACE = "faults"
 VLLM = {"runtime": "vllm", "skipModelInit": True}
 
 
 class Scene:
-    """A cluster of its own with the CRDs, a namespace and a Model."""
+    """A namespace with a Model, and what tells whether anything of it was remade."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, client: KubeClient, kubeconfig: Path, directory: Path) -> None:
         self.cluster = cluster
+        self.client = client
+        self.kubeconfig = kubeconfig
         self.directory = directory
-        self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-        install_crds(self.client)
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        self.client.create(kinds.NAMESPACES, None, body)
-        self.kubeconfig = grant_loop_rights(self.client, cluster, directory / "kubeconfig")
-        model(self.client, NAMESPACE)
+        self.namespace = f"faults-{uuid.uuid4().hex[:6]}"
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        client.create(kinds.NAMESPACES, None, body)
+        model(client, self.namespace)
 
     def deployments(self) -> dict[str, tuple[str, int]]:
         """Each Deployment's uid and generation: equal afterwards means that nothing was remade or changed."""
-        items = self.client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"]
+        items = self.client.list(kinds.DEPLOYMENTS, self.namespace)["items"]
         return {d["metadata"]["name"]: (d["metadata"]["uid"], d["metadata"]["generation"]) for d in items}
+
+    def close(self) -> None:
+        """Leave nothing that the next test's loop would look after."""
+        of_services = (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
+        for kind in of_services:
+            for obj in self.client.list(kind, self.namespace)["items"]:
+                with contextlib.suppress(NotFound):
+                    self.client.delete(kind, self.namespace, obj["metadata"]["name"])
+        self.client.delete(kinds.NAMESPACES, None, self.namespace)
+        for kind in of_services:
+            eventually(
+                lambda kind=kind: not self.client.list(kind, self.namespace)["items"],  # type: ignore[misc]
+                what=f"no {kind.kind} of the test",
+            )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with controlplane.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[KubeClient]:
+    """The administrator, on a cluster with the CRDs."""
+    administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    install_crds(administrator)
+    yield administrator
+    administrator.close()
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(client: KubeClient, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grant_loop_rights(client, cluster, tmp_path_factory.mktemp("rights") / "kubeconfig")
 
 
 @pytest.fixture
-def scene(fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path) -> Scene:
-    return Scene(fresh_control_plane(), tmp_path)
+def scene(
+    cluster: LocalCluster, client: KubeClient, kubeconfig: Path, tmp_path: Path, pulumi_cli: Path
+) -> Iterator[Scene]:
+    made = Scene(cluster, client, kubeconfig, tmp_path)
+    yield made
+    made.close()
 
 
 def pulumi_children(pid: int) -> list[psutil.Process]:
@@ -69,8 +110,8 @@ def test_a_loop_killed_in_a_batch_converges_after_a_restart(scene: Scene) -> Non
     count = 20
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
         for number in range(count):
-            service(scene.client, NAMESPACE, f"svc-{number}", **VLLM)
-        children = eventually(lambda: pulumi_children(loop.pid), what="an engine run", timeout_s=30)
+            service(scene.client, scene.namespace, f"svc-{number}", **VLLM)
+        children = eventually(lambda: pulumi_children(loop.pid), what="an engine run", timeout_s=60)
         loop.kill()
         for child in children:
             with_grace(child)
@@ -80,9 +121,11 @@ def test_a_loop_killed_in_a_batch_converges_after_a_restart(scene: Scene) -> Non
         after = scene.deployments()
         assert {name: after[name] for name in before} == before, "what was made before the kill was made again"
         client = scene.client
-        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "svc-0")
-        eventually(lambda: find(client, kinds.DEPLOYMENTS, NAMESPACE, "svc-0") is None, what="no orphan", timeout_s=30)
-        names = {s["metadata"]["name"] for s in client.list(kinds.SERVICES, NAMESPACE)["items"]}
+        client.delete(kinds.INFERENCE_SERVICES, scene.namespace, "svc-0")
+        eventually(
+            lambda: find(client, kinds.DEPLOYMENTS, scene.namespace, "svc-0") is None, what="no orphan", timeout_s=30
+        )
+        names = {s["metadata"]["name"] for s in client.list(kinds.SERVICES, scene.namespace)["items"]}
         assert names <= {f"svc-{number}" for number in range(count)}
 
 
@@ -97,39 +140,43 @@ def with_grace(process: psutil.Process) -> None:
 def test_a_lost_state_directory_restarts_nothing(scene: Scene) -> None:
     client = scene.client
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
-        service(client, NAMESPACE, "plain", **VLLM)
-        service(client, NAMESPACE, "scaled", autoscaling={"maxReplicas": 3}, **VLLM)
+        service(client, scene.namespace, "plain", **VLLM)
+        service(client, scene.namespace, "scaled", autoscaling={"maxReplicas": 3}, **VLLM)
         for name in ("plain", "scaled"):
-            deployed(client, NAMESPACE, name)
-            settled(client, NAMESPACE, name)
+            deployed(client, scene.namespace, name)
+            settled(client, scene.namespace, name)
         loop.stop()
         before = scene.deployments()
         shutil.rmtree(loop.state)
-        edit(client, NAMESPACE, "scaled", autoscaling=None)
-        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "plain")
+        edit(client, scene.namespace, "scaled", autoscaling=None)
+        client.delete(kinds.INFERENCE_SERVICES, scene.namespace, "plain")
         loop.start()
-        eventually(lambda: find(client, kinds.AUTOSCALERS, NAMESPACE, "scaled") is None, what="no autoscaler left")
-        eventually(lambda: find(client, kinds.DEPLOYMENTS, NAMESPACE, "plain") is None, what="no Deployment left")
+        eventually(
+            lambda: find(client, kinds.AUTOSCALERS, scene.namespace, "scaled") is None, what="no autoscaler left"
+        )
+        eventually(lambda: find(client, kinds.DEPLOYMENTS, scene.namespace, "plain") is None, what="no Deployment left")
         assert scene.deployments()["scaled"][0] == before["scaled"][0]
-        edit(client, NAMESPACE, "scaled", vllmConfig={"maxModelLen": 512})
-        eventually(lambda: "512" in arguments(deployed(client, NAMESPACE, "scaled")), what="a change after the loss")
+        edit(client, scene.namespace, "scaled", vllmConfig={"maxModelLen": 512})
+        eventually(
+            lambda: "512" in arguments(deployed(client, scene.namespace, "scaled")), what="a change after the loss"
+        )
 
 
 def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> None:
     client = scene.client
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
         for name in ("gone", "stays"):
-            service(client, NAMESPACE, name, **VLLM)
-            deployed(client, NAMESPACE, name)
-            settled(client, NAMESPACE, name)
+            service(client, scene.namespace, name, **VLLM)
+            deployed(client, scene.namespace, name)
+            settled(client, scene.namespace, name)
         loop.stop()
         before = scene.deployments()
-        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "gone")
+        client.delete(kinds.INFERENCE_SERVICES, scene.namespace, "gone")
         loop.start()
         eventually(lambda: set(scene.deployments()) == {"stays"}, what="only `stays` to be left")
         assert scene.deployments()["stays"] == before["stays"]
         eventually(
-            lambda: [s["metadata"]["name"] for s in client.list(kinds.SERVICES, NAMESPACE)["items"]] == ["stays"],
+            lambda: [s["metadata"]["name"] for s in client.list(kinds.SERVICES, scene.namespace)["items"]] == ["stays"],
             what="only the Service of `stays` to be left",
         )
 
@@ -148,10 +195,10 @@ def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
     }
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
         for name, spec in kinds_of_service.items():
-            service(client, NAMESPACE, name, **{**VLLM, **spec})  # type: ignore[arg-type]
+            service(client, scene.namespace, name, **{**VLLM, **spec})  # type: ignore[arg-type]
         for name in kinds_of_service:
-            deployed(client, NAMESPACE, name)
-            settled(client, NAMESPACE, name)
+            deployed(client, scene.namespace, name)
+            settled(client, scene.namespace, name)
         loop.stop()
         before = scene.deployments()
         loop.start()
@@ -161,56 +208,48 @@ def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
         assert scene.deployments() == before
 
 
-def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Scene) -> None:
-    count = 20
-    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
-        for number in range(count):
-            service(scene.client, NAMESPACE, f"svc-{number}", **VLLM)
-        eventually(lambda: pulumi_children(loop.pid), what="an engine run", timeout_s=30)
-        scene.cluster.kill("kube-apiserver")
-        time.sleep(2.0)
-        scene.cluster.start("kube-apiserver")
-        eventually(lambda: len(scene.deployments()) == count, what="all Deployments", timeout_s=90)
-        assert loop.poll() is None, "the loop must outlive a short outage"
-
-
 def test_of_two_loops_one_works_and_the_other_takes_over(scene: Scene) -> None:
     client = scene.client
     with loop_process(scene.kubeconfig, scene.directory / "one") as first:
         second = LoopProcess(scene.kubeconfig, scene.directory / "two")
         try:
             second.start(ready=False)
-            service(client, NAMESPACE, "svc", **VLLM)
-            deployed(client, NAMESPACE)
+            service(client, scene.namespace, "svc", **VLLM)
+            deployed(client, scene.namespace)
             eventually(lambda: second.url, what="the second loop's health server")
             assert second.metric("herdsman_leader") == 0
             assert first.metric("herdsman_leader") == 1
             assert second.metric("herdsman_reconciles_total") == 0
             first.stop()
             eventually(lambda: second.metric("herdsman_leader") == 1, what="the second loop to lead", timeout_s=30)
-            edit(client, NAMESPACE, vllmConfig={"maxModelLen": 777})
-            eventually(lambda: "777" in arguments(deployed(client, NAMESPACE)), what="a change by the second loop")
+            edit(client, scene.namespace, vllmConfig={"maxModelLen": 777})
+            eventually(
+                lambda: "777" in arguments(deployed(client, scene.namespace)), what="a change by the second loop"
+            )
         finally:
             second.stop()
 
 
 def test_once_ends_by_itself_and_its_exit_code_tells(scene: Scene) -> None:
     client = scene.client
-    service(client, NAMESPACE, "svc", **VLLM)
+    service(client, scene.namespace, "svc", **VLLM)
     loop = LoopProcess(scene.kubeconfig, scene.directory / "loop")
     loop.start("--once", ready=False)
     assert loop.wait(60) == 0, loop.log.read_text()[-3000:]
-    deployed(client, NAMESPACE, timeout_s=1)
-    service(client, NAMESPACE, "broken", resources={"memory": "much"}, **VLLM)
+    deployed(client, scene.namespace, timeout_s=1)
+    service(client, scene.namespace, "broken", resources={"memory": "much"}, **VLLM)
     loop.start("--once", ready=False)
     assert loop.wait(60) == 1, loop.log.read_text()[-3000:]
 
 
-def test_a_missing_crd_is_told_with_what_to_do(
-    fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path, pulumi_cli: Path
-) -> None:
-    cluster = fresh_control_plane(components=("etcd", "kube-apiserver"))
-    loop = LoopProcess(cluster.kubeconfig, tmp_path / "loop")
-    loop.start(ready=False)
-    assert loop.wait(30) == 1
-    assert "herdsman crds | kubectl apply -f -" in loop.log.read_text()
+def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Scene) -> None:
+    count = 20
+    with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        for number in range(count):
+            service(scene.client, scene.namespace, f"svc-{number}", **VLLM)
+        eventually(lambda: pulumi_children(loop.pid), what="an engine run", timeout_s=60)
+        scene.cluster.kill("kube-apiserver")
+        time.sleep(2.0)
+        scene.cluster.start("kube-apiserver")
+        eventually(lambda: len(scene.deployments()) == count, what="all Deployments", timeout_s=90)
+        assert loop.poll() is None, "the loop must outlive a short outage"
