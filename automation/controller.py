@@ -105,7 +105,9 @@ class Controller:
             for name, each in self.services.items()
         }
         self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)
-        self._others = LettingGo(world, batcher, self._status_writer, forget=self._forget, requeue=requeue)
+        self._others = LettingGo(
+            world, batcher, lambda key: self._statuses[key.dialect], forget=self._forget, requeue=requeue
+        )
 
     # --- one pass -------------------------------------------------------------------------------------------------
 
@@ -325,10 +327,9 @@ class Controller:
             return
         submitted = self._engine.finished(key, outcome.error, now=(now := self._clock()))
         if submitted is None:
-            # Its objects were to go. What is left of them, no change of a custom resource will bring up again.
+            # Its objects were to go; no change of a custom resource will bring up again what is left of them.
             if (retry_in_s := self._engine.removed(key, outcome.error)) > 0:
-                told_of = {"service": str(key), "error": str(outcome.error), "retry_in_s": round(retry_in_s, 1)}
-                log.warning("Could not remove or release a service", **told_of)
+                log.warning("Could not remove or release a service", service=str(key), error=str(outcome.error))
                 self._requeue(key, retry_in_s)
             return
         repaired = self._drift.settled(key)
@@ -399,6 +400,3 @@ class Controller:
             log.info("Changed phase", before=was, after=phase, ready=f"{facts.ready_replicas}")
         for entry in services.story(cr, status, facts):
             self._recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
-
-    def _status_writer(self, key: ServiceKey) -> StatusWriter:
-        return self._statuses[key.dialect]

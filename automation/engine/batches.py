@@ -199,6 +199,7 @@ class Batcher:
         error: EngineFailed | None = None
         try:
             with span("engine batch", stack=stack.name, services=len(waiting)):
+                batch = self._still_wanted(batch)
                 outcome = self._make(batch, released)
         except EngineFailed as failure:
             error = failure
@@ -206,7 +207,7 @@ class Batcher:
             log.exception("The engine failed by a defect of Herdsman", stack=stack.name)
             error = EngineFailed(APPLY_FAILED, f"{type(failure).__name__}: {failure}")
         if error is not None:
-            failed = {key: ServiceOutcome(key, ok=False, error=error) for key in waiting}
+            failed = {key: ServiceOutcome(key, ok=False, error=error) for key in (*batch.keys, *released)}
             outcome = BatchOutcome(failed, time.monotonic() - started, 0)
         with self._changed:
             for key in (*batch.remove, *released):
@@ -216,12 +217,15 @@ class Batcher:
         if outcome.services:
             self._report(stack, outcome, error)
 
+    def _still_wanted(self, batch: Batch) -> Batch:
+        if self._withdrawn is None or not batch.apply:
+            return batch
+        withdrawn = self._withdrawn(batch.stack.namespace, tuple(service.key for service in batch.apply))
+        return replace(batch, apply=tuple(each for each in batch.apply if each.key not in withdrawn))
+
     def _make(self, batch: Batch, released: tuple[ServiceKey, ...]) -> BatchOutcome:
         outcome = BatchOutcome({}, 0.0, 0)
         started, processes = time.monotonic(), 0
-        if self._withdrawn is not None and batch.apply:
-            withdrawn = self._withdrawn(batch.stack.namespace, tuple(service.key for service in batch.apply))
-            batch = replace(batch, apply=tuple(each for each in batch.apply if each.key not in withdrawn))
         if released:
             processes = self._engine.release(batch.stack, released, timeout_s=self._timeout_s, cancel=self._cancel)
         if batch.keys:
