@@ -33,9 +33,10 @@ def host(tmp_path: Path, tiny_model: Path) -> Iterator[AgentProcess]:
 
 
 class LongAnswer:
-    """One streamed completion of many tokens, read in a thread of its own."""
+    """One streamed completion of many tokens, read in a thread of its own, with a pause after each token."""
 
-    def __init__(self, report: ProcessReport) -> None:
+    def __init__(self, report: ProcessReport, *, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
         body = {"prompt": "Hello", "n_predict": TOKENS, "ignore_eos": True, "stream": True, "n_probs": 400}
         url = f"http://{report.address}:{report.port}/completion"
         self._request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -51,6 +52,7 @@ class LongAnswer:
                 for line in answer:
                     if line.startswith(b"data: {"):
                         self.pieces.append(json.loads(line[6:]))
+                        time.sleep(self._pause_s)
         except Exception as error:
             self.error = error
 
@@ -70,7 +72,7 @@ def test_an_answer_under_way_ends_before_its_server_is_replaced_even_if_the_agen
     client.put("prod/tiny", plan(tiny_model))
     first = until(client, "prod/tiny", "Ready")
     assert first.pid is not None
-    answer = LongAnswer(first)
+    answer = LongAnswer(first, pause_s=0.01)  # the server has worked it out long before all of it is read
     client.put("prod/tiny", plan(tiny_model, "--alias", "renamed"))
     stopping = until(client, "prod/tiny", "Stopping")
     assert (stopping.reason, stopping.ready) == ("Replacing", False)

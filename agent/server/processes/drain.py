@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 
 import psutil
 
@@ -29,6 +30,8 @@ UNKNOWN_S = 5.0
 QUIET_ANSWERS = 2
 """Idle answers in a row that count: a request may lie between two that are asked for one after the other."""
 
+_CAN_SEND = ("01", "08")
+"""Established, and closed by the client for its own part: numbers of <net/tcp_states.h>."""
 UNANSWERED = 0
 REFUSED = -1
 
@@ -81,6 +84,8 @@ def drain(work: Draining, *, sleep: Callable[[float], None] = time.sleep) -> Dra
             # A shared daemon lets go of a model only when its requests have ended.
             return Drained.IDLE
         busy = is_busy(work, timeout_s=min(ASK_TIMEOUT_S, end - now))
+        if busy is False and unsent(work.pid, work.port):
+            busy = True  # all is worked out, and a slow client has not got all of it
         quiet = quiet + 1 if busy is False else 0
         if quiet >= QUIET_ANSWERS:
             return Drained.IDLE
@@ -159,6 +164,24 @@ def connected(pid: int, port: int) -> bool | None:
     except (psutil.Error, ValueError):
         return None
     return any(c.status == psutil.CONN_ESTABLISHED and c.laddr and c.laddr.port == port for c in open_ones)
+
+
+def unsent(pid: int, port: int) -> bool:
+    """Tell whether a connection of a process's port has bytes that its client has not taken yet.
+
+    llama-server calls a slot idle when its last token is made. False where the system does not say it in a file.
+    """
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, _, state, queues, *_ = line.split()
+            mine = int(local.rpartition(":")[2], 16) == port
+            if mine and state in _CAN_SEND and int(queues.partition(":")[0], 16):
+                return True
+    return False
 
 
 def _get(address: str, port: int, path: str, timeout_s: float) -> tuple[int, bytes]:

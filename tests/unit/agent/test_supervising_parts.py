@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -15,7 +16,7 @@ import pytest
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
 from agent.server.daemons import plans
 from agent.server.processes import engines, lifecycle, process_log
-from agent.server.processes.drain import Drained, Draining, drain, is_busy, timeout_of, verdict
+from agent.server.processes.drain import Drained, Draining, drain, is_busy, timeout_of, unsent, verdict
 from agent.server.processes.flags import Vocabulary, unknown, version_of
 from agent.server.processes.lifecycle import Do, Goal, Hold, Life, Policy, Running
 from agent.server.processes.ports import Ports, is_free
@@ -173,6 +174,23 @@ def test_a_drain_ends_with_its_process_and_when_it_is_called_off() -> None:
     assert drain(work(withdrawn=lambda: False, called_off=lambda: True)) is Drained.CALLED_OFF
     daemon = plan(runtime="ollama", daemon_model="tiny")
     assert drain(work(plan=daemon)) is Drained.IDLE, "others' requests are under way there too"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it in a file")
+def test_what_a_slow_client_has_not_taken_counts_as_under_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as slow, listening.accept()[0] as serving:
+            assert not unsent(os.getpid(), port)
+            serving.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    serving.send(b"x" * 65536)
+            assert unsent(os.getpid(), port)
+            serving.shutdown(socket.SHUT_WR)
+            while slow.recv(1 << 20):
+                pass
+        assert not unsent(os.getpid(), port)
 
 
 def test_how_long_a_drain_takes_at_most() -> None:
