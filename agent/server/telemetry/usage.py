@@ -245,6 +245,8 @@ def _footprint(pid: int) -> int | None:
     if sys.platform == "linux":
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            return 0  # it has just ended, and its parent has not looked yet
         except OSError:
             return None
         return sum(
