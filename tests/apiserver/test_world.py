@@ -106,7 +106,7 @@ def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind
     client: KubeClient, namespace: str, eyes: Eyes
 ) -> None:
     world, kind = eyes.world, kinds.SCALED_OBJECTS
-    assert world.optional.installed() == frozenset(), "what other dialects need may be there"
+    assert kind.full_name not in world.installed()
     assert "ScaledObject" not in world.watched_kinds()
     cr = service(client, namespace, "idle", autoscaling={"minReplicas": 1, "maxReplicas": 2})
     key = ServiceKey("llmkube", namespace, "idle")
@@ -125,7 +125,7 @@ def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind
         eyes.enqueued.clear()
     finally:
         client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
-    eventually(lambda: not world.optional.installed(), what="KEDA to be missed", timeout_s=30)
+    eventually(lambda: kind.full_name not in world.installed(), what="KEDA to be missed", timeout_s=30)
     # Its cache is emptied after that, and last everybody is told.
     eventually(lambda: "idle" in eyes.enqueued, what="the service to be enqueued")
     eventually(lambda: not world.index.objects(namespace, "idle"), what="the object to leave the index")

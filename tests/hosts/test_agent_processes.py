@@ -110,12 +110,13 @@ def test_a_killed_llama_server_is_started_again_on_its_port(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    before = until(client, "prod/tiny", "Ready")
+    # A name of its own: a port follows from it, and agents of other tests may take that of another.
+    client.put("prod/killed", llama_plan(tiny_model))
+    before = until(client, "prod/killed", "Ready")
     assert before.pid is not None
     kill(before.pid)
-    eventually(lambda: client.get("prod/tiny").report.restarts == 1, what="the restart to be noticed")
-    after = until(client, "prod/tiny", "Ready")
+    eventually(lambda: client.get("prod/killed").report.restarts == 1, what="the restart to be noticed")
+    after = until(client, "prod/killed", "Ready")
     assert after.pid != before.pid
     assert after.port == before.port
     assert ask(after)["usage"]
@@ -276,13 +277,13 @@ def test_a_stopped_agent_stops_its_processes_and_starts_them_again(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    report = until(client, "prod/tiny", "Ready")
+    client.put("prod/stopped", llama_plan(tiny_model))
+    report = until(client, "prod/stopped", "Ready")
     assert host.stop() == 0
     assert report.pid is not None
     assert gone(report.pid, timeout_s=1)
     client = host.start()
-    assert until(client, "prod/tiny", "Ready").port == report.port
+    assert until(client, "prod/stopped", "Ready").port == report.port
 
 
 def test_keep_processes_hands_them_to_the_next_agent(tmp_path: Path, llama_server: Path, tiny_model: Path) -> None:
