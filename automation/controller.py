@@ -57,10 +57,6 @@ HOSTED_RECHECK_S = 90.0
 MODE_LAG_S = 0.2
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Controller:
     """Reconciles services of all dialects. One instance per loop; `reconcile` runs in any worker thread."""
 
@@ -81,7 +77,7 @@ class Controller:
         ignored: IgnoredFields | None = None,
         services: Mapping[str, Services] | None = None,
         certifying: Certifying | None = None,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._world = world
