@@ -278,7 +278,10 @@ class Worker:
             timeout_s=COMPLETION_TIMEOUT_S,
         )
         now, before = self._around.clock(), self._life.phase
-        self._life = lifecycle.proved(self._life, failure=failure, now=now, policy=self._around.policy)
+        life = lifecycle.proved(self._life, failure=failure, now=now, policy=self._around.policy)
+        # Before anybody can see it: who heard that it is ready shall find it so under the next agent, too.
+        self._remember(self._last_goal, life)
+        self._life = life
         self._log_change(before)
 
     def _log_change(self, before: ProcessPhase) -> None:
@@ -386,6 +389,14 @@ class Worker:
     def _say(self) -> None:
         """Write down and report what changed."""
         life, goal = self._life, self._last_goal
+        self._remember(goal, life)
+        report = self.report()
+        if report != self._said:
+            self._said = report
+            if not is_daemon_key(self.key):
+                self._around.on_report(self.key, goal, report)
+
+    def _remember(self, goal: Goal, life: Life) -> None:
         unwanted = self._goal is None and not self._halting
         record = record_of(goal, life, port=self._port, running_plan=self._running_plan, unwanted=unwanted)
         try:
@@ -393,8 +404,3 @@ class Worker:
         except OSError as error:
             # A full disk. The marker in its environment still finds the process after a restart.
             self._log.warning("Failed to write the state", error=str(error))
-        report = self.report()
-        if report != self._said:
-            self._said = report
-            if not is_daemon_key(self.key):
-                self._around.on_report(self.key, goal, report)
