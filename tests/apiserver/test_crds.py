@@ -10,6 +10,7 @@ import pytest
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
+from tests.support.definitions import CRDS, establish, holds
 from tests.support.vectors import Vector, merged, vectors
 
 Json = dict[str, Any]
@@ -26,20 +27,8 @@ TAKEN = {("070-invalid-service-fields", f"InferenceService/bad-{number}") for nu
 @pytest.fixture(scope="module")
 def crds(api: controlplane.Api) -> controlplane.Api:
     """The control plane with the CRDs established."""
-    for document in crd_documents():
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
-        api.apply(path, document)
-        controlplane.eventually(
-            lambda path=path: _holds(api.get(path), "Established"), what=f"{path} to be established"
-        )
+    establish(api, crd_documents())
     return api
-
-
-@pytest.fixture(scope="module")
-def home(api: controlplane.Api) -> Iterator[str]:
-    """The namespace of all tests here: one that is made and deleted for each costs some hundred requests."""
-    with api.namespace() as name:
-        yield name
 
 
 @pytest.fixture
@@ -48,11 +37,6 @@ def namespace(crds: controlplane.Api, home: str) -> Iterator[str]:
     yield home
     for kind in PLURALS:
         crds.delete(_collection(home, kind))
-
-
-def _holds(obj: Json | None, condition: str) -> bool:
-    conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
-    return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
 def _collection(namespace: str, kind: str) -> str:
@@ -70,9 +54,9 @@ def _causes(answer: Json) -> set[str]:
 
 @pytest.mark.parametrize("document", crd_documents(), ids=lambda document: document["metadata"]["name"])
 def test_the_schema_is_structural_and_the_names_are_accepted(crds: controlplane.Api, document: Json) -> None:
-    live = crds.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}")
-    assert _holds(live, "NamesAccepted")
-    assert not _holds(live, "NonStructuralSchema")
+    live = crds.get(f"{CRDS}/{document['metadata']['name']}")
+    assert holds(live, "NamesAccepted")
+    assert not holds(live, "NonStructuralSchema")
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)

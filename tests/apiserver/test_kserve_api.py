@@ -9,11 +9,11 @@ import pytest
 
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
+from tests.support.definitions import CRDS, establish, holds
 from tests.unit.dialects.kserve.recorded import numbers, vector
 from tests.unit.dialects.kserve.test_validation import FIXED, TAKEN
 
 Json = dict[str, Any]
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API = "/apis/serving.kserve.io/v1alpha2"
 PLURALS = {
     "LLMInferenceService": "llminferenceservices",
@@ -26,18 +26,8 @@ LEFT_TO_THE_LOOP = {("006", "web")} | {("126", f"bad-0{number}") for number in (
 @pytest.fixture(scope="module")
 def crds(api: controlplane.Api) -> controlplane.Api:
     """The control plane with the CRDs established."""
-    for document in crd_documents("kserve"):
-        path = f"{CRDS}/{document['metadata']['name']}"
-        api.apply(path, document)
-        controlplane.eventually(lambda path=path: _holds(api.get(path), "Established"), what=f"{path} to be there")
+    establish(api, crd_documents("kserve"))
     return api
-
-
-@pytest.fixture(scope="module")
-def home(api: controlplane.Api) -> Iterator[str]:
-    """The namespace of all tests here: one that is made and deleted for each costs some hundred requests."""
-    with api.namespace() as name:
-        yield name
 
 
 @pytest.fixture
@@ -46,11 +36,6 @@ def namespace(crds: controlplane.Api, home: str) -> Iterator[str]:
     yield home
     for plural in PLURALS.values():
         crds.delete(f"{API}/namespaces/{home}/{plural}")
-
-
-def _holds(obj: Json | None, condition: str) -> bool:
-    conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
-    return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
 def _fields(answer: Json) -> set[str]:
@@ -68,8 +53,8 @@ def _alike(found: set[str], recorded: set[str]) -> bool:
 @pytest.mark.parametrize("document", crd_documents("kserve"), ids=lambda document: document["metadata"]["name"])
 def test_the_schema_is_structural_and_the_names_are_accepted(crds: controlplane.Api, document: Json) -> None:
     live = crds.get(f"{CRDS}/{document['metadata']['name']}")
-    assert _holds(live, "NamesAccepted")
-    assert not _holds(live, "NonStructuralSchema")
+    assert holds(live, "NamesAccepted")
+    assert not holds(live, "NonStructuralSchema")
 
 
 @pytest.mark.parametrize("number", [number for number in numbers() if number != "081"])

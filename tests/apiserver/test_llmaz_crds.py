@@ -10,10 +10,10 @@ import pytest
 
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
+from tests.support.definitions import CRDS, establish, holds
 
 Json = dict[str, Any]
 VECTORS = Path(__file__).parents[1] / "conformance" / "llmaz"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PLURALS = {
     "OpenModel": "/apis/llmaz.io/v1alpha1/openmodels",
     "BackendRuntime": "/apis/inference.llmaz.io/v1alpha1/backendruntimes",
@@ -58,23 +58,15 @@ CASES = [
 @pytest.fixture(scope="module")
 def crds(api: controlplane.Api) -> controlplane.Api:
     """The control plane with the CRDs established."""
-    for document in crd_documents("llmaz"):
-        path = f"{CRDS}/{document['metadata']['name']}"
-        api.apply(path, document)
-        controlplane.eventually(lambda: _holds(api.get(path), "Established"), what=f"{path} established")  # noqa: B023
+    establish(api, crd_documents("llmaz"))
     return api
-
-
-def _holds(obj: Json | None, condition: str) -> bool:
-    conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
-    return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
 @pytest.mark.parametrize("document", crd_documents("llmaz"), ids=lambda document: document["metadata"]["name"])
 def test_the_schemas_are_structural(crds: controlplane.Api, document: Json) -> None:
     live = crds.get(f"{CRDS}/{document['metadata']['name']}")
-    assert _holds(live, "NamesAccepted")
-    assert not _holds(live, "NonStructuralSchema")
+    assert holds(live, "NamesAccepted")
+    assert not holds(live, "NonStructuralSchema")
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
