@@ -52,16 +52,9 @@ def write_kserve(written: Written) -> list[JsonObject]:
         model["lora"] = {"adapters": [{"name": a.name, "uri": _uri(a.source, "adapters")[0]} for a in loaded]}
     for name in ("model_format", "quantization"):
         written.take(name)  # the weights themselves tell
-    mounted = shared_memory.put_in(written, written.take("pod.volumes") or (), written.take("volume_mounts"))
-    container, spread, limits = _container(written, opened)
+    template, spread, limits = _pod(written, opened)
     if limits:
         model.setdefault("lora", {"adapters": []}).update(limits)
-    if mounted.mounts:
-        container["volumeMounts"] = list(mounted.mounts)
-    template: JsonObject = {"containers": [container]}
-    for name in POD_FIELDS:
-        if value := written.take(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
-            template[name] = value
     spec: JsonObject = {"model": model}
     replicas, scaled = written.take("replicas"), scaling.to_kserve(written)
     if scaled is not None:
@@ -98,16 +91,22 @@ def _worker(written: Written, opened: str) -> JsonObject:
     others = Written(written.take("worker"), target="KServe")
     for name in ("replicas", "model_name", "served_name"):
         others.take(name)
-    mounted = shared_memory.put_in(others, others.take("pod.volumes") or (), others.take("volume_mounts"))
-    container, _, _ = _container(others, opened)
+    pod, _, _ = _pod(others, opened)
+    written.include(others)
+    return pod
+
+
+def _pod(written: Written, opened: str) -> tuple[JsonObject, JsonObject, JsonObject]:
+    """Write a pod; beside it what `_container` finds."""
+    mounted = shared_memory.put_in(written, written.take("pod.volumes") or (), written.take("volume_mounts"))
+    container, spread, limits = _container(written, opened)
     if mounted.mounts:
         container["volumeMounts"] = list(mounted.mounts)
     pod: JsonObject = {"containers": [container]}
     for name in POD_FIELDS:
-        if value := others.take(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
+        if value := written.take(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
             pod[name] = value
-    written.include(others)
-    return pod
+    return pod, spread, limits
 
 
 def _container(written: Written, opened: str) -> tuple[JsonObject, JsonObject, JsonObject]:
