@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pulumi import automation as auto
 
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
+from tests.engine.stacks import Stack
+from tests.engine.test_static_fleet_places import Project
+from tests.support import controlplane
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
 from tools.localcluster import LocalCluster
 
@@ -21,9 +27,32 @@ def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
     administrator.close()
 
 
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[LocalCluster]:
+    """A control plane of one module alone, for what would upset the tests of others."""
+    with controlplane.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_client(own_cluster: LocalCluster) -> Iterator[KubeClient]:
+    """The administrator of that one; without any CRD."""
+    administrator = KubeClient.from_kubeconfig(str(own_cluster.kubeconfig))
+    yield administrator
+    administrator.close()
+
+
 @pytest.fixture(scope="session")
 def loop_kubeconfig(client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return grant_loop_rights(client, control_plane, tmp_path_factory.mktemp("loop") / "kubeconfig")
+
+
+@pytest.fixture
+def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Project]:
+    """A static fleet's project, whose provider works in this process."""
+    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
+    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
+        yield Project(tmp_path / "project", Stack(tmp_path / "stack", command, plugins.environment()))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
-from tests.support import controlplane
 from tests.support.loop import (
     LoopProcess,
     deployed,
@@ -154,23 +153,9 @@ class Scene:
         )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """A control plane of this module alone: CRDs go away here."""
-    with controlplane.running() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[KubeClient]:
-    administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-    yield administrator
-    administrator.close()
-
-
 @pytest.fixture
-def scene(cluster: LocalCluster, client: KubeClient, tmp_path: Path, pulumi_cli: Path) -> Iterator[Scene]:
-    made = Scene(cluster, client, tmp_path)
+def scene(own_cluster: LocalCluster, own_client: KubeClient, tmp_path: Path, pulumi_cli: Path) -> Iterator[Scene]:
+    made = Scene(own_cluster, own_client, tmp_path)
     yield made
     made.close()
 

@@ -20,7 +20,6 @@ import pytest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from tests.support import controlplane
 from tests.support.loop import (
     LoopProcess,
     arguments,
@@ -74,30 +73,22 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with controlplane.running() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[KubeClient]:
+def client(own_client: KubeClient) -> KubeClient:
     """The administrator, on a cluster with the CRDs."""
-    administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-    install_crds(administrator)
-    yield administrator
-    administrator.close()
+    install_crds(own_client)
+    return own_client
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(client: KubeClient, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return grant_loop_rights(client, cluster, tmp_path_factory.mktemp("rights") / "kubeconfig")
+def kubeconfig(client: KubeClient, own_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grant_loop_rights(client, own_cluster, tmp_path_factory.mktemp("rights") / "kubeconfig")
 
 
 @pytest.fixture
 def scene(
-    cluster: LocalCluster, client: KubeClient, kubeconfig: Path, tmp_path: Path, pulumi_cli: Path
+    own_cluster: LocalCluster, client: KubeClient, kubeconfig: Path, tmp_path: Path, pulumi_cli: Path
 ) -> Iterator[Scene]:
-    made = Scene(cluster, client, kubeconfig, tmp_path)
+    made = Scene(own_cluster, client, kubeconfig, tmp_path)
     yield made
     made.close()
 

@@ -15,29 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pulumi.automation as auto
 import pytest
 import yaml
 
 from components import naming
-from components.providers.kubernetes import KubernetesProvider
-from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.engine.stacks import Stack
 from tests.engine.test_static_fleet_places import Project
 from tests.support.loop import LoopProcess, deployed, eventually, find, http_folder, model, service, settled, status
 from tools.tiny_model import write_tiny_model
 
 Json = dict[str, Any]
 NAMES = ("chat", "code")
-
-
-@pytest.fixture
-def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Project]:
-    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
-    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
-        yield Project(tmp_path / "project", Stack(tmp_path / "stack", command, plugins.environment()))
 
 
 @pytest.fixture

@@ -10,17 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pulumi.automation as auto
 import pytest
 import yaml
 
 from automation.cli.main import invoke
 from components import naming
-from components.providers.kubernetes import KubernetesProvider
-from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.engine.stacks import Stack
 from tests.engine.test_static_fleet_places import Project
 from tests.loop.test_moving import pods
 from tests.support import dialects
@@ -30,13 +26,6 @@ Json = dict[str, Any]
 DEPLOYMENTS = ("chat", "talk-kserve", "talk-kserve-router-scheduler")
 SERVICES = ((kinds.PLAYGROUNDS, "chat"), (kinds.LLM_SERVICES, "talk"))
 SECRET = "talk-kserve-self-signed-certs"
-
-
-@pytest.fixture
-def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Project]:
-    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
-    with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
-        yield Project(tmp_path / "project", Stack(tmp_path / "stack", command, plugins.environment()))
 
 
 @pytest.fixture
