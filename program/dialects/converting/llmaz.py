@@ -11,7 +11,7 @@ from program.desired import keys
 from program.desired.base import JsonObject
 from program.dialects.converting import adapters
 from program.dialects.converting.arguments import taken_apart, without_gpus
-from program.dialects.converting.containers import RESOURCES, amounts_of
+from program.dialects.converting.containers import PROBES, RESOURCES, amounts_of
 from program.dialects.converting.described import Described, Engine, Loss, Scaling, Source, Weights
 from program.dialects.converting.fields import Fields
 from program.dialects.converting.scaling import of_resource
@@ -34,8 +34,6 @@ from program.dialects.llmaz.template_variables import fill, variables_of
 from program.dialects.reading import read, unknown_fields, without_nulls
 
 NAME = "llmaz"
-PORT = 8080
-_PROBES = ("startup", "liveness", "readiness")
 _GLOB = re.compile(r"[*?\[\]]")
 PORT = 8080
 
@@ -105,7 +103,7 @@ def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
             config.get("sharedMemorySize") or ("" if hosted else recommended.get("sharedMemorySize") or "")
         ),
         port=PORT if engine == "generic" else 0,
-        probes={each: p for each in _PROBES if custom and (p := runtime.spec.get(f"{each}Probe"))},
+        probes={each: p for each in PROBES if custom and (p := runtime.spec.get(f"{each}Probe"))},
         replicas=spec.replicas if fields.take("replicas") is not None else 1,
         scaling=_scaling(fields, recommended),
         draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,

@@ -9,16 +9,15 @@ from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.converting import adapters
 from program.dialects.converting.arguments import DRAFTED, with_gpus, without
-from program.dialects.converting.containers import amounts
+from program.dialects.converting.containers import PROBES, amounts
 from program.dialects.converting.described import Scaling, Source, Written
+from program.dialects.converting.llmaz import PORT
 from program.dialects.converting.shared import draft_name, effect_on_described_pods, metadata_of, moved_probe, on_hosts
 from program.dialects.llmaz.backend_runtimes import DEFAULT_CONFIG, shipped
 from program.dialects.llmaz.common_schema import LONGEST_SERVICE, SERVICE_LABEL
 
 MODELS = "llmaz.io/v1alpha1"
 SERVING = "inference.llmaz.io/v1alpha1"
-PORT = 8080
-_PROBES = ("startup", "liveness", "readiness")
 _FLAVOR = "chosen"
 """Name of the one flavor that a model gets where its service chooses nodes."""
 _LABEL = re.compile(r"[^a-z0-9-]+")
@@ -107,7 +106,7 @@ def _runtime(written: Written, model: str) -> tuple[JsonObject, list[JsonObject]
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
     args = _arguments(written, model)
-    probes = {each: probe for each in _PROBES if (probe := written.take(f"probes.{each}"))}
+    probes = {each: probe for each in PROBES if (probe := written.take(f"probes.{each}"))}
     ours = shipped().get(d.engine)
     repository, _, tag = image.rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "latest")
     config: JsonObject = {}

@@ -12,6 +12,7 @@ from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.converting import adapters, scaling, shared_memory
 from program.dialects.converting.arguments import drafting, taken_apart, without, without_gpus
+from program.dialects.converting.containers import PROBES
 from program.dialects.converting.described import Described, Source, Weights
 from program.dialects.converting.fields import Fields
 from program.dialects.converting.llmkube_writing import CONFIGS, POD_FIELDS
@@ -22,7 +23,6 @@ from program.dialects.llmkube.unhonoured_by_runtime import fields_of_runtime
 from program.runtimes import runtime_for
 
 NAME = "llmkube"
-_PROBES = ("startup", "liveness", "readiness")
 
 Find = Callable[[str, str], JsonObject | None]
 """Finds a Model by namespace and name."""
@@ -105,7 +105,7 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
         limits={"ephemeral-storage": resources["ephemeralStorage"]} if resources["ephemeralStorage"] else {},
         gpus=desired.gpu.count if desired.gpu and not desired.gpu.claims else 0,
         gpu_resource=desired.gpu.resource_name if desired.gpu and not desired.gpu.claims else "",
-        probes={name: probe for name in _PROBES if (probe := fields.peek("probeOverrides", name))},
+        probes={name: probe for name in PROBES if (probe := fields.peek("probeOverrides", name))},
         replicas=0 if desired.suspended else fields.peek("replicas") if fields.peek("replicas") is not None else 1,
         scaling=scaling.from_llmkube(fields, engine),
         draft=Weights(name=draft.name, source=_source_of(draft)) if draft is not None else None,

@@ -9,6 +9,7 @@ from program.desired.errors import SpecInvalid
 from program.desired.model import GPU_RESOURCES, GpuVendor
 from program.dialects.converting import adapters, scaling, shared_memory
 from program.dialects.converting.arguments import DRAFTED, without
+from program.dialects.converting.containers import PROBES
 from program.dialects.converting.described import Source, Weights, Written
 from program.dialects.converting.shared import draft_name, label_of, metadata_of, moved_probe, on_hosts, pod_port
 from program.dialects.llmkube.parse_pod import OWN_VOLUMES
@@ -23,7 +24,6 @@ POD_FIELDS = {
     "volumes": "extraVolumes",
 }
 """Fields of a PodSpec, and what an InferenceService calls them."""
-_PROBES = ("startup", "liveness", "readiness")
 CONFIGS = {
     "vllm": "vllmConfig",
     "sglang": "sglangConfig",
@@ -74,7 +74,7 @@ def write_llmkube(written: Written) -> list[JsonObject]:
         spec["containerPort"] = port
     if resources := _resources(written):
         spec["resources"] = resources
-    overrides = {each: moved_probe(probe, pod_port(d)) for each in _PROBES if (probe := written.take(f"probes.{each}"))}
+    overrides = {each: moved_probe(probe, pod_port(d)) for each in PROBES if (probe := written.take(f"probes.{each}"))}
     if overrides:
         spec["probeOverrides"] = overrides
     mounted = shared_memory.put_in(written, written.take("pod.volumes") or (), written.take("volume_mounts"))

@@ -93,10 +93,11 @@ def scheduler_access(subject: Subject, account: str) -> Access:
     )
 
 
-def bound_apart(subject: Subject) -> bool:
+def bound_apart(cr: JsonObject) -> bool:
     """Tell whether the status says that the service has a ClusterRoleBinding of an unusual name."""
-    apart = naming.scheduler_cluster_binding_apart(subject.namespace, subject.name)
-    return bool(value_at(subject.cr, "status", "annotations", BINDING) == apart)
+    metadata = cr["metadata"]
+    apart = naming.scheduler_cluster_binding_apart(str(metadata["namespace"]), str(metadata["name"]))
+    return bool(value_at(cr, "status", "annotations", BINDING) == apart)
 
 
 def _cluster_binding(subject: Subject) -> str:
@@ -107,7 +108,7 @@ def _cluster_binding(subject: Subject) -> str:
     """
     namespace, name = subject.namespace, subject.name
     usual = naming.scheduler_cluster_binding(namespace, name)
-    if bound_apart(subject) or any(_goes_first(other, subject.cr) for other in _of_same_name(subject, usual)):
+    if bound_apart(subject.cr) or any(_goes_first(other, subject.cr) for other in _of_same_name(subject, usual)):
         return naming.scheduler_cluster_binding_apart(namespace, name)
     return usual
 

@@ -83,10 +83,11 @@ def certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> t
     return (name, str(PurePosixPath(file).parent) if file else storage.ca_bundle_mount_path) if name else None
 
 
-def missing_certificates(subject: Subject) -> Problem | None:
+def missing_certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> Problem | None:
     """Say that a namespace lacks the certificates which the settings name, so that pods which fetch cannot start."""
     name = subject.settings.storage.ca_bundle_config_map
-    if not name or subject.namespace == naming.SYSTEM_NAMESPACE:
+    mounted = certificates(subject, schemes, account)
+    if not name or mounted is None or mounted[0] != BUNDLE or subject.namespace == naming.SYSTEM_NAMESPACE:
         return None
     if subject.look(kinds.CONFIG_MAPS, subject.namespace, BUNDLE) is not None:
         return None

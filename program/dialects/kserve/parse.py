@@ -87,9 +87,11 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
     )
     problems: list[Problem | None] = [*left_out, *unhonoured(subject, own, weights)]
     problems.extend(not_in_workloads(subject.annotations))
+    account = str(subject.at("template", "serviceAccountName") or "")
     if weights is not None and weights.model.is_fetched:
-        problems.append(ambiguous_credentials(subject, str(subject.at("template", "serviceAccountName") or "")))
-        problems.append(missing_certificates(subject))
+        problems.append(ambiguous_credentials(subject, account))
+    if weights is not None and weights.fetched:
+        problems.append(missing_certificates(subject, {each.scheme for each in weights.fetched}, account))
     desired = DesiredService(
         key=ServiceKey("kserve", subject.namespace, subject.name),
         owner=owner_of(subject.cr),

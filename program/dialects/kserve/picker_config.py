@@ -99,6 +99,7 @@ def _given(text: str, tls: bool, version: Version | None) -> str:
     return _written(_over_tls(config) if tls else config)
 
 
+@functools.lru_cache(maxsize=256)
 def flagged_config(text: str, version: Version | None) -> str:
     """Give the configuration of a flag in the words of the picker's version; as it is written if that has them all.
 
@@ -117,7 +118,9 @@ def deprecations(inline: Any, version: Version | None) -> list[str]:
     return deprecated(_read(inline) if isinstance(inline, str) else inline, version)
 
 
+@functools.lru_cache(maxsize=256)
 def _read(text: str) -> JsonObject:
+    """Read a configuration, which nobody may change: every pass over a service asks for the same."""
     if len(text) > _LONGEST:
         raise SpecInvalid(field=FIELD, why=f"is longer than {_LONGEST} characters")
     try:

@@ -57,7 +57,7 @@ def _container(container: Any, field: str) -> None:
             value = entry.get(needed)
             if value is None or isinstance(value, bool | list | dict):
                 raise SpecInvalid(field=f"{field}.{name}[{index}].{needed}", why="is missing, or makes no sense")
-            if name == "env" and not isinstance(entry.get("value") or "", str):
+            if name == "env" and entry.get("value") is not None and not isinstance(entry["value"], str):
                 raise SpecInvalid(field=f"{field}.env[{index}].value", why="is not a text; put it into quotes")
             if needed == "containerPort" and not (isinstance(value, int) and 0 < value < 65536):
                 raise SpecInvalid(field=f"{field}.{name}[{index}].{needed}", why="is not a port from 1 to 65535")

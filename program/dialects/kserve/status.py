@@ -57,7 +57,7 @@ def service_status(
     }
     # What cannot be combined chooses no preset to keep.
     kept = subject.combined.pins if subject is not None else kept_pins(previous)
-    if noted := {**kept, **(_binding(subject, desired) if subject is not None else {})}:
+    if noted := {**kept, **_binding(hub, desired)}:
         status["annotations"] = noted
     if subject is not None:
         status["appliedConfigs"] = [
@@ -76,12 +76,12 @@ def _subject(hub: JsonObject, look: Lookup) -> Subject | None:
         return None
 
 
-def _binding(subject: Subject, desired: DesiredService | None) -> dict[str, str]:
+def _binding(cr: JsonObject, desired: DesiredService | None) -> dict[str, str]:
     """Take note of a ClusterRoleBinding of an unusual name, which the service then keeps."""
-    apart = naming.scheduler_cluster_binding_apart(subject.namespace, subject.name)
+    apart = naming.scheduler_cluster_binding_apart(cr["metadata"]["namespace"], cr["metadata"]["name"])
     workloads = desired.workloads if desired is not None else None
     made = workloads is not None and any(access.cluster_binding == apart for access in workloads.access)
-    return {BINDING: apart} if made or bound_apart(subject) else {}
+    return {BINDING: apart} if made or bound_apart(cr) else {}
 
 
 def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> JsonObject:

@@ -40,6 +40,12 @@ class Weights:
     path: str = MODELS
     """Where the container that serves has the model."""
 
+    @property
+    def fetched(self) -> tuple[Address, ...]:
+        """What an init container fetches before the others start."""
+        every = (self.model, *(adapter.address for adapter in self.adapters))
+        return tuple(address for address in every if address.is_fetched)
+
 
 def add_weights(draft: PodDraft, weights: Weights, subject: Subject) -> None:
     """Have the pod get all of it."""

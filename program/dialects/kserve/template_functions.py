@@ -18,7 +18,7 @@ from program.dialects.kserve.template_values import ANY, Struct, TemplateError, 
 
 GRACE_S = 60
 """Seconds that pods of the presets may take to end."""
-STOP_DELAY_S = 15
+_STOP_DELAY_S = 15
 """Seconds that the preStop hook waits for gateways to notice."""
 _RESERVE_S = 5
 """Seconds that the engine leaves to Kubernetes."""
@@ -30,7 +30,7 @@ def functions(spec: Struct) -> Functions:
         **_FUNCTIONS,
         "kvTransferConfig": lambda workload=spec: kv_transfer_flag(workload),
         "kvTransferJson": lambda workload=spec: kv_transfer_config(workload),
-        "shutdownTimeout": lambda workload=spec, delay_s=STOP_DELAY_S: shutdown_timeout_s(workload, delay_s),
+        "shutdownTimeout": lambda workload=spec, delay_s=_STOP_DELAY_S: shutdown_timeout_s(workload, delay_s),
     }
 
 

@@ -44,9 +44,7 @@ def unhonoured(subject: Subject, own: ServiceSpec, weights: Weights | None) -> I
 
 def _initializers(subject: Subject, weights: Weights | None) -> Iterator[Problem]:
     """Name what users tell the container that fetches models beside image, resources and variables."""
-    fetched = weights is not None and any(
-        address.is_fetched for address in (weights.model, *(adapter.address for adapter in weights.adapters))
-    )
+    fetched = weights is not None and weights.fetched
     for path in (("template",), ("worker",), ("prefill", "template"), ("prefill", "worker")) if fetched else ():
         for index, container in enumerate(value_at(subject.combined.own, *path, "initContainers") or ()):
             for name in ("command", "args") if container.get("name") == INITIALIZER else ():
