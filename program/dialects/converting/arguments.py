@@ -106,7 +106,7 @@ def without(arguments: Iterable[str], *names: str) -> tuple[list[str], dict[str,
     return rest, found
 
 
-_SHARES: dict[Engine, str] = {
+SHARES: dict[Engine, str] = {
     "vllm": "--tensor-parallel-size",
     "sglang": "--tp",
     "tensorrt-llm": "--tp_size",
@@ -119,7 +119,7 @@ def of_gpus(engine: Engine, gpus: int) -> list[str]:
     """Give the arguments that follow from the number of GPUs alone."""
     if engine == "llamacpp":
         return ["--n-gpu-layers", "99"] if gpus else []
-    return [_SHARES[engine], str(gpus)] if gpus > 1 and engine in _SHARES else []
+    return [SHARES[engine], str(gpus)] if gpus > 1 and engine in SHARES else []
 
 
 def with_gpus(engine: Engine, arguments: list[str], gpus: int) -> list[str]:

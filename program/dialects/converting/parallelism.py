@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from program.desired.base import JsonObject
-from program.dialects.converting.arguments import without
+from program.dialects.converting.arguments import SHARES, without
 from program.dialects.converting.described import Engine
 from program.dialects.converting.fields import Fields
 from program.dialects.hosted_args import flags_of
 
-_TENSOR: dict[Engine, str] = {"vllm": "--tensor-parallel-size", "sglang": "--tp", "tensorrt-llm": "--tp_size"}
 _NUMBERS = {"pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 _EXPERT = "--enable-expert-parallel"
 
@@ -21,9 +20,9 @@ _EXPERT = "--enable-expert-parallel"
 def as_arguments(engine: Engine, fields: Fields) -> list[str]:
     """Read `parallelism` of an LLMInferenceService as arguments; what is not understood stays, and is named."""
     found: list[str] = []
-    tensor = fields.take("parallelism", "tensor")
-    if engine in _TENSOR and isinstance(tensor, int) and tensor > 1:
-        found += [_TENSOR[engine], str(tensor)]
+    if engine in SHARES or fields.peek("parallelism", "tensor") is None:
+        tensor = fields.take("parallelism", "tensor")
+        found += [SHARES[engine], str(tensor)] if isinstance(tensor, int) and tensor > 1 else []
     if engine != "vllm" or fields.peek("worker") is not None:
         return found
     for name, flag in _NUMBERS.items():
@@ -43,13 +42,13 @@ def as_arguments(engine: Engine, fields: Fields) -> list[str]:
 
 def as_fields(arguments: Iterable[str]) -> tuple[list[str], JsonObject]:
     """Take what KServe has fields for out of vLLM's arguments; give what stays, and `parallelism`."""
-    rest, found = without(arguments, _TENSOR["vllm"], *_NUMBERS.values())
+    rest, found = without(arguments, SHARES["vllm"], *_NUMBERS.values())
     numbers = {flag: int(value) for flag, value in found.items() if value.isdecimal() and int(value)}
     pipeline, data = numbers.get(_NUMBERS["pipeline"]), numbers.get(_NUMBERS["data"])
     if len(numbers) != len(found) or (pipeline is not None and data is not None):
         return list(arguments), {}
     fields: JsonObject = {}
-    for name, number in (("tensor", numbers.get(_TENSOR["vllm"])), ("pipeline", pipeline), ("data", data)):
+    for name, number in (("tensor", numbers.get(SHARES["vllm"])), ("pipeline", pipeline), ("data", data)):
         if number is not None:
             fields[name] = number
     if data is not None:
