@@ -2,7 +2,8 @@
 
 Called by `agent.server.models.remote` (over ranges of a remote file) and `automation.models` (over local files). Pure:
 bytes come from a `Reader`. The format is that of the GGUF specification, versions 2 and 3, little-endian. Every length
-and count is hostile until checked: nothing is kept but two dozen short values, and the bytes read are bounded.
+and count is hostile until checked: nothing is kept but two dozen short values, and the bytes read are bounded. A key or
+a text that is longer than any that is kept is passed over without becoming a Python text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ class Limits:
     array_depth: int = 4
     arrays: int = 1 << 18
     """Arrays in all, those in other arrays included."""
-    keys: int = 65_536
+    keys: int = 8192
+    """The metadata of a real file has fewer than a hundred."""
+    all_keys_bytes: int = 1 << 20
+    """All keys together."""
+    architectures: int = 16
+    """Names before the dot of the numbers that stand before `general.architecture`, which says which of them count."""
     tensors: int = 1 << 18
     tensor_dimensions: int = 8
     layers: int = 1024
@@ -51,12 +57,17 @@ class Limits:
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _BOOLEAN = 7
-_INTEGERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
+_INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
 _STRING, _ARRAY = 8, 9
+_LONGEST_KEY = 256
+"""In bytes. Every key that is looked for is shorter."""
+_LONGEST_TEXT = 4096
+"""In bytes: so much of a name or a licence is looked at."""
 _CHUNK = 1 << 20
 _AHEAD = 1 << 15
 
-_GENERAL_TEXT = frozenset({"general.architecture", "general.name", "general.license"})
+_ARCHITECTURE = "general.architecture"
+_GENERAL_TEXT = frozenset({_ARCHITECTURE, "general.name", "general.license"})
 _FILE_TYPE = "general.file_type"
 # After the architecture's name. Some of them are lists with one number for each layer; the largest is kept.
 _ARCHITECTURE_NUMBERS = frozenset(
@@ -131,6 +142,9 @@ class Header:
         self._version = 0
         self._tensors = 0
         self._arrays = 0
+        self._key_bytes = 0
+        self._architectures: set[str] = set()
+        """Those that have numbers, while `general.architecture` is not known."""
         self._metadata_read = False
         self._tokenizer_seen = False
         self._texts: dict[str, str] = {}
@@ -143,7 +157,7 @@ class Header:
     def tells_enough(self) -> bool:
         """Whether all of the metadata that Herdsman cannot do without was there."""
         # Writers put every other key before the tokenizer; only quantizing moves file_type behind it.
-        architecture = self._texts.get("general.architecture", "")
+        architecture = self._texts.get(_ARCHITECTURE, "")
         return self._metadata_read or (
             self._tokenizer_seen
             and "general.name" in self._texts
@@ -166,7 +180,7 @@ class Header:
         self._tensors = self._count("tensors", self._limits.tensors)
         keys = self._count("metadata keys", self._limits.keys)
         for _ in range(keys):
-            key = self._text(self._limits.key_bytes, "a key")
+            key = self._key()
             self._tokenizer_seen = self._tokenizer_seen or key.startswith(_TOKENIZER)
             (value_type,) = struct.unpack("<I", self._take(4))
             self._value(key, value_type)
@@ -221,41 +235,83 @@ class Header:
         return dense * used if dense else None
 
     def _check_architecture(self) -> str:
-        architecture = self._texts.get("general.architecture", "")
+        architecture = self._texts.get(_ARCHITECTURE, "")
         if architecture and not _ARCHITECTURE_NAME.fullmatch(architecture):
             raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is no name")
         return architecture
 
     # --- metadata -------------------------------------------------------------------------------------------------
 
+    def _key(self) -> str:
+        """Read a key; empty for one that is longer than all that are looked for."""
+        length = self._length(self._limits.key_bytes, "a key")
+        self._key_bytes += length
+        if self._key_bytes > self._limits.all_keys_bytes:
+            raise GgufInvalid(f"the keys are longer than {self._limits.all_keys_bytes} bytes in all")
+        if length > _LONGEST_KEY:
+            self._skip(length)
+            return ""
+        return self._take(length).decode("utf-8", "replace")
+
     def _value(self, key: str, value_type: int) -> None:
-        """Read one value; keep it if it is one of ours and of a sensible type, else pass over it."""
+        """Read one value; keep it if it is looked for and of a sensible type, else pass over it."""
         if value_type == _STRING and key in _GENERAL_TEXT:
             self._texts[key] = self._kept_text(key)
+            if key == _ARCHITECTURE:
+                self._drop_other_architectures()
         elif value_type in _INTEGERS and self._is_number(key):
             self._numbers[key] = self._integer(key, value_type)
         elif value_type == _ARRAY:
-            wanted = self._is_number(key) or key == _TOKENS or key.partition(".")[2] == _WINDOW_PATTERN
-            self._array(key if wanted else "", depth=1)
+            self._array(key if key == _TOKENS or self._is_number(key) or self._is_pattern(key) else "", depth=1)
         else:
             self._pass_over(value_type)
 
     def _is_number(self, key: str) -> bool:
-        # The architecture may come after its numbers, so every architecture's numbers are kept until the end.
-        return key == _FILE_TYPE or key.partition(".")[2] in _ARCHITECTURE_NUMBERS
+        if key == _FILE_TYPE:
+            return True
+        architecture, _, name = key.partition(".")
+        return name in _ARCHITECTURE_NUMBERS and self._may_be(architecture)
+
+    def _is_pattern(self, key: str) -> bool:
+        architecture, _, name = key.partition(".")
+        return name == _WINDOW_PATTERN and self._may_be(architecture)
+
+    def _may_be(self, architecture: str) -> bool:
+        """Tell whether numbers of `architecture` are kept. Before the file has named its own, a few others are, too."""
+        named = self._texts.get(_ARCHITECTURE)
+        if named:
+            return architecture == named
+        self._architectures.add(architecture)
+        most = self._limits.architectures
+        if len(self._architectures) > most:
+            raise GgufInvalid(f"the header has numbers of more than {most} architectures before it names its own")
+        return True
+
+    def _drop_other_architectures(self) -> None:
+        named = self._texts[_ARCHITECTURE]
+        general = (_FILE_TYPE, _TOKENS)
+        self._numbers = {k: v for k, v in self._numbers.items() if k in general or k.partition(".")[0] == named}
+        self._lists = {k: v for k, v in self._lists.items() if k.partition(".")[0] == named}
 
     def _kept_text(self, key: str) -> str:
-        text = self._text(self._limits.string_bytes, key)
+        length = self._length(self._limits.string_bytes, key)
+        text = self._take(min(length, _LONGEST_TEXT)).decode("utf-8", "replace")
+        self._skip(length - min(length, _LONGEST_TEXT))
         return "".join(character for character in text if character.isprintable())[: self._limits.kept_characters]
 
     def _integer(self, key: str, value_type: int) -> int:
-        (number,) = struct.unpack(_INTEGERS[value_type], self._take(_SIZES[value_type]))
-        if not 0 <= number <= self._limits.number:
-            raise GgufInvalid(f"{key} is {number}")
-        return int(number)
+        return self._integers(key, value_type, 1)[0]
+
+    def _integers(self, key: str, value_type: int, items: int) -> tuple[int, ...]:
+        code = _INTEGERS[value_type]
+        numbers: tuple[int, ...] = struct.unpack(f"<{items}{code}", self._take(items * _SIZES[value_type]))
+        for extreme in (min(numbers), max(numbers)):
+            if not 0 <= extreme <= self._limits.number:
+                raise GgufInvalid(f"{key} is {extreme}")
+        return numbers
 
     def _array(self, key: str, *, depth: int) -> None:
-        """Pass over an array. If `key` is given keep of integers the largest, and all where they differ."""
+        """Pass over an array. If `key` is given keep of integers the largest, and what `_keep_list` keeps."""
         item_type, items = struct.unpack("<IQ", self._take(12))
         self._arrays += 1
         if items > self._limits.array_items:
@@ -266,7 +322,7 @@ class Header:
             if key and item_type == _BOOLEAN and 0 < items <= self._limits.layers:
                 self._keep_list(key, tuple(self._take(items)))
             elif key and item_type in _INTEGERS and 0 < items <= self._limits.layers:
-                self._keep_list(key, tuple(self._integer(key, item_type) for _ in range(items)))
+                self._keep_list(key, self._integers(key, item_type, items))
             else:
                 self._skip(items * _SIZES[item_type])
         elif item_type == _STRING:
@@ -280,8 +336,10 @@ class Header:
             raise GgufInvalid(f"an array holds values of type {item_type} at depth {depth}")
 
     def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
-        pattern = key.partition(".")[2] == _WINDOW_PATTERN
-        if pattern or len(set(numbers)) > 1:
+        """Keep the largest number, and a list that is read: of windows, and of key and value heads that differ."""
+        name = key.partition(".")[2]
+        pattern = name == _WINDOW_PATTERN
+        if pattern or (name == _KV_HEADS and min(numbers) != max(numbers)):
             self._lists[key] = numbers
         if not pattern:
             self._numbers[key] = max(numbers)
@@ -330,9 +388,6 @@ class Header:
         if length > most:
             raise GgufInvalid(f"{what} claims {length} bytes")
         return int(length)
-
-    def _text(self, most: int, what: str) -> str:
-        return self._take(self._length(most, what)).decode("utf-8", "replace")
 
     def _skip_strings(self, items: int) -> None:
         """Pass over the strings of a list, hundreds of thousands in a tokenizer: in one loop, without a copy of any."""

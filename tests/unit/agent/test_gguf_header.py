@@ -283,6 +283,57 @@ def test_large_headers_take_bounded_time_and_memory(data: bytes) -> None:
     assert peak < 4 << 20
 
 
+WIDE = "\U0001f999"
+"""Makes a text of one byte for each character one of four."""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        header(*(number(f"{n:08d}{'x' * 976}{WIDE}.block_count", 7) for n in range(4000))),
+        header(*(number(f"architecture-{n}.block_count", 7) for n in range(30_000))),
+        header(*(number(f"{n:08d}{'x' * 65_000}{WIDE}.block_count", 7) for n in range(64))),
+        header(string("general.name", WIDE * 2_000_000)),
+        header(string("general.license", b"\x00" * 9_000_000)),
+        header(*(array(f"a{n}.attention.head_count_kv", 2, 1024, bytes(range(256)) * 8) for n in range(2000))),
+        header(*(array("a.context_length", 0, 1024, bytes(1024)) for _ in range(3000))),
+    ],
+    ids=["distinct keys", "short keys", "long keys", "wide name", "unprintable", "layer lists", "lists of one key"],
+)
+def test_what_a_header_repeats_takes_bounded_time_and_memory(data: bytes) -> None:
+    reader = io.BytesIO(data)
+    with contextlib.suppress(GgufInvalid):
+        began = time.process_time()
+        read_header(io.BytesIO(data))
+        assert time.process_time() - began < 2
+    tracemalloc.start()
+    with contextlib.suppress(GgufInvalid):
+        read_header(reader)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("pairs", "limits", "why"),
+    [
+        ([number(f"k{n}", 1) for n in range(9000)], {}, "9000 metadata keys"),
+        ([number(f"k{n}" + "x" * 1000, 1) for n in range(2000)], {}, "keys are longer than"),
+        ([number(f"a{n}.block_count", 1) for n in range(17)], {}, "16 architectures"),
+        ([number("k" * 100, 1)], {"key_bytes": 99}, "a key claims 100 bytes"),
+    ],
+)
+def test_keys_are_bounded_one_by_one_and_together(pairs: list[bytes], limits: dict[str, int], why: str) -> None:
+    with pytest.raises(GgufInvalid, match=why):
+        parse(header(*pairs), **limits)
+
+
+def test_numbers_of_another_architecture_are_not_read_once_it_is_known() -> None:
+    strangers = [number(f"a{n}.block_count", 1) for n in range(100)]
+    data = header(string("general.architecture", "llama"), *strangers, number("llama.block_count", 7))
+    assert read_header(io.BytesIO(data)).layer_count == 7
+
+
 def test_a_header_of_more_arrays_than_any_model_has_is_refused() -> None:
     inner = struct.pack("<IQ", 9, 0)
     with pytest.raises(GgufInvalid, match="arrays"):
