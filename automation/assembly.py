@@ -33,6 +33,7 @@ from automation.history.recorder import RevisionRecorder
 from automation.hosts.host_status import HostConditions
 from automation.hosts.lost_hosts import LostHosts
 from automation.hosts.ssh_hosts import speak_for_ssh_hosts
+from automation.models.look_marks import LookMarks
 from automation.models.model_controller import ModelController
 from automation.models.model_probe import ModelProbe
 from automation.models.prefetch import Prefetcher
@@ -185,7 +186,12 @@ def assemble(
         services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.caches.items()},
     )
     controllers.append(controller)
-    probe = ModelProbe(source_policy(settings), hub_url=settings.hub_url, read_secret=SecretReader(client).read)
+    probe = ModelProbe(
+        source_policy(settings),
+        hub_url=settings.hub_url,
+        read_secret=SecretReader(client).read,
+        marks=LookMarks(_work_root(settings, shard) / "looks"),
+    )
     stack.callback(probe.close)
     model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
 

@@ -2,7 +2,8 @@
 
 Called by `model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a
 small pool of threads when one is due; a finished look calls back. A failed look is repeated with back-off, a good one
-is confirmed once an hour by size and ETag. What a look is made of stands in `model_look`.
+is confirmed once an hour by size and ETag. `model_look` makes a look. A look that was under way when an earlier process
+ended may be what ended it: `look_marks` says for how long it is not repeated.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import structlog
@@ -20,6 +22,7 @@ import structlog
 from agent.server.models import remote
 from agent.server.models.source_policy import SourcePolicy
 from automation.backoff import backoff_s
+from automation.models.look_marks import LookMarks
 from automation.models.model_look import Looker, LookSettings, ReadSecret
 from program.desired.facts import ProbeFacts
 from program.desired.model import ModelSource
@@ -73,11 +76,13 @@ class ModelProbe:
         hub_url: str = HUB,
         read_secret: ReadSecret | None = None,
         settings: ProbeSettings = ProbeSettings(),
+        marks: LookMarks | None = None,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
     ) -> None:
         self.policy = policy
         self._settings = settings
+        self._marks = marks or LookMarks(None)
         self._clock = clock
         self._dice = dice
         self._lock = threading.Lock()
@@ -109,7 +114,9 @@ class ModelProbe:
         now = self._clock()
         with self._lock:
             self._forget_unasked(now)
-            entry = self._entries.setdefault(key, _Entry(source, now))
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = self._first(key, source, now)
             entry.asked_at = now
             entry.waiting[who] = changed
             if not entry.looking and now >= entry.due_at and not self._cancel.is_set():
@@ -145,10 +152,29 @@ class ModelProbe:
     def close(self) -> None:
         """Stop. A look under way ends by its own timeout at the latest, and is no longer heard."""
         self._cancel.set()
+        self._marks.close()
         for _ in self._threads:
             self._wanted.put(None)
 
     # --- in the background ----------------------------------------------------------------------------------------
+
+    def _first(self, key: _Key, source: ModelSource, now: float) -> _Entry:
+        """Begin with a source: the first look is due, unless an earlier process ended during one."""
+        interrupted = self._marks.interrupted(repr(key))
+        if interrupted is None:
+            return _Entry(source, now)
+        times = "" if interrupted.times == 1 else f" {interrupted.times} times in a row"
+        next_look = datetime.now(UTC) + timedelta(seconds=interrupted.wait_s)
+        shown = remote.shown(key.address)
+        log.warning("Does not look at a model for now", source=shown, interrupted=interrupted.times)
+        facts = ProbeFacts(
+            outcome="unreachable",
+            source=key.address,
+            reason="LookInterrupted",
+            message=f"the loop's process ended while it read this source{times}; it reads {shown} again after "
+            f"{next_look:%Y-%m-%dT%H:%M:%SZ}",
+        )
+        return _Entry(source, now, facts=facts, due_at=now + interrupted.wait_s)
 
     def _submit(self, key: _Key, entry: _Entry) -> None:
         """Have a thread look; called with the lock held. Daemon threads: a slow server never delays our own end."""
@@ -171,6 +197,7 @@ class ModelProbe:
 
     def _look(self, key: _Key, entry: _Entry) -> None:
         before = entry.facts
+        self._marks.begin(repr(key))
         try:
             found = self._looker.look(
                 entry.source,
@@ -185,6 +212,8 @@ class ModelProbe:
             found = ProbeFacts(
                 outcome="unreachable", source=key.address, reason="SourceUnexpected", message="the look itself failed"
             )
+        finally:
+            self._marks.end(repr(key))
         good = found.outcome == "read"
         with self._lock:
             entry.failures = 0 if good else entry.failures + 1

@@ -34,6 +34,7 @@ from tests.support.loop import (
     service,
     settled,
 )
+from tests.support.model_server import File, FileServer
 from tools.localcluster import LocalCluster
 
 VLLM = {"runtime": "vllm", "skipModelInit": True}
@@ -244,3 +245,24 @@ def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Sc
         scene.cluster.start("kube-apiserver")
         eventually(lambda: len(scene.deployments()) == count, what="all Deployments", timeout_s=90)
         assert loop.poll() is None, "the loop must outlive a short outage"
+
+
+def test_a_look_that_killed_the_loop_is_told_and_not_repeated_at_once(scene: Scene) -> None:
+    with FileServer() as server, loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
+        # The server sends one byte a second, so that the look goes on until the loop is killed.
+        url = server.serve("/held.gguf", File(b"GGUF" + bytes(1 << 20), bytes_per_s=1.0))
+        model(scene.client, scene.namespace, "held", source=url)
+        eventually(lambda: bool(server.requests), what="a look at the model")
+        loop.kill()
+        seen = len(server.requests)
+        loop.start()
+
+        def verified() -> dict[str, str]:
+            found = scene.client.get(kinds.MODELS, scene.namespace, "held").get("status") or {}
+            return next((c for c in found.get("conditions") or () if c["type"] == "SourceVerified"), {})
+
+        eventually(lambda: verified().get("reason") == "LookInterrupted", what="the interrupted look to be told")
+        assert verified()["status"] == "False"
+        assert "ended while it read this source" in verified()["message"]
+        assert len(server.requests) == seen
+        assert loop.stop() == 0

@@ -187,6 +187,7 @@ def test_times_change_only_with_what_they_are_about() -> None:
         (READ.model_copy(update={"sha256": "a" * 64}), "A" * 64, ("True", "ChecksumMatched")),
         (UNREACHABLE, None, ("False", "SourceUnreachable")),
         (UNREACHABLE.model_copy(update={"reason": "SourceNotFound"}), None, ("False", "SourceNotFound")),
+        (UNREACHABLE.model_copy(update={"reason": "LookInterrupted"}), None, ("False", "LookInterrupted")),
         (REFUSED, None, ("False", "SourceRefused")),
         (READ.model_copy(update={"outcome": "mismatch"}), "a" * 64, ("False", "ChecksumMismatch")),
     ],
