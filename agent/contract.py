@@ -168,6 +168,8 @@ class ProcessReason(StrEnum):
     """The API server refused the Service or the EndpointSlice."""
     PLAN_INVALID = "PlanInvalid"
     """The plan could not be read."""
+    NOT_ALLOWED = "NotAllowed"
+    """The host's owner does not allow what the plan asks for."""
     RUNTIME_TOO_OLD = "RuntimeTooOld"
     """The binary does not know an argument of the plan."""
     DAEMON_UNREACHABLE = "DaemonUnreachable"

@@ -20,6 +20,7 @@ from agent.proxy.collector import ProxyCollector
 from agent.server import accelerators, heap, host_facts
 from agent.server.api.api_listeners import ApiListeners, ApiSettings
 from agent.server.api.http_api import Api
+from agent.server.boundary import SAVED_FILE, Boundary, NamespaceLabels
 from agent.server.cluster.host_lease import RENEW_S, HostLease
 from agent.server.cluster.host_object import HostObject
 from agent.server.cluster.host_wishes import HostWishes, Wishes
@@ -45,6 +46,7 @@ from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import UsageSampler
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
+from program.runtimes.host_rules import Allowance
 
 SWEEP_POLL_S = 1.0
 
@@ -81,6 +83,8 @@ class AgentSettings:
     credentials: Path | None = None
     """Directory or file of what proves to sources that this host may read them; None: the agent's environment."""
     memory: MemorySettings = field(default_factory=MemorySettings)
+    allowance: Allowance | None = None
+    """What the machine's owner allows plans to ask for; None: what the Host object says, without a cluster all."""
 
 
 class Agent:
@@ -103,6 +107,7 @@ class Agent:
         self._accelerators: tuple[Accelerator, ...] | None = None
         self.wishes = HostWishes()
         """What the Host object says; kept current."""
+        self._boundary = self._drawn()
         self._http: ApiListeners | None = None
         self._keep_processes = settings.keep_processes
         self._front: Front | None = None
@@ -177,6 +182,8 @@ class Agent:
             find_binary=self._binaries.find,
             on_report=self._on_report,
             admit=self.memory.admit,
+            waits=self._boundary.waits,
+            refusal=self._boundary.refusal,
             reserved=self.memory.reserved,
             withdrawn=self._withdrawn,
         )
@@ -203,6 +210,7 @@ class Agent:
                 usage=self.usage.usage,
                 may_speak=self._may_speak,
             )
+            self.wishes.on_allowance.append(self._boundary.heed)
             self.wishes.on_change.append(self._heed)
             self.memory.on_pressure.append(lambda _level: self._touch_host())
         if settings.api.port >= 0:
@@ -268,6 +276,17 @@ class Agent:
                 "endpoint": self.endpoint,
                 "tls_fingerprint": self._http.fingerprint if self._http else "",
             }
+        )
+
+    def _drawn(self) -> Boundary:
+        settings, client = self.settings, self._client
+        if client is None:
+            return Boundary(own=settings.allowance)
+        return Boundary(
+            own=settings.allowance,
+            saved=settings.store / SAVED_FILE,
+            in_cluster=True,
+            labels=NamespaceLabels(client),
         )
 
     def _detected(self) -> tuple[Accelerator, ...]:

@@ -122,6 +122,9 @@ class HostObject:
             except Exception as error:
                 failures += 1
                 wait_s = RETRY_S * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+                if isinstance(error, NotFound) and not self._made:
+                    # The cluster has no Host objects: nobody widens what this host allows, nor narrows it.
+                    self._wishes.allow({})
                 if not isinstance(error, KubeError):
                     _log.exception("Failed to keep the Host object")
                 elif failures == 1 or failures % 100 == 0:

@@ -56,9 +56,21 @@ class HostWishes:
     def __init__(self) -> None:
         self.current = Wishes()
         self.on_change: list[Callable[[Wishes], None]] = []
+        self.on_allowance: list[Callable[[Mapping[str, Any]], None]] = []
+        """Are told `spec.allow` each time that the Host object was read, also where it says nothing new."""
+
+    def allow(self, said: Mapping[str, Any]) -> None:
+        """Pass on what services may ask of the host; `{}` also where the cluster has no Host objects."""
+        for listener in self.on_allowance:
+            listener(said)
 
     def update(self, host: Mapping[str, Any] | None) -> None:
-        """Take in the Host object, None when it is gone. One that makes no sense changes nothing."""
+        """Take in the Host object, None when it is gone. One that makes no sense changes nothing.
+
+        What a host allows stays as it was when the object goes.
+        """
+        if host is not None:
+            self.allow((host.get("spec") or {}).get("allow") or {})
         try:
             wishes = Wishes() if host is None else wishes_of(host)
         except SpecInvalid as error:

@@ -15,7 +15,8 @@ def arguments(plan: ProcessPlan, *, address: str, port: int, model: str | None, 
     """Return the arguments after the binary, every token replaced. Raises FileMissing."""
     if model is None and any("{model}" in argument for argument in plan.argv):
         raise FileMissing("an argument names {model} and the plan has no file")
-    values = {"port": str(port), "host": address, "model": model or "", **files}
+    # A file of such a name takes the place of none of these.
+    values = {**files, "port": str(port), "host": address, "model": model or ""}
     return [_filled(argument, values) for argument in plan.argv[1:]]
 
 

@@ -30,6 +30,8 @@ BYTES = "bytes"
 """Name under which the admission is told the size of a model that has no file of ours."""
 INSTALL_RETRY_S = (5.0, 30.0)
 """First and longest wait before a binary that is missing or too old is looked for again: that costs little."""
+ALLOWED_RETRY_S = 0.5
+"""How soon a start is tried again while it is not known what the host allows."""
 DAEMON_RETRY_S = 0.5
 """How soon a model looks again whether its daemon is up."""
 
@@ -82,8 +84,12 @@ class Launcher:
         self._daemons = daemons
 
     def fetch(self, key: str, goal: Goal, on_progress: Progress, cancel: threading.Event) -> dict[str, str]:
-        """Bring all that the plan needs on disk and name the paths. Raises FileError, DaemonNotReady, DaemonFailed."""
+        """Bring all that the plan needs on disk and name the paths.
+
+        Raises FileError, DaemonNotReady, DaemonFailed, and NotLaunched and NotAdmitted for a plan that is not allowed.
+        """
         plan = goal.plan
+        self._check_allowed(key, plan)
         if plan.runtime == "ollama" and plan.daemon_model is not None:
             self._daemons.pull(key, plan, on_progress, cancel)
             return {MODEL: plan.daemon_model}
@@ -103,6 +109,7 @@ class Launcher:
 
     def launch(self, key: str, goal: Goal, life: Life, *, port: int | None) -> Launched:
         """Start what the plan wants; `port` is tried first. Raises NotLaunched, NotAdmitted."""
+        self._check_allowed(key, goal.plan)
         if goal.plan.daemon_model is not None:
             return self._load(key, goal, life)
         plan, around = goal.plan, self._around
@@ -131,6 +138,14 @@ class Launcher:
     def adopt(self, key: str, plan: ProcessPlan, running: Running) -> Unit:
         """Take over a model that an earlier agent loaded."""
         return self._daemons.adopt(key, plan, running)
+
+    def _check_allowed(self, key: str, plan: ProcessPlan) -> None:
+        hold = self._around.waits(key)
+        if hold is not None:
+            raise NotAdmitted(hold, retry_s=ALLOWED_RETRY_S)
+        told = self._around.refusal(key, plan)
+        if told:
+            raise NotLaunched(ProcessReason.NOT_ALLOWED, told, waits_s=INSTALL_RETRY_S)
 
     def _load(self, key: str, goal: Goal, life: Life) -> Launched:
         around = self._around

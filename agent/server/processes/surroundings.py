@@ -43,6 +43,10 @@ class Surroundings:
     """Asked before each start with the paths of the files (`model` and the names of `files`; for a model of a shared
     daemon `bytes` is its size): a Hold says why not yet.
     What it admits counts as taken until the process is gone."""
+    waits: Callable[[str], Hold | None] = lambda _key: None
+    """Asked before files are fetched and before a start: a Hold while it is not known what the host allows."""
+    refusal: Callable[[str, ProcessPlan], str] = lambda _key, _plan: ""
+    """Asked then too: why the host's owner does not allow a plan; empty where it is allowed."""
     reserved: Callable[[str], int | None] = lambda _key: None
     """The memory that an admitted process was counted with."""
     withdrawn: Callable[[str], bool | None] = lambda _key: None

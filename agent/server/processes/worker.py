@@ -228,6 +228,8 @@ class Worker:
             self._put_off(failure.reason, failure.message, base_s=None if failure.transient else LASTING_BACKOFF_S)
         except DaemonFailed as failure:
             self._put_off(failure.reason, str(failure))
+        except (NotAdmitted, NotLaunched) as failure:
+            self._not_launched(failure)
         except DaemonNotReady as failure:
             self._not_launched(not_ready(failure))
         else:

@@ -1,0 +1,123 @@
+"""Judges, before a process starts, whether the owners of this host allow its plan.
+
+Asked by `agent.server.processes.launching`. The rule is `program.runtimes.host_rules`, which the loop applies before it
+writes a HostProcess; here it meets every plan, whoever wrote it. Two owners may speak: the machine's, by
+`agent run --allow FILE`, and the cluster's, by `spec.allow` of the Host object. A plan must be allowed by both.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.server.daemons.plans import is_daemon_key
+from agent.server.processes.lifecycle import Hold
+from agent.server.store import write_private
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+from kubeapi.kinds import NAMESPACES
+from program.runtimes.host_rules import UNRESTRICTED, Allowance, allowance_of, refusal
+
+SAVED_FILE = "host-allowance.json"
+"""In the store: `spec.allow` as it was read last, for a start while the API server does not answer."""
+LABELS_KEPT_S = 30.0
+"""How long the labels of a namespace are taken as they were read."""
+
+_log = structlog.get_logger(__name__)
+
+Labels = Callable[[str], Mapping[str, str] | None]
+
+
+class Boundary:
+    """What the owners of one host allow. Safe for use by many threads."""
+
+    def __init__(
+        self,
+        *,
+        own: Allowance | None = None,
+        saved: Path | None = None,
+        in_cluster: bool = False,
+        labels: Labels = lambda _namespace: None,
+    ) -> None:
+        """`own` is what the machine's owner allows, None without such a word. `in_cluster`: a Host object counts too.
+
+        Without either, whoever may hand over plans has the agent's token and so is the owner: nothing is refused.
+        """
+        self._own = own
+        self._saved = saved
+        self._labels = labels
+        self._of_host: Allowance | None = _read(saved) if in_cluster else UNRESTRICTED
+
+    def heed(self, said: Mapping[str, Any] | None) -> None:
+        """Take `spec.allow` of the Host object, None where there is no such object."""
+        allowance = allowance_of(said)
+        if allowance == self._of_host:
+            return
+        self._of_host = allowance
+        if self._saved is not None:
+            try:
+                write_private(self._saved, json.dumps(said or {}))
+            except OSError as error:
+                _log.warning("Failed to write down what the Host allows", error=str(error))
+
+    def waits(self, key: str) -> Hold | None:
+        """Say that nothing may start yet: the Host object was never read."""
+        if is_daemon_key(key) or self._of_host is not None:
+            return None
+        why = "the Host object of this host has not been read yet, which says what it allows"
+        return Hold(ProcessPhase.PENDING, ProcessReason.NOT_ALLOWED, why)
+
+    def refusal(self, key: str, plan: ProcessPlan) -> str:
+        """Say why a plan is not started; empty where it may be. A daemon's plan is made of one that was allowed."""
+        if is_daemon_key(key):
+            return ""
+        namespace = key.partition("/")[0]
+        for allowance in (self._own, self._of_host):
+            if allowance is None:
+                continue
+            labels = self._labels(namespace) if allowance.selector is not None else None
+            told = refusal(plan, allowance, namespace=namespace, labels=labels)
+            if told:
+                return told
+        return ""
+
+
+class NamespaceLabels:
+    """Reads the labels of namespaces, which a selector in `spec.allow` looks at. Thread-safe."""
+
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, Mapping[str, str]]] = {}
+
+    def __call__(self, namespace: str) -> Mapping[str, str] | None:
+        """Give the labels; None where they cannot be read, so that no selector matches."""
+        with self._lock:
+            at, labels = self._known.get(namespace, (float("-inf"), {}))
+        if self._clock() - at < LABELS_KEPT_S:
+            return labels
+        try:
+            found = self._client.get(NAMESPACES, None, namespace)
+        except KubeError as error:
+            _log.warning("Failed to read a namespace", namespace=namespace, error=str(error))
+            return None
+        labels = dict(found["metadata"].get("labels") or {})
+        with self._lock:
+            self._known[namespace] = (self._clock(), labels)
+        return labels
+
+
+def _read(saved: Path | None) -> Allowance | None:
+    try:
+        said = json.loads(saved.read_text()) if saved is not None else None
+    except (OSError, ValueError):
+        return None
+    return allowance_of(said) if isinstance(said, dict) else None
