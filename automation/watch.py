@@ -60,6 +60,7 @@ class World:
         self.index = ServiceIndex()
         self.quotas = QuotaBook(on_admitted=enqueue)
         self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
+        self.registry.book.namespace_labels = self.namespace_labels
         scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist}
 
         self._host_process_changed = self._on_object("HostProcess")
@@ -208,7 +209,7 @@ class World:
         return tuple(model for model in found if model is not None)
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
-        """The labels of a namespace, which policies select by."""
+        """The labels of a namespace, which policies and hosts select by."""
         found = self.namespaces.get(None, namespace)
         labels: Mapping[str, str] = found["labels"] if found is not None else {}
         return labels
@@ -359,6 +360,8 @@ class World:
         said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
         if old is not None and new is not None and (said != says or old["terminating"] != new["terminating"]):
             self.dialects.namespace_changed(name)
+        if old is not None and new is not None and old["labels"] != new["labels"]:
+            self.registry.namespace_changed(name)
         if said is not None and says is not None and said != says:
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
             for model in self.models.list(name):

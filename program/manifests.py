@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from components.extensions import asked_in_vain
+from components.host_allowance import check_allowed, check_any_allowed, host_needs
 from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.kinds import Kind
@@ -28,6 +29,7 @@ from program.dialects.llmkube.parse import draft_reference, parse_service, unhon
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.reading import read, unknown_fields, without_nulls
 from program.dialects.registry import DIALECT_KINDS, dialect_named, dialect_of
+from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Files of a folder or a pattern that count as manifests."""
@@ -85,6 +87,21 @@ class Manifests:
     _asked_for: set[_Identity] = field(default_factory=set)
     """What was looked up."""
     _files: set[Path] = field(default_factory=set)
+
+    def check_allowed(self, desired: DesiredService, *, default: Allowance = DEFAULT) -> None:
+        """Raise SpecInvalid, with the field, for what no host may be asked.
+
+        The Host objects among the files say what their hosts allow; `default` is what the others do.
+        """
+        if desired.host_placement is None:
+            return
+        allowances = {str(host["metadata"]["name"]): _allowance(host) for host in self.listed(kinds.HOSTS, "")}
+        self._asked_for.update((kinds.HOSTS.group, kinds.HOSTS.kind, "", name) for name in allowances)
+        named = desired.host_placement.host
+        if named is not None:
+            check_allowed(desired, host_needs(desired), named, allowances.get(named, default))
+        else:
+            check_any_allowed(desired, host_needs(desired), tuple(allowances.values()) or (default,))
 
     @property
     def documents(self) -> tuple[Document, ...]:
@@ -222,7 +239,8 @@ class Manifests:
         dialect = LLMKUBE if own and kind == kinds.INFERENCE_SERVICES.kind else dialect_of(api_version, kind)
         referred = next((each for each in _REFERRED if (each.group, each.kind) == _group_kind(api_version, kind)), None)
         is_model = own and kind == kinds.MODELS.kind
-        if referred is not None and not referred.namespaced:
+        of_cluster = referred is not None and not referred.namespaced
+        if of_cluster or _group_kind(api_version, kind) == (kinds.HOSTS.group, kinds.HOSTS.kind):
             metadata = {key: value for key, value in metadata.items() if key != "namespace"}
         else:
             metadata = {**metadata, "namespace": metadata.get("namespace") or self.namespace}
@@ -281,6 +299,12 @@ class Manifests:
         for problem in (*parsed.unhonoured, *asked_in_vain(parsed.desired, self.options)):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return parsed.desired
+
+
+def _allowance(host: JsonObject) -> Allowance:
+    spec = host.get("spec")
+    said = spec.get("allow") if isinstance(spec, dict) else None
+    return allowance_of(said if isinstance(said, dict) else None)
 
 
 def _group_kind(api_version: str, kind: str) -> tuple[str, str]:

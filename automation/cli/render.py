@@ -57,6 +57,7 @@ def _objects(manifests: Manifests) -> list[JsonObject]:
     found: dict[tuple[str, str, str], JsonObject] = {}
     for document, desired in manifests.services():
         try:
+            manifests.check_allowed(desired)
             rendered = render_objects(desired, RenderOptions())
         except DesiredError as error:
             manifests.errors.append(f"{document}: {error}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from automation.hosts import placement
@@ -63,6 +63,8 @@ class HostBook:
         self._lost_for_s = lost_for_s
         self._move_after_s = move_after_s
         self._on_room = on_room
+        self.namespace_labels: Callable[[str], Mapping[str, str]] = lambda _namespace: {}
+        """Labels of a namespace, by which hosts may choose; asked without the lock."""
         self._lock = threading.Lock()
         self._hosts: dict[str, HostAccount] = {}
         self._placed: dict[ServiceKey, dict[int, Reservation]] = {}
@@ -70,6 +72,8 @@ class HostBook:
         self._answers: dict[Requirements, Answers] = {}
         self._groups: dict[tuple[str, str], Counter[str]] = {}
         """On which hosts the members of a group are, and how many of them."""
+        self._choosy: set[str] = set()
+        """Hosts that are not for all namespaces."""
 
     # --- hosts ----------------------------------------------------------------------------------------------------
 
@@ -84,6 +88,7 @@ class HostBook:
             host.exists = capacity is not None
             host.capacity = capacity or HostCapacity(name)
             host.alive = alive and host.exists
+            (self._choosy.add if host.capacity.allowance.restricts_namespaces else self._choosy.discard)(name)
             host.sum_up()
             for answers in self._answers.values():
                 answers.update(name, host)
@@ -106,6 +111,13 @@ class HostBook:
             found = self._hosts.get(host)
             return tuple(sorted({key for key, _ in found.placed})) if found is not None else ()
 
+    def of_namespace(self, namespace: str) -> tuple[ServiceKey, ...]:
+        """Name the services of a namespace that are placed or wait, where some host is not for all namespaces."""
+        with self._lock:
+            if not self._choosy:
+                return ()
+            return tuple(sorted({key for key in (*self._placed, *self._waiting) if key.namespace == namespace}))
+
     def waiting(self) -> tuple[ServiceKey, ...]:
         """Name the services that want a host and have none, or want another, the most important first."""
         with self._lock:
@@ -113,14 +125,16 @@ class HostBook:
 
     def told_otherwise(self) -> tuple[ServiceKey, ...]:
         """Name those who wait and whose reason is another now than it was when they were told."""
+        labels = {key.namespace: self.namespace_labels(key.namespace) for key in self.waiting()} if self._choosy else {}
         with self._lock:
-            reasons: dict[tuple[Wish, frozenset[str]], str] = {}
+            reasons: dict[tuple[Wish, frozenset[str], frozenset[str]], str] = {}
             found = []
             for key, waiting in self._waiting.items():
                 taken = frozenset(r.host for r in self._placed.get(key, {}).values())
-                asked = (replace(waiting.wish, priority=0, created=""), taken)
+                closed = self._closed_to(key, labels.get(key.namespace, {}))
+                asked = (replace(waiting.wish, priority=0, created=""), taken, closed)
                 if asked not in reasons:
-                    reasons[asked] = str(self._explain(key, waiting.wish))
+                    reasons[asked] = str(self._explain(key, waiting.wish, closed))
                 if reasons[asked] != waiting.told:
                     found.append(key)
             return tuple(found)
@@ -164,7 +178,9 @@ class HostBook:
 
     def decide(self, key: ServiceKey, wish: Wish) -> Decision:
         """Give each replica its host and reserve what it needs there; who is placed stays if it can."""
+        labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
+            closed = self._closed_to(key, labels)
             who = self._drop_from(key, wish.replicas)
             stuck: list[str] = []
             moved: list[str] = []
@@ -179,25 +195,26 @@ class HostBook:
                         stuck += self._pin_trouble(wish)
                     continue
                 if mine is None:
-                    chosen = self._choose(key, wish)
+                    chosen = self._choose(key, wish, closed)
                     if chosen is not None:
                         who += self._settle(key, replica, wish, chosen)
                     else:
-                        refusals = refusals or self._explain(key, wish)
+                        refusals = refusals or self._explain(key, wish, closed)
                         told = str(refusals)
                     continue
-                why = self._why_leave(mine, wish)
+                why = placement.other_namespace(key.namespace) if mine.host in closed else ""
+                why = why or self._why_leave(mine, wish)
                 if not why:
                     who += self._settle(key, replica, wish, mine.host)
                     soon += self._may_be_lost_in_s(mine.host) if wish.may_move else ()
                     continue
-                away = self._choose(key, wish) if wish.may_move else None
+                away = self._choose(key, wish, closed) if wish.may_move else None
                 if away is not None:
                     moved.append(f"replica {replica} moves from host `{mine.host}`, which {why}, to `{away}`")
                     who += self._settle(key, replica, wish, away)
                 else:
                     who += self._settle(key, replica, wish, mine.host, unwillingly=True)
-                    told = str(self._explain(key, wish)) if wish.may_move else "the service may not move"
+                    told = str(self._explain(key, wish, closed)) if wish.may_move else "the service may not move"
                     stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
             if refusals is not None or (stuck and wish.may_move and wish.pinned is None):
                 self._waiting[key] = _Waiting(wish, told)
@@ -238,10 +255,18 @@ class HostBook:
         lost_for_s = None if self._hosts[name].alive else self._lost_for_s(name)
         return () if lost_for_s is None else (max(0.0, self._move_after_s - lost_for_s) + 0.1,)
 
-    def _choose(self, key: ServiceKey, wish: Wish) -> str | None:
-        """Find the best host that fits and runs no other replica of the service."""
+    def _closed_to(self, key: ServiceKey, labels: Mapping[str, str]) -> frozenset[str]:
+        """Name the hosts that are not for services of this namespace, which has these labels."""
+        return frozenset(
+            name
+            for name in self._choosy
+            if name in self._hosts and not self._hosts[name].capacity.allowance.admits(key.namespace, labels)
+        )
+
+    def _choose(self, key: ServiceKey, wish: Wish, closed: frozenset[str]) -> str | None:
+        """Find the best host that fits, is not `closed`, and runs no other replica of the service."""
         answers = self._answers_to(wish.requirements)
-        taken = {r.host for r in self._placed.get(key, {}).values()}
+        taken = {*(r.host for r in self._placed.get(key, {}).values()), *closed}
         for enforced in (True, False):
             if not enforced and wish.memory_enforced:
                 return None
@@ -265,7 +290,7 @@ class HostBook:
             return min((host.packed for host in able if host.name not in taken), default=_NOWHERE)[2] or None
         return min((host.rank for host in able if host.name not in taken), default=_NOWHERE)[2] or None
 
-    def _explain(self, key: ServiceKey, wish: Wish) -> Refusals:
+    def _explain(self, key: ServiceKey, wish: Wish, closed: frozenset[str]) -> Refusals:
         """Count why each host does not fit."""
         answers = self._answers_to(wish.requirements)
         taken = {r.host for r in self._placed.get(key, {}).values()}
@@ -273,7 +298,9 @@ class HostBook:
         lacking: list[int] = []
         for hosts in (answers.fits, answers.discouraged):
             for host in hosts.values():
-                if host.name in taken:
+                if host.name in closed:
+                    reasons[placement.other_namespace(key.namespace)] += 1
+                elif host.name in taken:
                     reasons[placement.TAKEN] += 1
                 elif not host.has_room(wish):
                     limit = wish.limit_bytes(host.capacity) or 0

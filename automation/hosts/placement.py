@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from program.runtimes.host_rules import DEFAULT, Allowance, Need
+
 LABEL_ACCELERATOR = "herdsman.dev/accelerator"
 """On a Host: an accelerator that it has although its status does not say so."""
 
@@ -78,6 +80,8 @@ class HostCapacity:
     draining: bool = False
     awaited: bool = False
     """Nothing is known yet, and the host is about to say it: until then it is taken to have no accelerator."""
+    allowance: Allowance = DEFAULT
+    """What services may ask of it."""
     by_ssh: bool = False
     """No agent is there: what only an agent can do is not done."""
 
@@ -91,6 +95,8 @@ class Requirements:
     labels: Pairs = ()
     tolerations: tuple[Toleration, ...] = ()
     excluded: frozenset[str] = frozenset()
+    needs: tuple[Need, ...] = ()
+    """What only the host's owner can allow."""
 
     def tolerate(self, taint: Taint) -> bool:
         return any(toleration.tolerates(taint) for toleration in self.tolerations)
@@ -171,6 +177,8 @@ def refusal(host: HostCapacity, wish: Requirements) -> str:
         return f"has no {wish.accelerator}" if known else "has not said yet what it has"
     if host.runtimes and wish.runtime not in host.runtimes:
         return f"does not allow runtime {wish.runtime}"
+    if (need := host.allowance.refused(wish.needs)) is not None:
+        return f"does not allow {need}"
     if host.by_ssh and wish.runtime in AGENT_ONLY:
         return f"has no agent for {wish.runtime}"
     binary = _BINARIES.get(wish.runtime, wish.runtime)
@@ -182,6 +190,11 @@ def refusal(host: HostCapacity, wish: Requirements) -> str:
     if host.draining:
         return DRAINING
     return UNSCHEDULABLE if host.unschedulable else ""
+
+
+def other_namespace(namespace: str) -> str:
+    """Say of a host that it is not for services of a namespace."""
+    return f"does not allow namespace {namespace}"
 
 
 def is_discouraged(host: HostCapacity, wish: Requirements) -> bool:
@@ -201,7 +214,8 @@ def why_leave(host: HostCapacity, wish: Requirements) -> str:
     for taint in host.taints:
         if taint.effect == "NoExecute" and not wish.tolerate(taint):
             return f"has taint {taint.key} with effect NoExecute"
-    return ""
+    need = host.allowance.refused(wish.needs)
+    return f"does not allow {need}" if need is not None else ""
 
 
 def lack(least_bytes: int, most_bytes: int | None = None) -> str:

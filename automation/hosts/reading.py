@@ -15,11 +15,13 @@ from automation.hosts.placement import (
     tolerations_of,
 )
 from components.deployment import is_stopped
+from components.host_allowance import host_needs
 from program import sizing
 from program.desired.errors import SpecInvalid
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
 from program.dialects.quantities import bytes_of
+from program.runtimes.host_rules import Need, allowance_of
 
 Object = Mapping[str, Any]
 
@@ -47,6 +49,7 @@ def capacity_of(host: Object) -> HostCapacity:
         unschedulable=bool(spec.get("unschedulable")),
         draining=bool(spec.get("drain")),
         awaited=not status,
+        allowance=allowance_of(spec.get("allow")),
         by_ssh=spec.get("transport") == "ssh",
     )
 
@@ -64,6 +67,7 @@ def wish_of(desired: DesiredService, *, created: str = "") -> Wish:
             labels=pairs({**desired.pod.node_selector, **hosting.selector}),
             tolerations=tolerations_of(desired.pod.tolerations),
             excluded=frozenset(hosting.excluded),
+            needs=_needs(desired),
         ),
         replicas=0 if is_stopped(desired) else desired.replicas,
         memory_bytes=sizing.declared_bytes(desired) if estimate is None else estimate.total_bytes,
@@ -79,6 +83,14 @@ def wish_of(desired: DesiredService, *, created: str = "") -> Wish:
         priority=PRIORITIES[desired.priority],
         created=created,
     )
+
+
+def _needs(desired: DesiredService) -> tuple[Need, ...]:
+    """List what only a host's owner can allow; nothing for what no host runs at all, which the renderer refuses."""
+    try:
+        return host_needs(desired)
+    except SpecInvalid:
+        return ()
 
 
 def _budget(spec: Object) -> int | None:

@@ -13,10 +13,12 @@ from typing import Any
 from automation.debounce import Debounce, start_timer
 from automation.hosts.host_book import Decision, HostBook
 from automation.hosts.liveness import Liveness
-from automation.hosts.placement import HostCapacity
+from automation.hosts.placement import HostCapacity, Wish
 from automation.hosts.reading import wish_of
+from components.host_allowance import check_allowed, check_any_allowed
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
+from program.runtimes.host_rules import DEFAULT
 
 Object = dict[str, Any]
 
@@ -76,8 +78,12 @@ class HostRegistry:
             else:
                 self._capacities[name] = after
         self._update(name)
-        if before is None or after is None or (before.draining, before.taints) != (after.draining, after.taints):
+        if before is None or after is None or _drives_away(before) != _drives_away(after):
             self._enqueue_all(self.book.placed_on(name))
+
+    def namespace_changed(self, namespace: str) -> None:
+        """The labels of a namespace are others: hosts that choose by them may be for its services now, or no longer."""
+        self._enqueue_all(self.book.of_namespace(namespace))
 
     def process_changed(self, key: ServiceKey, new: Object | None, *, replica: int) -> None:
         """A HostProcess changed, as `trim.host_process` leaves it; None when it is gone."""
@@ -121,17 +127,38 @@ class HostRegistry:
             return name in self._leases
 
     def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, Decision | None]:
-        """Give the replicas of a service their hosts; None for a service that runs in pods."""
+        """Give the replicas of a service their hosts; None for a service that runs in pods.
+
+        Raises SpecInvalid, with the field, for what its hosts do not allow, and for what no host allows.
+        """
         hosting = desired.host_placement
         if hosting is None:
             self.book.release(desired.key)
             return desired, None
-        decision = self.book.decide(desired.key, wish_of(desired, created=created))
+        wish = wish_of(desired, created=created)
+        decision = self.book.decide(desired.key, wish)
+        self._check_allowed(desired, wish, decision)
         # A stopped service has no replica to place; a pin is told all the same.
         first, *others = decision.hosts or (hosting.host,)
         placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
         return desired.model_copy(update={"host_placement": placed}), decision
 
+    def _check_allowed(self, desired: DesiredService, wish: Wish, decision: Decision) -> None:
+        needs, labels = wish.requirements.needs, self.book.namespace_labels(desired.key.namespace)
+        for name in dict.fromkeys(host for host in (*decision.hosts, wish.pinned) if host is not None):
+            allowance = (self.capacity(name) or HostCapacity(name)).allowance
+            check_allowed(desired, needs, name, allowance, labels=labels)
+        if decision.refusals is None or not needs:
+            return
+        with self._lock:
+            known = [host.allowance for host in self._capacities.values()] or [DEFAULT]
+        check_any_allowed(desired, needs, known)
+
     def release(self, key: ServiceKey) -> None:
         """Forget a service that is gone."""
         self.book.release(key)
+
+
+def _drives_away(host: HostCapacity) -> object:
+    """Give what of a host can make a replica leave it, or keep it from being changed."""
+    return host.draining, host.taints, host.allowance

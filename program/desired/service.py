@@ -138,6 +138,18 @@ class PodSettings(Desired):
     extra_volume_mounts: tuple[JsonObject, ...] = ()
 
 
+class Written(Desired):
+    """Where a custom resource says what a process on a host is started with, for errors that name a field."""
+
+    arguments: tuple[str, ...] = ()
+    """The user's own, as they stand in the field."""
+    arguments_field: str
+    variables: tuple[str, ...] = ()
+    """Names of the user's variables, in the field's order."""
+    variables_field: str
+    model_field: str
+
+
 class HostPlacement(Desired):
     """The service runs as processes on hosts, each replica on another."""
 
@@ -162,6 +174,8 @@ class HostPlacement(Desired):
     """What may happen to the process when others of its group want its memory; None: it takes part in no group."""
     group: str = ""
     min_dwell_s: float | None = None
+    written: Written | None = None
+    """None: in the fields of an InferenceService."""
 
     @property
     def hosts(self) -> tuple[str | None, ...]:

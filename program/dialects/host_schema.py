@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from program.dialects.crd_schema import CrdModel, Int64, Time, optional, required, rule
-from program.dialects.llmkube.pod_schema import QUANTITY
+from program.dialects.llmkube.pod_schema import QUANTITY, LabelSelector
 from program.dialects.llmkube.service_status_schema import Condition
 
 
@@ -53,6 +53,29 @@ class SshSpec(CrdModel):
     user: str = required("User on the host.", min_length=1)
 
 
+class AllowSpec(CrdModel):
+    """What services may ask of a host beyond Herdsman's engines with their harmless arguments."""
+
+    commands: list[str] = optional(
+        "Programs that runtime generic may start, as they stand in the service's command; `*` for all.", []
+    )
+    flags: list[str] = optional(
+        "Further arguments of engines, such as `--slot-save-path`; a `*` at the end stands for the rest.", []
+    )
+    namespace_selector: LabelSelector | None = optional(
+        "Namespaces whose services may run here, by their labels, beside those of `namespaces`."
+    )
+    namespaces: list[str] = optional(
+        "Namespaces whose services may run here; without namespaceSelector empty means all.", []
+    )
+    paths: list[str] = optional("Directories of the host: arguments and sources of models may name what is below.", [])
+    registries: list[str] = optional("Hosts of further registries that Ollama may pull from.", [])
+    runtimes: list[str] = optional("Further runtimes: `generic`, which starts a command of the service's own.", [])
+    variables: list[str] = optional(
+        "Further environment variables; a `*` at the end stands for the rest of the name.", []
+    )
+
+
 class PressureSpec(CrdModel):
     """When memory counts as short, as shares of all memory that are available, and what is done then."""
 
@@ -75,6 +98,7 @@ class HostSpec(CrdModel):
     address: str | None = optional(
         "IP address that Services lead to; for ssh also where to connect. An agent finds its own."
     )
+    allow: AllowSpec | None = optional("What services may ask of this host; by default what docs/security.md lists.")
     drain: bool = optional("Move every service away that may move, and place none.", False)
     memory_budget: str | None = optional(
         "Memory for all processes together, a quantity; wins over memoryFraction.", pattern=QUANTITY

@@ -18,7 +18,7 @@ from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelFormat
-from program.desired.service import DesiredService, Endpoint, PodSettings
+from program.desired.service import DesiredService, Endpoint, PodSettings, Written
 from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated
 from program.dialects.dialect import Parsed
 from program.dialects.hosted_args import taken_over
@@ -95,7 +95,7 @@ def hosted_service(
         endpoint=Endpoint(port=_PORTS.get(key.dialect)),
         gpu=Gpu(count=max(1, gpus)) if accelerator not in ("cpu", "metal") else None,
         pod=PodSettings(env=tuple(v for v in variables if "valueFrom" not in v), memory_request=memory),
-        host_placement=hosting,
+        host_placement=hosting.model_copy(update={"written": _written(args, variables, env_field, model.field)}),
         draft=drafting,
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
@@ -128,6 +128,16 @@ def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield not_honoured(f"metadata.annotations[{name}]", NOT_ON_HOSTS)
+
+
+def _written(args: HostedArgs, variables: Sequence[JsonObject], env_field: str, model_field: str) -> Written:
+    return Written(
+        arguments=tuple(args.own),
+        arguments_field=args.field,
+        variables=tuple(str(variable["name"]) for variable in variables),
+        variables_field=env_field,
+        model_field=model_field,
+    )
 
 
 def _of_draft(draft: HostedModel | None, used: DesiredModel | None, engine: EngineSettings) -> Iterator[Problem]:

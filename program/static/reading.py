@@ -18,6 +18,7 @@ from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
 from program.manifests import LLMKUBE, Document, Manifests
+from program.runtimes.host_rules import DEFAULT, UNRESTRICTED
 from program.static.config import Cluster, FleetConfig
 from program.static.scaling import scaled_without_loop
 from program.static.vain import vain_without_loop
@@ -76,6 +77,8 @@ class _Reader:
             manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
         try:
             _check_host(desired)
+            # Who has the token or the key of a host that the config names is its owner.
+            manifests.check_allowed(desired, default=UNRESTRICTED if way is not None else DEFAULT)
             desired = scaled_without_loop(desired)
             rendered = render(desired, cluster.options)
         except DesiredError as error:
