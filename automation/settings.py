@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from automation.engine.state_url import StateUrl
 from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
+from program.desired.hub import Hub
+from program.desired.web_address import AddressInvalid
 
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -173,6 +175,15 @@ class Settings(BaseSettings):
         namespace, _, rest = self.conversion_service.partition("/")
         name, _, port = rest.partition(":")
         return namespace, name, int(port or 443)
+
+    @field_validator("hub_url")
+    @classmethod
+    def _hub_is_an_address(cls, value: str) -> str:
+        try:
+            Hub.at(value)
+        except AddressInvalid as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("conversion_service")
     @classmethod

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from agent.server.models.source_policy import SourcePolicy
 from automation.settings import Settings
 from components.render import RenderOptions
-from program.dialects.llmkube.source import HUB
+from program.desired.hub import Hub
 
 
 def source_policy(settings: Settings) -> SourcePolicy:
     """Take from the settings what the loop may look at; the hub that an operator names may be a private host."""
-    hub = urlsplit(settings.hub_url).hostname
+    hub = Hub.at(settings.hub_url)
     hosts = settings.allowed_remote_hosts
     return SourcePolicy(
-        allowed_remote_hosts=(*hosts, hub) if hub and settings.hub_url.rstrip("/") != HUB else hosts,
+        allowed_remote_hosts=(*hosts, hub.base.host) if hub.is_mirror else hosts,
         allowed_host_path_roots=settings.allowed_host_path_roots,
         ca_file=str(settings.ca_cert_file) if settings.ca_cert_file else None,
     )

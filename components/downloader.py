@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from components.download_script import download_script
 from components.options import RenderOptions
 from program.desired.base import JsonObject
 from program.desired.engines import SecretKey
+from program.desired.hub import Hub
 from program.desired.model import DesiredModel, SourceKind
-from program.dialects.llmkube.source import HUB, file_set, hub_location, repository_url
+from program.dialects.llmkube.source import file_set, hub_location, repository_url
 from program.runtimes.base import secret_env
 
 HOST_FILE = "/host-model/model.gguf"
@@ -111,8 +111,9 @@ def _environment(
         values["S3_PREFIX" if model.files else "S3_KEY"] = source.path
     if model.refresh == "OnChange":
         values["REFRESH_POLICY"] = model.refresh
-    if options.hub_url.rstrip("/") != HUB:
-        values["HUB_HOST"] = urlsplit(options.hub_url).netloc
+    hub = Hub.at(options.hub_url)
+    if hub.is_mirror:
+        values["HUB_HOST"] = hub.base.authority
     environment = [{"name": name, "value": value} for name, value in values.items()]
     if source.kind is SourceKind.REPOSITORY and not model.source_secret:
         # A file of the Hub that is named by its URL says by spec.sourceSecretRef whose it is.

@@ -32,8 +32,10 @@ from agent.server.models.remote import RemoteFile
 from agent.server.models.source_policy import SourcePolicy
 from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
+from program.desired.hub import Hub
 from program.desired.model import GgufFacts, ModelSource, SourceKind
-from program.dialects.llmkube.source import file_url, hub_location, is_hub, object_key
+from program.desired.web_address import AddressInvalid, WebAddress
+from program.dialects.llmkube.source import file_url, object_key
 
 ReadSecret = Callable[[str, str], Credentials]
 """Reads the credentials of a namespace's Secret; raises SecretUnreadable."""
@@ -56,7 +58,7 @@ class LookSettings:
 class _Place(NamedTuple):
     """One remote file, and who may ask for it."""
 
-    url: str
+    url: WebAddress
     signer: Signer | None
 
 
@@ -73,7 +75,7 @@ class Looker:
         cancel: threading.Event,
     ) -> None:
         self.policy = policy
-        self._hub_url = hub_url
+        self._hub = Hub.at(hub_url)
         self._read_secret = read_secret
         self._settings = settings
         self._cancel = cancel
@@ -128,12 +130,20 @@ class Looker:
     def _places(self, source: ModelSource, files: Sequence[str], credentials: Credentials) -> list[_Place]:
         if source.kind is SourceKind.S3:
             keys = [object_key(source, file) for file in files] or [object_key(source)]
-            return [_Place(credentials.s3_url(source.bucket, key), credentials.for_s3()) for key in keys]
+            try:
+                return [_Place(credentials.s3_address(source.bucket, key), credentials.for_s3()) for key in keys]
+            except AddressInvalid as error:
+                raise SourceRefused(f"the address of `{source.address[:80]}` at AWS_ENDPOINT_URL {error}") from None
         if source.kind is SourceKind.REPOSITORY:
-            urls = [file_url(source, file, self._hub_url) for file in files]
-            return [_Place(url, credentials.for_web(hub=is_hub(url, self._hub_url))) for url in urls]
-        url = hub_location(source.download_address, self._hub_url)
-        return [_Place(url, credentials.for_web(hub=is_hub(url, self._hub_url)))]
+            return [self._web_place(file_url(source, file, self._hub.url), credentials) for file in files]
+        return [self._web_place(source.download_address, credentials)]
+
+    def _web_place(self, url: str, credentials: Credentials) -> _Place:
+        try:
+            address = self._hub.location(WebAddress.parse(url))
+        except AddressInvalid as error:
+            raise SourceRefused(f"the source {error}") from None
+        return _Place(address, credentials.for_web(hub=self._hub.may_have_token(address)))
 
     def _remote(
         self, source: ModelSource, place: _Place, sha256: str | None, previous: ProbeFacts | None, model_format: str
@@ -161,7 +171,7 @@ class Looker:
             timeout_s=_left_s(deadline),
             signer=place.signer,
         )
-        digest, shown = hashlib.sha256(data).hexdigest(), remote.shown(place.url)
+        digest, shown = hashlib.sha256(data).hexdigest(), place.url.shown
         facts = _read(source, _header_of(data, model_format, shown), len(data), _etag(file), digest)
         return _checked(facts, sha256, shown)
 

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.server.models import remote
 from agent.server.models.source_policy import SourcePolicy
 from automation.backoff import backoff_s
 from automation.models.look_marks import LookMarks
 from automation.models.model_look import Looker, LookSettings, ReadSecret
 from program.desired.facts import ProbeFacts
+from program.desired.hub import HUB
 from program.desired.model import ModelSource
-from program.dialects.llmkube.source import HUB
+from program.desired.web_address import shown
 
 __all__ = ["ModelProbe", "ProbeSettings", "SourcePolicy"]
 
@@ -208,7 +208,7 @@ class ModelProbe:
                 secret=key.secret,
             )
         except Exception:
-            log.exception("A look at a model's source failed by a defect of Herdsman", source=remote.shown(key.address))
+            log.exception("A look at a model's source failed by a defect of Herdsman", source=shown(key.address))
             found = ProbeFacts(
                 outcome="unreachable", source=key.address, reason="SourceUnexpected", message="the look itself failed"
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from automation.preview.changes import Download
 from automation.preview.comparing import pod_template_changes
@@ -17,6 +16,7 @@ from components.model_files import claim_name
 from components.options import RenderOptions
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
+from program.desired.web_address import shown
 from program.desired.workloads import Workloads
 from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for
@@ -176,11 +176,3 @@ def _files(spec: Json) -> dict[str, Json]:
 
 def _download(model: DesiredModel, where: str) -> Download:
     return Download(shown(model.source.address), where, model.size_bytes)
-
-
-def shown(address: str) -> str:
-    """Write the address of a source without user, password and query, any of which may hold a secret."""
-    parts = urlsplit(address)
-    if not parts.netloc:
-        return address.partition("?")[0]
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

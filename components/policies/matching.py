@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
-from urllib.parse import urlsplit
 
 from components.policies.schema import Match
 from program.desired.keys import ServiceKey
+from program.desired.web_address import shown
 
 LONGEST_VALUE = 200
 _HUB = "docker.io"
@@ -50,13 +50,7 @@ def comes_from(image: str, prefix: str) -> bool:
 
 def told_source(address: str) -> str:
     """Write a model's source without what may be a secret in it: a user's password, a signed query."""
-    try:
-        parts = urlsplit(address)
-        if not parts.netloc:
-            return address[:LONGEST_VALUE]
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()[:LONGEST_VALUE]
-    except ValueError:
-        return "an address that cannot be read"
+    return shown(address)[:LONGEST_VALUE]
 
 
 def value_at(document: Mapping[str, Any], path: str) -> str:

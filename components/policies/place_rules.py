@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from components.policies.matching import fits, told_source
 from components.policies.schema import Hosts, Namespaces, Sources
 from components.policies.workload_rules import Finding, Subject
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
 from program.desired.model import DesiredModel, SourceKind
+from program.desired.web_address import AddressInvalid, WebAddress
 
 
 def sources(subject: Subject, rule: Sources) -> Iterator[Finding]:
@@ -70,8 +70,8 @@ def _scheme_of(address: str, *, otherwise: str = "hf") -> str:
 
 def _host(address: str) -> str:
     try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
+        return WebAddress.parse(address).host
+    except AddressInvalid:
         return ""
 
 

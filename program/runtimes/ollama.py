@@ -7,11 +7,13 @@ Called through `runtime_for`. Ollama keeps models in a store of its own and know
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from program.desired.base import JsonObject
+from program.desired.hub import HUB_HOSTS
 from program.desired.model import DesiredModel, GpuVendor, SourceKind
 from program.desired.service import DesiredService
+from program.desired.web_address import AddressInvalid, WebAddress
 from program.runtimes.base import (
     CompletionRequest,
     IdleProbe,
@@ -52,7 +54,6 @@ done
 """Serves, and pulls the model named by the first argument unless the store has it. A pull that fails ends the
 container, so that its status and log say why."""
 HAS_MODEL = f'ollama show "${MODEL_ENV}" >/dev/null'
-_HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 
 
 class OllamaRuntime:
@@ -133,11 +134,10 @@ def pulls_by_name(model: DesiredModel) -> bool:
 def _hub_file(url: str) -> str:
     """Name a file of Hugging Face; empty for any other address."""
     try:
-        parts = urlsplit(url)
-        host = parts.hostname
-    except ValueError:
+        address = WebAddress.parse(url)
+    except AddressInvalid:
         return ""
-    path = unquote(parts.path).strip("/").split("/")
-    if host not in _HUB_HOSTS or len(path) < 5 or path[2] not in ("resolve", "blob"):
+    path = unquote(address.path).strip("/").split("/")
+    if address.host not in HUB_HOSTS or len(path) < 5 or path[2] not in ("resolve", "blob"):
         return ""
     return f"hf.co/{path[0]}/{path[1]}:{path[-1]}"

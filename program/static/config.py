@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from components.options import RenderOptions
 from components.providers.host_inputs import input_faults
 from components.providers.host_schema import AGENT_TLS, SSH, TYPE
 from program.desired.base import JsonObject
+from program.desired.hub import Hub
 from program.desired.keys import is_dns_label, is_label_value
+from program.desired.web_address import AddressInvalid
 
 PROJECT = "herdsman"
 """Namespace of the keys."""
@@ -57,6 +59,15 @@ class _Options(_Said):
     render_group: int | None = None
     runtime_images: dict[str, str] | None = None
     monitors: bool | None = None
+
+    @field_validator("hub_url")
+    @classmethod
+    def _hub_is_an_address(cls, value: str | None) -> str | None:
+        try:
+            Hub.at(value or "")
+        except AddressInvalid as error:
+            raise ValueError(str(error)) from None
+        return value
 
 
 @dataclass(frozen=True)

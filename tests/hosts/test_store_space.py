@@ -28,6 +28,7 @@ from agent.server.models.download import DownloadSettings, download
 from agent.server.models.source_access import SourceAccess
 from agent.server.models.source_policy import SourcePolicy
 from agent.server.models.store_space import StoreSpace, stored_models
+from program.desired.hub import Hub
 from tests.support import sigv4
 from tests.support.agents import agent, llama_plan, until
 from tests.support.controlplane import eventually
@@ -188,9 +189,9 @@ def test_a_repository_comes_from_one_commit_checked_and_needs_no_hub_afterwards(
             "/org/mlx/resolve/c0ffee/w/model.safetensors": weights,
         }
         hub.refuse = lambda request: None if request.headers.get("Authorization") == "Bearer hf_secret" else "who?"
-        access = SourceAccess(Credentials(hub_token="hf_secret"), hub.root)
+        access = SourceAccess(Credentials(hub_token="hf_secret"), Hub.at(hub.root))
         with pytest.raises(SourceUnauthorized):
-            fetch(plan, store, access=SourceAccess(hub=hub.root))
+            fetch(plan, store, access=SourceAccess(hub=Hub.at(hub.root)))
         hub.files["/org/mlx/resolve/c0ffee/w/model.safetensors"] = some(3 * MIB, seed=2)
         with pytest.raises(ChecksumMismatch):
             fetch(plan, store, access=access)

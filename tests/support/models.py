@@ -17,7 +17,7 @@ from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
-from program.dialects.llmkube.source import HUB
+from program.desired.hub import HUB
 from tests.support.controlplane import eventually
 
 Json = dict[str, Any]

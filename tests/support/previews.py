@@ -18,7 +18,7 @@ from tests.support import controlplane
 
 Json = dict[str, Any]
 
-SOURCE = "https://user:hunter2@example.com/base.gguf?signature=hunter2"
+SOURCE = "https://example.com/base.gguf?signature=hunter2"
 
 
 def install_crds(api: controlplane.Api) -> None:

@@ -10,11 +10,10 @@ import functools
 import importlib.resources
 import ipaddress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused
-from agent.client.ssh.layout import Layout, LayoutInvalid, local_path
+from agent.client.ssh.layout import Layout, LayoutInvalid, local_path, web_address
 from agent.contract import FilePlan
 from agent.server.errors import Reason
 from agent.server.models.source_policy import SourcePolicy
@@ -99,7 +98,7 @@ class Fetcher:
             return Reason.REFUSED, (
                 f"`{path}` lies below no allowed root; an operator can allow it with --allowed-host-path-roots"
             )
-        host = (urlsplit(plan.source).hostname or "") if path is None else ""
+        host = web_address(plan.source).host if path is None else ""
         if host and self._reach(plan) == "public":
             try:
                 literal = ipaddress.ip_address(host)
@@ -147,7 +146,7 @@ class Fetcher:
     def _reach(self, plan: FilePlan) -> str:
         if self._policy is None:
             return ""
-        host = (urlsplit(plan.source).hostname or "").rstrip(".").lower()
+        host = web_address(plan.source).host
         allowed = {each.strip().rstrip(".").lower() for each in self._policy.allowed_remote_hosts}
         try:
             return "" if host in allowed or self._policy.allows(host, ipaddress.ip_address(host)) else "public"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.contract import FilePlan, ProcessPlan
+from program.desired.web_address import AddressInvalid, WebAddress, shown
 
 UNIT_PREFIX = "herdsman-process-"
 LAUNCH = "HERDSMAN_LAUNCH"
@@ -123,7 +124,16 @@ def local_path(source: str) -> str | None:
     if scheme.lower() == "file":
         return rest.removeprefix("localhost")
     if scheme.lower() in ("hf", "s3"):
-        raise LayoutInvalid(f"`{source}` takes an agent on the host, which has the tools and credentials for it")
-    if scheme.lower() not in ("http", "https") or any(c.isspace() for c in source):
-        raise LayoutInvalid(f"`{source}` is neither an http(s) URL, a `file://` URL nor an absolute path")
+        raise LayoutInvalid(f"`{shown(source)}` takes an agent on the host, which has the tools and credentials for it")
+    if scheme.lower() not in ("http", "https"):
+        raise LayoutInvalid(f"`{shown(source)}` is neither an http(s) URL, a `file://` URL nor an absolute path")
+    web_address(source)
     return None
+
+
+def web_address(source: str) -> WebAddress:
+    """Read the address of a source that is fetched. Raises LayoutInvalid."""
+    try:
+        return WebAddress.parse(source)
+    except AddressInvalid as error:
+        raise LayoutInvalid(f"`{shown(source)}` {error}") from None

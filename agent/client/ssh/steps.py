@@ -20,6 +20,7 @@ from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import Facts, Machine, MachineError, checked
 from agent.steps.service import Service
 from agent.steps.step import Change, Step
+from program.desired.web_address import shown
 
 MODEL = "model"
 RESTART_DELAY_S = 2
@@ -179,7 +180,7 @@ class ModelFile:
             return None
         if state.running:
             return Change(f"goes on fetching it: {state.done_bytes} of {state.total_bytes or '?'} bytes are there")
-        return Change(f"fetches it from {_shown(self.plan.source)}")
+        return Change(f"fetches it from {shown(self.plan.source)}")
 
     def do(self, _machine: Machine) -> None:
         self.fetcher.start(self.plan)
@@ -212,12 +213,3 @@ class Started:
             )
         else:
             systemd.Running(self.place.manager, self.service.name, self.service.mark, settle_s=0.0).do(machine)
-
-
-def _shown(source: str) -> str:
-    """Leave out what may be secret in an address: credentials, signed queries."""
-    scheme, separator, rest = source.partition("://")
-    if not separator:
-        return source
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

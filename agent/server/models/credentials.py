@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
+
+from program.desired.web_address import AddressInvalid, WebAddress
 
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -22,9 +24,9 @@ DEFAULT_REGION = "us-east-1"
 
 
 class Signer(Protocol):
-    """Gives the headers that prove a GET of `url`."""
+    """Gives the headers that prove a GET of `address`."""
 
-    def headers(self, url: str) -> dict[str, str]: ...
+    def headers(self, address: WebAddress) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,16 @@ class Credentials:
             return None
         return S3Signer(self.access_key_id, self.secret_access_key, self.session_token, self.region or DEFAULT_REGION)
 
-    def s3_url(self, bucket: str, key: str) -> str:
-        """Name an object by its path on the endpoint, which every S3-compatible store understands."""
+    def s3_address(self, bucket: str, key: str) -> WebAddress:
+        """Name an object by its path on the endpoint, which every S3-compatible store understands.
+
+        Raises AddressInvalid where the endpoint is no address, or the key one that no request can name.
+        """
         endpoint = self.endpoint or f"https://s3.{self.region or DEFAULT_REGION}.amazonaws.com"
-        return f"{endpoint.rstrip('/')}/{bucket}/{quote(key, safe='/-_.~')}"
+        base = WebAddress.parse(endpoint.rstrip("/"))
+        if base.query:
+            raise AddressInvalid("has a query; write the address below which the buckets lie")
+        return WebAddress.parse(f"{base.sent.rstrip('/')}/{quote(bucket, safe='')}/{quote(key, safe='/-_.~')}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class BearerToken:
 
     token: str = field(repr=False)
 
-    def headers(self, url: str) -> dict[str, str]:  # noqa: ARG002 - the same for every address
+    def headers(self, address: WebAddress) -> dict[str, str]:  # noqa: ARG002 - the same for every address
         return {"Authorization": f"Bearer {self.token}"} if re.fullmatch(r"[!-~]+", self.token) else {}
 
 
@@ -97,17 +105,17 @@ class S3Signer:
     region: str
     clock: Callable[[], datetime] = _now
 
-    def headers(self, url: str) -> dict[str, str]:
+    def headers(self, address: WebAddress) -> dict[str, str]:
         """Sign host, date and the empty body; other headers, such as Range, may be added freely."""
-        parts = urlsplit(url)
+        path, _, query = address.target.partition("?")
         now = self.clock()
         stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-        signed = {"host": parts.netloc.rpartition("@")[2], "x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
+        signed = {"host": address.authority, "x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
         if self.session_token:
             signed["x-amz-security-token"] = self.session_token
         names = ";".join(sorted(signed))
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
-        request = f"GET\n{parts.path or '/'}\n{_sorted_query(parts.query)}\n{lines}\n{names}\n{_EMPTY_SHA256}"
+        request = f"GET\n{path}\n{_sorted_query(query)}\n{lines}\n{names}\n{_EMPTY_SHA256}"
         scope = f"{day}/{self.region}/s3/aws4_request"
         to_sign = f"{_ALGORITHM}\n{stamp}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
         key = f"AWS4{self.secret_access_key}".encode()

@@ -35,6 +35,7 @@ from agent.server.models.source_access import Place, SourceAccess
 from agent.server.models.source_policy import SourcePolicy
 from agent.server.models.store_space import StoreSpace
 from agent.server.models.transfer import DownloadSettings, Progress, Transfer
+from program.desired.web_address import shown
 
 __all__ = ["DownloadSettings", "Progress", "download"]
 
@@ -103,7 +104,7 @@ def _repository(plan: FilePlan, store: Path, task: _Task, on_progress: Progress)
         lambda: repository.look_up(
             plan, access=task.access, policy=task.policy, timeout_s=task.settings.stall_timeout_s
         ),
-        plan.source,
+        shown(plan.source),
         task,
     )
     total, done = sum(file.size_bytes or 0 for file in files), 0
@@ -182,11 +183,11 @@ def _fetch_version(
         lambda: remote.stat(
             place.url, policy=task.policy, timeout_s=task.settings.stall_timeout_s, signer=place.signer
         ),
-        place.url,
+        place.url.shown,
         task,
     )
     if file.size_bytes is not None and plan.size_bytes is not None and file.size_bytes != plan.size_bytes:
-        raise SizeMismatch(f"{remote.shown(place.url)} has {file.size_bytes} bytes instead of {plan.size_bytes}")
+        raise SizeMismatch(f"{place.url.shown} has {file.size_bytes} bytes instead of {plan.size_bytes}")
     if afresh or (file.validator is None and not plan.sha256):
         # Without a validator two ranges may come from two files, and only a checksum would tell.
         file = file._replace(accepts_ranges=False)
@@ -220,11 +221,11 @@ def _bring(
     digest = None
     if plan.sha256:
         digest = sha256_of(slot.partial, cancel)
-        check_sha256(digest, plan.sha256, remote.shown(place.url))
+        check_sha256(digest, plan.sha256, place.url.shown)
     slot.publish(digest)
 
 
-def _asked(question: Callable[[], Answered], url: str, task: _Task) -> Answered:
+def _asked(question: Callable[[], Answered], what: str, task: _Task) -> Answered:
     """Ask about a file as patiently as for its bytes."""
     failures = 0
     while True:
@@ -235,7 +236,7 @@ def _asked(question: Callable[[], Answered], url: str, task: _Task) -> Answered:
             if failures >= task.settings.attempts:
                 raise
             if task.cancel.wait(task.settings.backoff_s(failures, error)):
-                raise Cancelled(f"stopped asking for {remote.shown(url)}") from None
+                raise Cancelled(f"stopped asking for {what}") from None
 
 
 def _report_other(slot: Slot, on_progress: Progress) -> None:

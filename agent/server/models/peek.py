@@ -13,9 +13,10 @@ from typing import NamedTuple
 from agent.server.errors import GgufInvalid, NeedMoreBytes, SourceChanged, SourceUnexpected, SourceUnreachable
 from agent.server.models.credentials import Signer
 from agent.server.models.gguf_header import Header
-from agent.server.models.remote import RemoteFile, get, shown
+from agent.server.models.remote import RemoteFile, get
 from agent.server.models.source_policy import SourcePolicy
 from program.desired.model import GgufFacts
+from program.desired.web_address import WebAddress
 
 PEEK_CHUNKS = (1 << 20, 4 << 20)
 """Bytes asked for first, and with each request after that. A tokenizer of 150,000 tokens ends in the second or third
@@ -30,13 +31,15 @@ class Peek(NamedTuple):
     etag: str | None
 
 
-def peek_header(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None) -> Peek:
+def peek_header(
+    address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
+) -> Peek:
     """Read the header of a remote GGUF file by ranges, or from the start of the stream where ranges are not served.
 
     Raises GgufInvalid if it is another kind of file, SourceUnreachable also when `timeout_s` in all is not enough for
     what stands before the tokenizer.
     """
-    reader = _RangeReader(url, policy, deadline=time.monotonic() + timeout_s, signer=signer)
+    reader = _RangeReader(address, policy, deadline=time.monotonic() + timeout_s, signer=signer)
     header = Header(reader)
     try:
         try:
@@ -47,10 +50,10 @@ def peek_header(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, sign
         facts = header.facts()
     except NeedMoreBytes as error:
         raise GgufInvalid(
-            f"{shown(url)} ends inside its GGUF header, which needs at least {error.needed} bytes"
+            f"{address.shown} ends inside its GGUF header, which needs at least {error.needed} bytes"
         ) from None
     except GgufInvalid as error:
-        raise GgufInvalid(f"{shown(url)}: {error.message}", conclusive=error.conclusive) from None
+        raise GgufInvalid(f"{address.shown}: {error.message}", conclusive=error.conclusive) from None
     finally:
         reader.close()
     assert reader.file is not None
@@ -60,8 +63,8 @@ def peek_header(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, sign
 class _RangeReader:
     """A remote file as a `gguf_header.Reader`: ranges, asked for as they are needed."""
 
-    def __init__(self, url: str, policy: SourcePolicy, *, deadline: float, signer: Signer | None) -> None:
-        self._url = url
+    def __init__(self, address: WebAddress, policy: SourcePolicy, *, deadline: float, signer: Signer | None) -> None:
+        self._address = address
         self._signer = signer
         self._policy = policy
         self._deadline = deadline
@@ -101,7 +104,7 @@ class _RangeReader:
 
     def _stream(self, first: int, last: int) -> Generator[bytes]:
         with get(
-            self._url,
+            self._address,
             policy=self._policy,
             read_timeout_s=self._remaining_s(),
             first=first,
@@ -112,11 +115,11 @@ class _RangeReader:
             if self.file is None:
                 self.file = seen
             elif answer.status != 206 or (seen.size_bytes, seen.etag) != (self.file.size_bytes, self.file.etag):
-                raise SourceChanged(f"{shown(self._url)} changed while it was read")
+                raise SourceChanged(f"{self._address.shown} changed while it was read")
             if answer.status == 416:
                 return
             if answer.status == 206 and answer.first_byte() != first:
-                raise SourceUnexpected(f"{shown(self._url)} answered another range than was asked for")
+                raise SourceUnexpected(f"{self._address.shown} answered another range than was asked for")
             while chunk := answer.read1(1 << 16):
                 self._remaining_s()
                 yield chunk
@@ -124,5 +127,5 @@ class _RangeReader:
     def _remaining_s(self) -> float:
         remaining_s = self._deadline - time.monotonic()
         if remaining_s <= 0:
-            raise SourceUnreachable(f"{shown(self._url)} was too slow to read its header in time")
+            raise SourceUnreachable(f"{self._address.shown} was too slow to read its header in time")
         return remaining_s

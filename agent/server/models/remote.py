@@ -18,11 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import unquote, urljoin
 
 import urllib3
 import urllib3.exceptions
-from urllib3.util import Timeout, Url, make_headers, parse_url
+from urllib3.util import Timeout
 
 from agent.server.errors import (
     FileError,
@@ -35,6 +34,7 @@ from agent.server.errors import (
 )
 from agent.server.models.credentials import Signer
 from agent.server.models.source_policy import SourcePolicy
+from program.desired.web_address import AddressInvalid, WebAddress
 
 MAX_REDIRECTS = 5
 CONNECT_TIMEOUT_S = 10.0
@@ -68,7 +68,7 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    url: str
+    address: WebAddress
     _response: urllib3.BaseHTTPResponse
 
     def read1(self, size: int) -> bytes:
@@ -76,7 +76,7 @@ class Answer:
         try:
             return self._response.read1(size)
         except _READ_ERRORS as error:
-            raise _translated(error, self.url) from None
+            raise _translated(error, self.address) from None
 
     def shutdown(self) -> None:
         """Wake a thread that waits in `read1`; it then fails or finds the end. Callable from any thread."""
@@ -103,7 +103,7 @@ class Answer:
 
 @contextmanager
 def get(
-    url: str,
+    address: WebAddress,
     *,
     policy: SourcePolicy,
     read_timeout_s: float,
@@ -115,7 +115,7 @@ def get(
 ) -> Iterator[Answer]:
     """Ask for bytes `first` to `last` (inclusive; None: the end) of a file, or for all of it without a range.
 
-    `signer` proves who asks, to the server of `url` and to none that it redirects to.
+    `signer` proves who asks, to the server of `address` and to none that it redirects to.
     Yields an Answer with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else. The
     connection is closed at the end, however much of the body was read.
     """
@@ -124,14 +124,14 @@ def get(
         headers["Range"] = f"bytes={first}-{'' if last is None else last}"
         if if_range:
             headers["If-Range"] = if_range
-    target, auth = url, _auth(url)
+    target = address
     for _ in range(MAX_REDIRECTS + 1):
-        proof = signer.headers(target) if signer is not None and _same_origin(url, target) else {}
-        pool, response = _send(target, policy, {**headers, **auth, **proof}, read_timeout_s)
+        proof = signer.headers(target) if signer is not None and target.origin == address.origin else {}
+        pool, response = _send(target, policy, {**headers, **proof}, read_timeout_s)
         try:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:
-                target, auth = _redirected(target, location, auth)
+                target = _redirected(target, location)
                 continue
             _check_status(response.status, response.headers, target)
             yield Answer(response.status, response.headers, target, response)
@@ -139,55 +139,46 @@ def get(
         finally:
             response.close()
             pool.close()
-    raise SourceUnexpected(f"{shown(url)} redirects more than {MAX_REDIRECTS} times")
+    raise SourceUnexpected(f"{address.shown} redirects more than {MAX_REDIRECTS} times")
 
 
-def stat(url: str, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None) -> RemoteFile:
+def stat(
+    address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
+) -> RemoteFile:
     """Ask for a file's size and validators. Uses a range of one byte, because signed URLs often forbid HEAD."""
-    with get(url, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer) as answer:
+    with get(address, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer) as answer:
         return answer.remote_file()
 
 
 def fetch_small(
-    url: str, *, policy: SourcePolicy, max_bytes: int, timeout_s: float = 30.0, signer: Signer | None = None
+    address: WebAddress, *, policy: SourcePolicy, max_bytes: int, timeout_s: float = 30.0, signer: Signer | None = None
 ) -> tuple[bytes, RemoteFile]:
     """Fetch a whole file of at most `max_bytes`. Raises SourceUnexpected if it is larger."""
     deadline = time.monotonic() + timeout_s
-    with get(url, policy=policy, read_timeout_s=timeout_s, whole=True, signer=signer) as answer:
+    with get(address, policy=policy, read_timeout_s=timeout_s, whole=True, signer=signer) as answer:
         data = io.BytesIO()
         while chunk := answer.read1(1 << 16):
             data.write(chunk)
             if data.tell() > max_bytes:
-                raise SourceUnexpected(f"{shown(url)} is larger than {max_bytes} bytes")
+                raise SourceUnexpected(f"{address.shown} is larger than {max_bytes} bytes")
             if time.monotonic() > deadline:
-                raise SourceUnreachable(f"{shown(url)} did not answer completely within {timeout_s:g} s")
+                raise SourceUnreachable(f"{address.shown} did not answer completely within {timeout_s:g} s")
         return data.getvalue(), answer.remote_file()
 
 
-def shown(url: str) -> str:
-    """Give a URL as it may stand in a message: without a password and without the query, which may be a signature."""
-    try:
-        return parse_url(url)._replace(auth=None, query=None, fragment=None).url
-    except urllib3.exceptions.LocationParseError:
-        return "the address"
-
-
 def _send(
-    url: str, policy: SourcePolicy, headers: Mapping[str, str], read_timeout_s: float
+    address: WebAddress, policy: SourcePolicy, headers: Mapping[str, str], read_timeout_s: float
 ) -> tuple[urllib3.HTTPConnectionPool, urllib3.BaseHTTPResponse]:
-    """Send one GET to one of the addresses that the policy allows for the URL's host."""
-    parts = _parsed(url)
-    host = str(parts.host).strip("[]")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    """Send one GET to one of the IP addresses that the policy allows for the host of `address`."""
     timeout = Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
     failure: FileError | None = None
-    for address in policy.addresses(host, port)[:_MAX_ADDRESSES]:
-        pool = _pool(parts, host, address, port, timeout, policy)
+    for dialled in policy.addresses(address.host, address.effective_port)[:_MAX_ADDRESSES]:
+        pool = _pool(address, dialled, timeout, policy)
         try:
             response = pool.urlopen(
                 "GET",
-                parts.request_uri,
-                headers={**headers, "Host": parts.netloc or host},
+                address.target,
+                headers={**headers, "Host": address.authority},
                 redirect=False,
                 retries=False,
                 preload_content=False,
@@ -195,7 +186,7 @@ def _send(
             )
         except _READ_ERRORS as error:
             pool.close()
-            failure = _translated(error, url)
+            failure = _translated(error, address)
             if not isinstance(failure, SourceUnreachable):
                 raise failure from None
         else:
@@ -204,19 +195,17 @@ def _send(
     raise failure
 
 
-def _pool(
-    parts: Url, host: str, address: str, port: int, timeout: Timeout, policy: SourcePolicy
-) -> urllib3.HTTPConnectionPool:
-    if parts.scheme == "https":
+def _pool(address: WebAddress, dialled: str, timeout: Timeout, policy: SourcePolicy) -> urllib3.HTTPConnectionPool:
+    if address.scheme == "https":
         return urllib3.HTTPSConnectionPool(
-            address,
-            port,
+            dialled,
+            address.effective_port,
             timeout=timeout,
             maxsize=1,
             ssl_context=_tls(policy.ca_file),
-            server_hostname=host,
+            server_hostname=address.host,
         )
-    return urllib3.HTTPConnectionPool(address, port, timeout=timeout, maxsize=1)
+    return urllib3.HTTPConnectionPool(dialled, address.effective_port, timeout=timeout, maxsize=1)
 
 
 @functools.lru_cache(maxsize=8)
@@ -230,52 +219,29 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
     return context
 
 
-def _parsed(url: str) -> Url:
+def _redirected(address: WebAddress, location: str) -> WebAddress:
+    """Follow one redirect. TLS is never left."""
     try:
-        parts = parse_url(url)
-    except urllib3.exceptions.LocationParseError:
-        raise SourceUnexpected("the address is not a URL") from None
-    if parts.scheme not in ("http", "https") or not parts.host:
-        raise SourceRefused(f"{shown(url)} is not an http or https URL")
-    return parts
+        target = address.redirected(location)
+    except AddressInvalid as error:
+        raise SourceRefused(f"{address.shown} redirects to an address that {error}") from None
+    if address.scheme == "https" and target.scheme == "http":
+        raise SourceUntrusted(f"{address.shown} redirects to {target.shown}, which is not protected by TLS")
+    return target
 
 
-def _auth(url: str) -> dict[str, str]:
-    auth = _parsed(url).auth
-    return dict(make_headers(basic_auth=unquote(auth))) if auth else {}
-
-
-def _redirected(url: str, location: str, auth: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Follow one redirect: credentials stay with their host, and TLS is never left."""
-    try:
-        target = urljoin(url, location)
-    except ValueError:
-        raise SourceUnexpected(f"{shown(url)} redirects to something that is not a URL") from None
-    before, after = _parsed(url), _parsed(target)
-    if before.scheme == "https" and after.scheme == "http":
-        raise SourceUntrusted(f"{shown(url)} redirects to {shown(target)}, which is not protected by TLS")
-    if after.auth:
-        return target, _auth(target)
-    return target, auth if _same_origin(url, target) else {}
-
-
-def _same_origin(one: str, other: str) -> bool:
-    a, b = _parsed(one), _parsed(other)
-    return (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port)
-
-
-def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:
+def _check_status(status: int, headers: Mapping[str, str], address: WebAddress) -> None:
     if status in (200, 206, 416):
         return
     if status in (401, 403, 407):
-        raise SourceUnauthorized(f"{shown(url)} wants credentials (HTTP {status})")
+        raise SourceUnauthorized(f"{address.shown} wants credentials (HTTP {status})")
     if status in (404, 410):
-        raise SourceNotFound(f"{shown(url)} is not there (HTTP {status})")
+        raise SourceNotFound(f"{address.shown} is not there (HTTP {status})")
     if status in (408, 425, 429) or status >= 500:
         after = headers.get("Retry-After", "")
         retry_after_s = float(after) if re.fullmatch(_NUMBER, after) else None
-        raise SourceUnreachable(f"{shown(url)} answered HTTP {status}", retry_after_s=retry_after_s)
-    raise SourceUnexpected(f"{shown(url)} answered HTTP {status}")
+        raise SourceUnreachable(f"{address.shown} answered HTTP {status}", retry_after_s=retry_after_s)
+    raise SourceUnexpected(f"{address.shown} answered HTTP {status}")
 
 
 def _total(headers: Mapping[str, str]) -> int | None:
@@ -288,15 +254,15 @@ def _length(headers: Mapping[str, str]) -> int | None:
     return int(length) if re.fullmatch(_NUMBER, length) else None
 
 
-def _translated(error: Exception, url: str) -> FileError:
+def _translated(error: Exception, address: WebAddress) -> FileError:
     """Give a foreign error its type. Only the certificate's own failure is final; the network may recover."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ssl.SSLCertVerificationError):
-            return SourceUntrusted(f"the certificate of {shown(url)} is not valid: {seen.verify_message or seen}")
+            return SourceUntrusted(f"the certificate of {address.shown} is not valid: {seen.verify_message or seen}")
         reason = getattr(seen, "reason", None)
         seen = reason if isinstance(reason, BaseException) else seen.__cause__ or seen.__context__
-    return SourceUnreachable(f"{shown(url)} cannot be read: {_cause(error)}")
+    return SourceUnreachable(f"{address.shown} cannot be read: {_cause(error)}")
 
 
 def _cause(error: Exception) -> str:

@@ -60,18 +60,18 @@ def look_up(
 ) -> tuple[FilePlan, ...]:
     """Ask the Hub for the files of a plan's repository. Raises a FileError."""
     repository = Repository.of(plan.source)
-    at = f"{access.hub}/api/models/{repository.name}/revision/{quote(repository.revision, safe='')}?blobs=true"
-    place = access.hub_place(at)
+    revision = quote(repository.revision, safe="")
+    place = access.web_place(f"{access.hub.url}/api/models/{quote(repository.name)}/revision/{revision}?blobs=true")
     text, _ = remote.fetch_small(
         place.url, policy=policy, max_bytes=_LARGEST_LIST, timeout_s=timeout_s, signer=place.signer
     )
     try:
         told = json.loads(text)
         commit, siblings = str(told["sha"]), list(told["siblings"])
-        base = f"{access.hub}/{repository.name}/resolve/{quote(commit, safe='')}/"
+        base = f"{access.hub.url}/{quote(repository.name)}/resolve/{quote(commit, safe='')}/"
         found = [_file(plan, base, dict(sibling)) for sibling in siblings]
     except (ValueError, KeyError, TypeError):
-        raise SourceUnexpected(f"{remote.shown(place.url)} does not list a repository's files") from None
+        raise SourceUnexpected(f"{place.url.shown} does not list a repository's files") from None
     wanted = tuple(file for file in found if _is_wanted(file.file_name, {each.file_name for each in found}))
     if not wanted:
         raise PlanInvalid(f"`{plan.source}` has no file that an engine could read")

@@ -8,17 +8,17 @@ set in its place by HF_ENDPOINT; S3 keys sign requests to AWS_ENDPOINT_URL or to
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from agent.server.errors import PlanInvalid, StoreFailed
 from agent.server.models.credentials import Credentials, Signer
+from program.desired.hub import Hub
+from program.desired.web_address import AddressInvalid, WebAddress, shown
 
-HUB = "https://huggingface.co"
-_HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 _NAMES = (
     "HF_TOKEN",
     "HF_ENDPOINT",
@@ -35,7 +35,7 @@ _NAMES = (
 class Place(NamedTuple):
     """One remote file, and who asks for it."""
 
-    url: str
+    url: WebAddress
     signer: Signer | None
 
 
@@ -44,51 +44,55 @@ class SourceAccess:
     """What a host knows that lets it fetch."""
 
     credentials: Credentials = field(default_factory=Credentials)
-    hub: str = HUB
+    hub: Hub = field(default_factory=Hub)
 
     @classmethod
     def of_host(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> SourceAccess:
         """Read the host's credentials anew: those at `path`, else those of the agent's environment.
 
         `path` is a directory with a file for each variable, as a mounted Secret is, or a file of `NAME=VALUE` lines.
-        Raises StoreFailed when it cannot be read.
+        Raises StoreFailed when it cannot be read, or names an endpoint that is no address.
         """
         values = {name: value for name, value in (environment or os.environ).items() if name in _NAMES}
         if path is not None:
             values.update(_read(path))
-        return cls(Credentials.of(values), values.get("HF_ENDPOINT", "").strip().rstrip("/") or HUB)
+        try:
+            hub = Hub.at(values.get("HF_ENDPOINT", ""))
+        except AddressInvalid as error:
+            raise StoreFailed(f"HF_ENDPOINT {error}; mend it in the credentials of this host") from None
+        credentials = Credentials.of(values)
+        try:
+            credentials.s3_address("bucket", "key")
+        except AddressInvalid as error:
+            raise StoreFailed(f"AWS_ENDPOINT_URL {error}; mend it in the credentials of this host") from None
+        return cls(credentials, hub)
 
     def place(self, source: str) -> Place:
         """Find the file of a plan that is neither local nor a whole repository. Raises PlanInvalid."""
         scheme, _, rest = source.partition("://")
         if scheme.lower() == "s3":
             bucket, _, key = rest.partition("/")
-            if not bucket or not key:
-                raise PlanInvalid(f"`{source}` names no object; write `s3://bucket/key`")
-            return Place(self.credentials.s3_url(bucket, key), self.credentials.for_s3())
+            if not re.fullmatch(r"[\w.-]+", bucket, re.ASCII) or not key:
+                raise PlanInvalid(f"`{shown(source)[:80]}` names no object; write `s3://bucket/key`")
+            try:
+                return Place(self.credentials.s3_address(bucket, key), self.credentials.for_s3())
+            except AddressInvalid as error:
+                raise PlanInvalid(f"`{shown(source)[:80]}` {error}") from None
         if scheme.lower() not in ("http", "https"):
             raise PlanInvalid(
-                f"`{source[:80]}` is no http(s), s3 or `file://` URL, no absolute path, no repository `hf://org/name`"
+                f"`{shown(source)[:80]}` is no http(s), s3 or `file://` URL, no absolute path, no repository "
+                "`hf://org/name`"
             )
-        return self.hub_place(source)
+        return self.web_place(source)
 
-    def hub_place(self, url: str) -> Place:
-        """Find a file behind a URL, which is one of the Hub's or of anybody's."""
+    def web_place(self, url: str) -> Place:
+        """Find a file behind a URL, which is one of the Hub's or of anybody's. Raises PlanInvalid."""
         try:
-            parts = urlsplit(url)
-            is_hub = parts.scheme.lower() == "https" and parts.hostname in _HUB_HOSTS
-        except ValueError:
-            return Place(url, None)
-        if is_hub and self.hub != HUB:
-            url = f"{self.hub}{parts.path}" + (f"?{parts.query}" if parts.query else "")
-        at_stand_in = self.hub != HUB and _origin(url) == _origin(self.hub)
+            address = self.hub.location(WebAddress.parse(url))
+        except AddressInvalid as error:
+            raise PlanInvalid(f"`{shown(url)[:80]}` {error}") from None
         token = Credentials(hub_token=self.credentials.hub_token).for_web(hub=True)
-        return Place(url, token if is_hub or at_stand_in else None)
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme.lower(), parts.netloc.lower()
+        return Place(address, token if self.hub.may_have_token(address) else None)
 
 
 def _read(path: Path) -> dict[str, str]:

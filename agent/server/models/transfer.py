@@ -30,6 +30,7 @@ from agent.server.models.gguf_header import MAGIC
 from agent.server.models.model_store import Slot, storing, write_whole
 from agent.server.models.remote import Answer, RemoteFile
 from agent.server.models.source_policy import SourcePolicy
+from program.desired.web_address import WebAddress
 
 Progress = Callable[[int, int | None], None]
 
@@ -78,7 +79,7 @@ class Transfer:
 
     def __init__(
         self,
-        url: str,
+        address: WebAddress,
         slot: Slot,
         file: RemoteFile,
         *,
@@ -88,7 +89,7 @@ class Transfer:
         expect_bytes: int | None,
         cancel: threading.Event,
     ) -> None:
-        self._url = url
+        self._address = address
         self._signer = signer
         self._slot = slot
         self._file = file
@@ -154,7 +155,7 @@ class Transfer:
             raise failure
         if self._cancel.is_set():
             self._save(handle)
-            raise Cancelled(f"stopped downloading {remote.shown(self._url)}; what has arrived is kept")
+            raise Cancelled(f"stopped downloading {self._address.shown}; what has arrived is kept")
         self._save(handle)
         on_progress(self.done_bytes, self.size_bytes)
 
@@ -199,7 +200,7 @@ class Transfer:
         """Fetch on one connection; True when the end of a file of unknown size was seen."""
         ranged = self._file.accepts_ranges
         with remote.get(
-            self._url,
+            self._address,
             policy=self._policy,
             read_timeout_s=self._settings.stall_timeout_s,
             first=segment.at,
@@ -223,7 +224,7 @@ class Transfer:
         if self._stop.is_set() or segment.done:
             return False
         if segment.end is not None:
-            raise SourceUnreachable(f"{remote.shown(self._url)} ended after {segment.at} of {segment.end} bytes")
+            raise SourceUnreachable(f"{self._address.shown} ended after {segment.at} of {segment.end} bytes")
         return True
 
     def _check_answer(self, answer: Answer, handle: int, segment: Segment) -> None:
@@ -234,13 +235,13 @@ class Transfer:
                 self._file.size_bytes,
                 self._file.validator,
             ):
-                raise SourceChanged(f"{remote.shown(self._url)} changed while it was downloaded")
+                raise SourceChanged(f"{self._address.shown} changed while it was downloaded")
             return
         if answer.status != 200 or len(self._segments) > 1:
-            raise SourceChanged(f"{remote.shown(self._url)} no longer serves the range that was asked for")
+            raise SourceChanged(f"{self._address.shown} no longer serves the range that was asked for")
         # The whole file comes, from its start: the file changed, or the server serves no ranges.
         if None not in (self._expect_bytes, seen.size_bytes) and self._expect_bytes != seen.size_bytes:
-            raise SizeMismatch(f"{remote.shown(self._url)} has {seen.size_bytes} bytes instead of {self._expect_bytes}")
+            raise SizeMismatch(f"{self._address.shown} has {seen.size_bytes} bytes instead of {self._expect_bytes}")
         with storing(self._slot.partial):
             os.ftruncate(handle, 0)
         segment.at = 0
@@ -251,7 +252,7 @@ class Transfer:
         if segment.end is not None:
             data = data[: segment.end - segment.at]
         elif self._expect_bytes is not None and segment.at + len(data) > self._expect_bytes:
-            raise SizeMismatch(f"{remote.shown(self._url)} is larger than {self._expect_bytes} bytes")
+            raise SizeMismatch(f"{self._address.shown} is larger than {self._expect_bytes} bytes")
         view = memoryview(data)
         while view:
             with storing(self._slot.partial):
@@ -266,15 +267,15 @@ class Transfer:
         """Notice a login page or an error text before gigabytes of something else are on the disk."""
         begins = os.pread(handle, len(MAGIC), 0)
         if begins != MAGIC:
-            raise GgufInvalid(f"{remote.shown(self._url)} is not a GGUF file: it begins with {begins!r}")
+            raise GgufInvalid(f"{self._address.shown} is not a GGUF file: it begins with {begins!r}")
 
     def _check_size(self, handle: int) -> None:
         size = os.fstat(handle).st_size
         expected = self.size_bytes if self.size_bytes is not None else self._expect_bytes
         if expected is not None and size != expected:
-            raise SizeMismatch(f"{remote.shown(self._url)} brought {size} bytes instead of {expected}")
+            raise SizeMismatch(f"{self._address.shown} brought {size} bytes instead of {expected}")
         if size == 0:
-            raise SizeMismatch(f"{remote.shown(self._url)} is empty")
+            raise SizeMismatch(f"{self._address.shown} is empty")
 
     def _plan(self) -> list[Segment]:
         size = self._file.size_bytes
@@ -289,7 +290,7 @@ class Transfer:
     def _version(self) -> dict[str, object]:
         """What must be the same for bytes of an earlier attempt to count."""
         return {
-            "url": hashlib.sha256(self._url.encode()).hexdigest(),
+            "url": hashlib.sha256(self._address.text.encode()).hexdigest(),
             "validator": self._file.validator,
             "sizeBytes": self._file.size_bytes,
         }

@@ -13,6 +13,7 @@ from typing import Literal
 
 from program.desired.errors import SpecInvalid
 from program.desired.model import ModelSource, SourceKind
+from program.desired.web_address import AddressInvalid, check_characters, read_authority, shown
 from program.dialects.annotations import is_name
 from program.dialects.kserve.labels import LOCAL_MODEL
 from program.dialects.kserve.settings import StorageSettings
@@ -109,6 +110,13 @@ def source_of(address: Address) -> ModelSource:
 
 
 def _check(address: Address, field: str) -> None:
+    try:
+        check_characters(address.rest)
+        if address.scheme == "s3" and not address.rest.startswith("/"):
+            # The loader takes what stands before the first slash for a host, as any parser of URLs does.
+            read_authority(address.rest.partition("/")[0])
+    except AddressInvalid as error:
+        raise SpecInvalid(field=field, why=f"`{shown(address.written)[:64]}` {error}") from None
     if address.scheme == "hf" and _REPOSITORY.fullmatch(address.rest) is None:
         raise SpecInvalid(
             field=field, why=f"`{address.written[:64]}` is not `hf://org/repo` or `hf://org/repo:revision`"

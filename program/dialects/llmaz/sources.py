@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from program.desired.base import JsonObject
+from program.desired.web_address import AddressInvalid, check_characters, read_authority, shown
 from program.dialects.llmaz.model_schema import URI, ModelHub
 from program.dialects.llmaz.naming import MODELS
 
@@ -83,6 +84,13 @@ def uri_source(uri: str) -> Source:
             f"`{uri[:128]}` is none of oss://bucket.endpoint/path, s3://bucket/path, gcs://bucket/path, "
             "host:///path, ollama://name:tag"
         )
+    try:
+        check_characters(uri.replace(" ", ""))
+        if scheme.lower() in ("oss", "s3", "gcs"):
+            # Loaders join bucket and endpoint to a host of their own; what is no host would lead elsewhere.
+            read_authority(address.partition("/")[0])
+    except AddressInvalid as error:
+        raise ValueError(f"`{shown(uri)[:128]}` {error}") from None
     last = address.rstrip("/").rpartition("/")[2]
     path = MODELS + (last if ".gguf" in address else f"models--{last}")
     match scheme.lower():

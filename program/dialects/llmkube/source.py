@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from program.desired.errors import SpecInvalid
+from program.desired.hub import HUB, HUB_HOSTS, Hub
 from program.desired.keys import is_dns_label
 from program.desired.model import ModelSource, SourceKind
+from program.desired.web_address import AddressInvalid, WebAddress, check_characters
 
 FIELD = "spec.source"
-HUB = "https://huggingface.co"
-
-_HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 _HUB_FILE_ROUTES = frozenset({"resolve", "blob", "raw"})
 _REPOSITORY_PART = re.compile(r"[A-Za-z0-9][\w.\-]*", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w.\-/]*", re.ASCII)
@@ -50,8 +49,10 @@ def parse_source(
     """
     if not address:
         raise _invalid("is empty; name a URL, a path, `pvc://claim/path` or `org/repo`")
-    if any(character.isspace() or not character.isprintable() for character in address):
-        raise _invalid("contains white space or control characters")
+    try:
+        check_characters(address)
+    except AddressInvalid as error:
+        raise _invalid(str(error)) from None
     match = _SCHEME.match(address)
     if match is None:
         if address.startswith("/"):
@@ -120,29 +121,12 @@ def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
 
 def hub_location(url: str, hub_url: str) -> str:
     """Give the address of a file of Hugging Face when `hub_url` stands in for it; other addresses stay as they are."""
-    base = hub_url.rstrip("/")
-    if not base or base == HUB:
-        return url
+    hub = Hub.at(hub_url)
     try:
-        parts = urlsplit(url)
-        host = parts.hostname
-    except ValueError:
+        address = WebAddress.parse(url)
+    except AddressInvalid:
         return url
-    if parts.scheme.lower() not in ("http", "https") or host not in _HUB_HOSTS:
-        return url
-    return f"{base}{parts.path}" + (f"?{parts.query}" if parts.query else "")
-
-
-def is_hub(url: str, hub_url: str = HUB) -> bool:
-    """Tell whether a token for Hugging Face may go to `url`: to it, encrypted, or to what stands in for it."""
-    try:
-        parts, hub = urlsplit(url), urlsplit(hub_url)
-        host = parts.hostname
-    except ValueError:
-        return False
-    if parts.scheme == "https" and host in _HUB_HOSTS:
-        return True
-    return hub.hostname not in _HUB_HOSTS and (parts.scheme, parts.netloc) == (hub.scheme, hub.netloc)
+    return hub.location(address).text if hub.is_mirror and address.host in HUB_HOSTS else url
 
 
 def repository_url(source: ModelSource, hub_url: str = HUB) -> str:
@@ -200,20 +184,16 @@ def _sanitised(name: str) -> str:
 
 def _web(address: str) -> ModelSource:
     try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise _invalid(f"is not a URL: {error}") from None
-    if not host:
-        raise _invalid("names no host")
-    if port == 0:
-        raise _invalid("names port 0")
-    if host in _HUB_HOSTS:
+        parts = WebAddress.parse(address)
+    except AddressInvalid as error:
+        hint = "; give a token by the Secret of spec.sourceSecretRef instead" if "password" in str(error) else ""
+        raise _invalid(f"{error}{hint}") from None
+    if parts.host in HUB_HOSTS:
         return _hub_page(address, parts)
     return ModelSource(kind=SourceKind.HTTP, address=address, path=unquote(parts.path.rsplit("/", 1)[-1]))
 
 
-def _hub_page(address: str, parts: SplitResult) -> ModelSource:
+def _hub_page(address: str, parts: WebAddress) -> ModelSource:
     """Tell a single file on Hugging Face from a repository's own pages."""
     segments = [segment for segment in parts.path.split("/") if segment]
     if segments and segments[0] in ("datasets", "spaces"):
@@ -223,7 +203,9 @@ def _hub_page(address: str, parts: SplitResult) -> ModelSource:
         if segments[2] == "blob":
             # The page that shows the file, not the file.
             segments[2] = "resolve"
-            url = parts._replace(path="/" + "/".join(segments)).geturl()
+            first = address.index("/", len("https://"))
+            query = address[first + len(parts.path) :]
+            url = f"{parts.scheme}{address[len(parts.scheme) : first]}/{'/'.join(segments)}{query}"
         return ModelSource(kind=SourceKind.HTTP, address=address, path=unquote(segments[-1]), url=url)
     repository = "/".join(segments[:2])
     if len(segments) in (1, 2):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.server.models.credentials import BearerToken, Credentials, S3Signer
+from program.desired.web_address import WebAddress
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -16,19 +17,21 @@ KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 def test_a_request_is_signed_as_the_api_reference_shows() -> None:
     """The example "GET Object" of the S3 API reference signs a Range header too; "GET Bucket Lifecycle" signs ours."""
     signer = S3Signer(KEY_ID, KEY, "", "us-east-1", clock=lambda: datetime(2013, 5, 24, tzinfo=UTC))
-    headers = signer.headers("https://examplebucket.s3.amazonaws.com/?lifecycle")
+    headers = signer.headers(WebAddress.parse("https://examplebucket.s3.amazonaws.com/?lifecycle"))
     assert headers["x-amz-date"] == "20130524T000000Z"
     assert headers["Authorization"] == (
         f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20130524/us-east-1/s3/aws4_request,"
         "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"
         "Signature=fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"
     )
-    listed = signer.headers("https://examplebucket.s3.amazonaws.com/?max-keys=2&prefix=J")
+    listed = signer.headers(WebAddress.parse("https://examplebucket.s3.amazonaws.com/?max-keys=2&prefix=J"))
     assert listed["Authorization"].endswith("34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7")
 
 
 def test_a_session_token_is_sent_and_signed() -> None:
-    headers = S3Signer(KEY_ID, KEY, "session", "eu-central-1").headers("http://minio:9000/bucket/a%20b.gguf")
+    headers = S3Signer(KEY_ID, KEY, "session", "eu-central-1").headers(
+        WebAddress.parse("http://minio:9000/bucket/a%20b.gguf")
+    )
     assert headers["x-amz-security-token"] == "session"
     assert "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token" in headers["Authorization"]
 
@@ -37,9 +40,12 @@ def test_a_secret_is_read_as_the_downloader_s_environment() -> None:
     found = Credentials.of(
         {"AWS_ACCESS_KEY_ID": "id\n", "AWS_SECRET_ACCESS_KEY": "key", "AWS_ENDPOINT_URL": "http://s3:9000/"}
     )
-    assert found.s3_url("weights", "chat/a b.gguf") == "http://s3:9000/weights/chat/a%20b.gguf"
+    assert found.s3_address("weights", "chat/a b.gguf").sent == "http://s3:9000/weights/chat/a%20b.gguf"
     assert found.for_s3() is not None
-    assert Credentials.of({"AWS_REGION": "eu-west-1"}).s3_url("b", "k") == "https://s3.eu-west-1.amazonaws.com/b/k"
+    assert (
+        Credentials.of({"AWS_REGION": "eu-west-1"}).s3_address("b", "k").sent
+        == "https://s3.eu-west-1.amazonaws.com/b/k"
+    )
     assert Credentials().for_s3() is None
 
 
@@ -56,7 +62,7 @@ def test_a_secret_is_read_as_the_downloader_s_environment() -> None:
 )
 def test_a_token_goes_where_it_belongs(values: dict[str, str], hub: bool, expected: Any) -> None:
     signer = Credentials.of(values).for_web(hub=hub)
-    assert (signer.headers("https://x/y") if signer else None) == expected
+    assert (signer.headers(WebAddress.parse("https://x/y")) if signer else None) == expected
 
 
 def test_nothing_secret_is_ever_shown() -> None:

@@ -18,10 +18,12 @@ from agent.server.models import remote
 from agent.server.models.credentials import BearerToken
 from agent.server.models.peek import peek_header
 from agent.server.models.source_policy import SourcePolicy, is_public
+from program.desired.web_address import WebAddress
 from tests.support.model_server import File, FileServer, self_signed
 
 FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"
 LOOPBACK = SourcePolicy(allowed_remote_hosts=("127.0.0.0/8",))
+at = WebAddress.parse
 PLAIN = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
 
 
@@ -56,7 +58,7 @@ def test_a_private_address_is_refused_before_anything_is_sent(server: FileServer
     url = server.serve("/x.gguf", File(PLAIN))
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f000001"):
         with pytest.raises(errors.SourceRefused, match="allowed-remote-hosts"):
-            peek_header(url.replace("127.0.0.1", host), policy=SourcePolicy())
+            peek_header(at(url.replace("127.0.0.1", host)), policy=SourcePolicy())
     assert server.requests == []
 
 
@@ -66,19 +68,19 @@ def test_a_redirect_to_a_private_address_is_refused(server: FileServer) -> None:
     server.serve("/secret.gguf", File(PLAIN))
     url = server.serve("/x.gguf", File(redirect=server.url("/secret.gguf")), host="localhost")
     with pytest.raises(errors.SourceRefused):
-        peek_header(url, policy=policy)
+        peek_header(at(url), policy=policy)
     assert [request.path for request in server.requests] == ["/x.gguf"]
 
 
 def test_an_allowed_name_address_or_network_may_be_private(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN), host="localhost")
     for entry in ("LOCALHOST.", "127.0.0.1", "127.0.0.0/8"):
-        assert remote.stat(url, policy=SourcePolicy(allowed_remote_hosts=("example.com", entry))).size_bytes == 544
+        assert remote.stat(at(url), policy=SourcePolicy(allowed_remote_hosts=("example.com", entry))).size_bytes == 544
 
 
 def test_the_host_header_names_the_host_and_not_the_pinned_address(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN), host="localhost")
-    remote.stat(url, policy=SourcePolicy(allowed_remote_hosts=("localhost",)))
+    remote.stat(at(url), policy=SourcePolicy(allowed_remote_hosts=("localhost",)))
     assert server.requests[0].headers["Host"] == f"localhost:{server.port}"
 
 
@@ -89,28 +91,40 @@ def test_a_few_redirects_are_followed_and_many_are_not(server: FileServer) -> No
     server.serve("/5", File(PLAIN))
     for number in range(5):
         server.serve(f"/{number}", File(redirect=f"/{number + 1}"))
-    assert remote.stat(server.url("/0"), policy=LOOPBACK).size_bytes == 544
+    assert remote.stat(at(server.url("/0")), policy=LOOPBACK).size_bytes == 544
     server.serve("/loop", File(redirect="/loop"))
     with pytest.raises(errors.SourceUnexpected, match="redirects more than 5 times"):
-        remote.stat(server.url("/loop"), policy=LOOPBACK)
+        remote.stat(at(server.url("/loop")), policy=LOOPBACK)
 
 
-def test_credentials_of_a_url_stay_with_their_host(server: FileServer) -> None:
+def test_credentials_stay_with_their_host(server: FileServer) -> None:
     server.serve("/here", File(PLAIN))
     server.serve("/same", File(redirect="/here"))
     server.serve("/other", File(redirect=server.url("/here", host="localhost")))
     policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1", "localhost"))
     for path in ("/same", "/other"):
-        remote.stat(server.url(path).replace("://", "://me:secret@"), policy=policy)
+        remote.stat(at(server.url(path)), policy=policy, signer=BearerToken("secret"))
     sent = [("Authorization" in request.headers, request.path) for request in server.requests]
     assert sent == [(True, "/same"), (True, "/here"), (True, "/other"), (False, "/here")]
 
 
-def test_messages_show_neither_passwords_nor_signatures(server: FileServer) -> None:
-    url = server.url("/nothing?X-Signature=abc").replace("://", "://me:secret@")
-    with pytest.raises(errors.SourceNotFound) as caught:
-        remote.stat(url, policy=LOOPBACK)
+@pytest.mark.parametrize(
+    "location",
+    ["http://me:secret@127.0.0.1:{port}/here", "http://127.0.0.1:{port}\\@huggingface.co/here", "http://:80/"],
+)
+def test_a_redirect_that_clients_read_differently_is_not_followed(server: FileServer, location: str) -> None:
+    server.serve("/here", File(PLAIN))
+    url = server.serve("/x", File(redirect=location.format(port=server.port)))
+    with pytest.raises(errors.SourceRefused, match="redirects to an address") as caught:
+        remote.stat(at(url), policy=LOOPBACK)
     assert "secret" not in caught.value.message
+    assert [request.path for request in server.requests] == ["/x"]
+
+
+def test_messages_show_no_signatures(server: FileServer) -> None:
+    url = server.url("/nothing?X-Signature=abc")
+    with pytest.raises(errors.SourceNotFound) as caught:
+        remote.stat(at(url), policy=LOOPBACK)
     assert "abc" not in caught.value.message
     assert f"{server.port}/nothing" in caught.value.message
 
@@ -136,7 +150,7 @@ def test_a_status_has_a_type_that_says_whether_to_try_again(
 ) -> None:
     url = server.serve("/x.gguf", File(PLAIN, statuses=[status]))
     with pytest.raises(error, match=str(status)) as caught:
-        remote.stat(url, policy=LOOPBACK)
+        remote.stat(at(url), policy=LOOPBACK)
     assert caught.value.transient is transient
 
 
@@ -144,9 +158,9 @@ def test_a_refused_connection_and_an_unknown_name_are_unreachable(server: FileSe
     with FileServer() as gone:
         url = gone.url("/x.gguf")
     with pytest.raises(errors.SourceUnreachable, match="Connection refused"):
-        remote.stat(url, policy=LOOPBACK)
+        remote.stat(at(url), policy=LOOPBACK)
     with pytest.raises(errors.SourceUnreachable, match="does not resolve"):
-        remote.stat("https://no-such-host.invalid/x.gguf", policy=LOOPBACK)
+        remote.stat(at("https://no-such-host.invalid/x.gguf"), policy=LOOPBACK)
 
 
 def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_broken_network(tmp_path: Path) -> None:
@@ -154,12 +168,12 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_broken_network(t
     with FileServer(tls=context) as server:
         url = server.serve("/x.gguf", File(PLAIN))
         with pytest.raises(errors.SourceUntrusted, match="certificate") as caught:
-            remote.stat(url, policy=LOOPBACK)
+            remote.stat(at(url), policy=LOOPBACK)
         assert not caught.value.transient
         trusting = SourcePolicy(allowed_remote_hosts=("127.0.0.1", "localhost"), ca_file=str(pem))
-        assert peek_header(url, policy=trusting).facts.name == "Plain 7B Chat"
+        assert peek_header(at(url), policy=trusting).facts.name == "Plain 7B Chat"
         with pytest.raises(errors.SourceUntrusted, match="localhost"):
-            remote.stat(server.url("/x.gguf", host="localhost"), policy=trusting)
+            remote.stat(at(server.url("/x.gguf", host="localhost")), policy=trusting)
 
 
 def test_a_redirect_out_of_tls_is_refused(tmp_path: Path, server: FileServer) -> None:
@@ -168,7 +182,7 @@ def test_a_redirect_out_of_tls_is_refused(tmp_path: Path, server: FileServer) ->
     with FileServer(tls=context) as secure:
         url = secure.serve("/x.gguf", File(redirect=plain))
         with pytest.raises(errors.SourceUntrusted, match="not protected by TLS"):
-            remote.stat(url, policy=SourcePolicy(("127.0.0.1",), ca_file=str(pem)))
+            remote.stat(at(url), policy=SourcePolicy(("127.0.0.1",), ca_file=str(pem)))
     assert server.requests == []
 
 
@@ -209,7 +223,7 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.gguf"
         with pytest.raises(errors.FileError):
-            peek_header(url, policy=LOOPBACK, timeout_s=2)
+            peek_header(at(url), policy=LOOPBACK, timeout_s=2)
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -220,14 +234,14 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
 @pytest.mark.parametrize("says_length", [True, False])
 def test_a_header_is_read_with_and_without_ranges(server: FileServer, ranges: bool, says_length: bool) -> None:
     url = server.serve("/x.gguf", File(PLAIN, ranges=ranges, says_length=says_length))
-    peek = peek_header(url, policy=LOOPBACK)
+    peek = peek_header(at(url), policy=LOOPBACK)
     assert (peek.facts.name, peek.facts.layer_count, peek.etag) == ("Plain 7B Chat", 32, '"v1"')
     assert peek.size_bytes == (544 if ranges or says_length else None)
 
 
 def test_only_the_beginning_of_a_large_file_is_fetched(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN + bytes(64 << 20)))
-    peek = peek_header(url, policy=LOOPBACK)
+    peek = peek_header(at(url), policy=LOOPBACK)
     assert peek.size_bytes == 544 + (64 << 20)
     assert server.sent("/x.gguf") <= 1 << 20
 
@@ -242,7 +256,7 @@ def test_a_long_header_is_read_over_several_ranges(server: FileServer, tmp_path:
     writer.write_kv_data_to_file()
     writer.close()
     url = server.serve("/x.gguf", File(path.read_bytes()))
-    peek = peek_header(url, policy=LOOPBACK)
+    peek = peek_header(at(url), policy=LOOPBACK)
     assert (peek.facts.quantization, peek.facts.layer_count) == ("Q4_K_M", 7)
     assert [request.range for request in server.requests] == ["bytes=0-1048575", "bytes=1048576-5242879"]
 
@@ -252,21 +266,21 @@ def test_a_file_that_changes_between_two_ranges_is_noticed(server: FileServer) -
     long += (9).to_bytes(4, "little") + (0).to_bytes(4, "little") + (3 << 20).to_bytes(8, "little") + bytes(3 << 20)
     url = server.serve("/x.gguf", File(long, new_etag_each_time=True))
     with pytest.raises(errors.SourceChanged):
-        peek_header(url, policy=LOOPBACK)
+        peek_header(at(url), policy=LOOPBACK)
 
 
 @pytest.mark.parametrize("content", [b"", b"GG", PLAIN[:200], (FIXTURES / "notgguf.gguf").read_bytes()])
 def test_what_is_no_gguf_file_is_named_so(server: FileServer, content: bytes) -> None:
     url = server.serve("/x.gguf", File(content))
     with pytest.raises(errors.GgufInvalid, match=r"/x\.gguf"):
-        peek_header(url, policy=LOOPBACK)
+        peek_header(at(url), policy=LOOPBACK)
 
 
 def test_a_server_that_says_nothing_is_left_in_time(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN, stall=threading.Event()))
     began = time.monotonic()
     with pytest.raises(errors.SourceUnreachable):
-        peek_header(url, policy=LOOPBACK, timeout_s=0.5)
+        peek_header(at(url), policy=LOOPBACK, timeout_s=0.5)
     assert time.monotonic() - began < 3
 
 
@@ -274,17 +288,17 @@ def test_a_server_that_trickles_is_left_in_time(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN, bytes_per_s=60))
     began = time.monotonic()
     with pytest.raises(errors.SourceUnreachable, match="too slow"):
-        peek_header(url, policy=LOOPBACK, timeout_s=0.5)
+        peek_header(at(url), policy=LOOPBACK, timeout_s=0.5)
     assert time.monotonic() - began < 3
 
 
 def test_a_small_file_is_fetched_whole_and_a_larger_one_is_not(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN))
-    data, file = remote.fetch_small(url, policy=LOOPBACK, max_bytes=544)
+    data, file = remote.fetch_small(at(url), policy=LOOPBACK, max_bytes=544)
     assert data == PLAIN
     assert file.etag == '"v1"'
     with pytest.raises(errors.SourceUnexpected, match="larger than 543"):
-        remote.fetch_small(url, policy=LOOPBACK, max_bytes=543)
+        remote.fetch_small(at(url), policy=LOOPBACK, max_bytes=543)
 
 
 # --- local paths ------------------------------------------------------------------------------------------------------
@@ -324,7 +338,7 @@ def test_a_slow_tokenizer_costs_only_what_it_would_have_told(server: FileServer,
     writer.write_kv_data_to_file()
     writer.close()
     url = server.serve("/x.gguf", File(path.read_bytes(), bytes_per_s=400_000))
-    facts = peek_header(url, policy=LOOPBACK, timeout_s=1.0).facts
+    facts = peek_header(at(url), policy=LOOPBACK, timeout_s=1.0).facts
     assert (facts.name, facts.layer_count, facts.weights_bytes) == ("Slow", 7, None)
 
 
@@ -336,7 +350,7 @@ def test_a_proof_goes_to_its_own_server_and_to_no_other(server: FileServer) -> N
         url = elsewhere.serve("/there.gguf", File(b"x"))
         server.serve("/here.gguf", File(redirect=server.url("/again.gguf")))
         server.serve("/again.gguf", File(redirect=url))
-        remote.stat(server.url("/here.gguf"), policy=LOOPBACK, signer=BearerToken("t0ken"))
+        remote.stat(at(server.url("/here.gguf")), policy=LOOPBACK, signer=BearerToken("t0ken"))
         assert [request.headers.get("Authorization") for request in server.requests] == ["Bearer t0ken"] * 2
         assert [request.headers.get("Authorization") for request in elsewhere.requests] == [None]
 
@@ -344,4 +358,4 @@ def test_a_proof_goes_to_its_own_server_and_to_no_other(server: FileServer) -> N
 def test_certificates_that_cannot_be_read_are_named(server: FileServer, tmp_path: Path) -> None:
     policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1",), ca_file=str(tmp_path / "gone.pem"))
     with pytest.raises(errors.SourceUntrusted, match=r"gone\.pem cannot be read"):
-        remote.stat("https://127.0.0.1:1/x", policy=policy)
+        remote.stat(at("https://127.0.0.1:1/x"), policy=policy)

@@ -17,6 +17,7 @@ from automation.models.model_probe import ModelProbe, ProbeSettings, SourcePolic
 from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.model import ModelSource, SourceKind
+from program.desired.web_address import WebAddress
 from program.dialects.llmkube.source import parse_source
 from tests.support.model_server import File, FileServer
 
@@ -380,7 +381,8 @@ def test_an_object_is_asked_for_with_a_signature_that_the_store_can_check(server
         moment = datetime.strptime(sent["X-Amz-Date"], "%Y%m%dT%H%M%SZ")
         signer = S3Signer("id", "key", "", "eu-west-1", clock=lambda: moment)
         assert (
-            sent["Authorization"] == signer.headers(f"http://{sent['Host']}{server.requests[0].path}")["Authorization"]
+            sent["Authorization"]
+            == signer.headers(WebAddress.parse(f"http://{sent['Host']}{server.requests[0].path}"))["Authorization"]
         )
 
 

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
+from program.desired.hub import Hub
 from program.desired.model import SourceKind
+from program.desired.web_address import WebAddress
 from program.dialects.llmkube.source import (
     cache_key,
     file_name,
     file_set,
     file_url,
     hub_location,
-    is_hub,
     needs_cache,
     object_key,
     parse_source,
@@ -102,6 +103,14 @@ def test_a_repository_is_fetched_by_the_engine(address: str, repository: str, re
         ("hf://org/repo@main/a/../x.gguf", "not the path of a file"),
         ("https:///x.gguf", "no host"),
         ("https://host:99999/x.gguf", "not a URL"),
+        ("https://host:0/x.gguf", "port"),
+        ("https://host:/x.gguf", "port"),
+        ("https://evil.example\\@huggingface.co/o/r/resolve/main/m.gguf", "backslash"),
+        ("https://user:secret@example.com/x.gguf", "spec.sourceSecretRef"),
+        ("https://allowed.example@evil.example/x.gguf", "user or a password"),
+        ("https://allowed.example/acme/../x.gguf", "`..`"),
+        ("hf://org\\repo/x", "backslash"),
+        ("s3://bucket/a\\b.gguf", "backslash"),
         ("https://host/a b.gguf", "white space"),
         ("https://host/a\nb.gguf", "white space"),
         ("https://huggingface.co/datasets/org/name", "datasets"),
@@ -203,14 +212,14 @@ def test_another_hub_stands_in_for_hugging_face_and_for_nothing_else() -> None:
         ("http://huggingface.co/a/b/resolve/main/x", "https://huggingface.co", False),
         ("http://huggingface.co/x", "http://huggingface.co", False),
         ("https://huggingface.co.evil.org/x", "https://huggingface.co", False),
-        ("https://user@huggingface.co:444/x", "https://hub.in.house", True),
+        ("https://huggingface.co/x", "https://hub.in.house", True),
+        ("https://huggingface.co:444/x", "https://hub.in.house", False),
         ("http://hub.in.house:8080/x", "http://hub.in.house:8080/mirror", True),
         ("http://hub.in.house/x", "http://hub.in.house:8080", False),
-        ("https://[bad/x", "https://huggingface.co", False),
     ],
 )
 def test_a_hub_s_token_goes_to_the_hub_only(url: str, hub: str, expected: bool) -> None:
-    assert is_hub(url, hub) is expected
+    assert Hub.at(hub).may_have_token(WebAddress.parse(url)) is expected
 
 
 def test_a_set_names_each_file_once_with_the_projector_at_the_end() -> None:

@@ -138,6 +138,22 @@ def test_the_address_of_the_file_itself_counts(found: Found) -> None:
     assert "elsewhere.example" in violation.fix
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example\\@allowed.example/x.gguf",
+        "https://allowed.example\\@evil.example/x.gguf",
+        "https://evil.example\t.allowed.example/x.gguf",
+        "https://me:pw@allowed.example/x.gguf",
+    ],
+)
+def test_an_address_with_two_readings_is_on_no_host(found: Found, address: str) -> None:
+    source = ModelSource(kind=SourceKind.HTTP, address=address, path="x.gguf")
+    (violation,) = found(service(model=http_model(source=source)), sources={"hosts": ["*allowed.example"]})
+    assert "allowed.example" in violation.rule
+    assert "pw" not in violation.value
+
+
 def test_where_services_may_be(found: Found) -> None:
     (violation,) = found(namespaces={"allowed": ["team-*"]})
     assert (violation.field, violation.value) == ("metadata.namespace", "ns")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automation.preview.consequences import shown
 from automation.preview.files import three_way
 from automation.preview.inheriting import without_left_behind
 from automation.preview.loop_options import RENDERED_BY, settings_of
 from automation.settings import Settings
+from program.desired.web_address import shown
 
 Json = dict[str, Any]
 

@@ -91,6 +91,24 @@ def test_an_address_that_makes_no_sense_is_refused(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("oss://bucket.evil.example\\@oss-eu-1.example.org/m", "backslash"),
+        ("oss://bucket.oss-eu-1.example.org@evil.example/m", "user or a password"),
+        ("oss://bucket.evil.example:0/m", "port"),
+        ("oss://bucket.evil.example?.oss-eu-1.example.org/m", "host"),
+        ("s3://key:secret@bucket/m", "user or a password"),
+        ("gcs://bucket/a\x1b", "control characters"),
+        ("host:///srv/a\\b", "backslash"),
+    ],
+)
+def test_an_address_with_two_readings_is_refused(uri: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as caught:
+        uri_source(uri)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("hub", "path", "told"),
     [
         ({"modelID": "acme/tiny"}, "models--acme--tiny", {"REVISION": "main"}),

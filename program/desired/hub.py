@@ -1,0 +1,51 @@
+"""Hugging Face, or the mirror that an operator or a host's owner sets in its place: its addresses, its token. Pure.
+
+Used by the dialects and the Model's look in the loop, and by the agent for the files of its plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from program.desired.web_address import AddressInvalid, WebAddress
+
+HUB = "https://huggingface.co"
+HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where the Hub's files come from."""
+
+    url: str = HUB
+    """Without a slash at the end."""
+
+    @classmethod
+    def at(cls, url: str) -> Hub:
+        """Read the address of a mirror; empty means Hugging Face itself. Raises AddressInvalid."""
+        text = url.strip().rstrip("/") or HUB
+        address = WebAddress.parse(text)
+        if "?" in text or "#" in text:
+            raise AddressInvalid("has a query or a fragment; write the address below which the files lie")
+        return cls(HUB if address.origin == ("https", "huggingface.co", 443) and address.path == "/" else text)
+
+    @property
+    def base(self) -> WebAddress:
+        """The mirror's address. Raises AddressInvalid if `url` was not read by `at`."""
+        return WebAddress.parse(self.url)
+
+    @property
+    def is_mirror(self) -> bool:
+        return self.url != HUB
+
+    def location(self, address: WebAddress) -> WebAddress:
+        """Give the address at the mirror of a file of Hugging Face; other addresses stay as they are."""
+        if not self.is_mirror or address.host not in HUB_HOSTS:
+            return address
+        return WebAddress.parse(f"{self.url}{address.path}" + (f"?{address.query}" if address.query else ""))
+
+    def may_have_token(self, address: WebAddress) -> bool:
+        """Tell whether a token for Hugging Face may go to `address`: encrypted to the Hub, or to its mirror."""
+        if address.host in HUB_HOSTS:
+            return (address.scheme, address.effective_port) == ("https", 443)
+        return self.is_mirror and address.origin == self.base.origin
