@@ -23,6 +23,7 @@ import urllib3.exceptions
 from kubeapi.config import Access
 from kubeapi.connections import connection_pool
 from kubeapi.discovery import ACCEPT, Discovery
+from kubeapi.encoding import encoded
 from kubeapi.errors import (
     ApiError,
     ConfigInvalid,
@@ -149,7 +150,7 @@ class RestClient:
         For what the API server passes on from others (`kubeapi.pods`): their errors are no ApiErrors, their answers
         may be of any size, and a redirect is not followed. Raises Unreachable, which tells a time-out apart.
         """
-        payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        payload = None if body is None else encoded(body)
         deadline = time.monotonic() + timeout_s
         response = self._send(method, path, query, payload, JSON, timeout_s, stream=True)
         return Exchange(response.status, dict(response.headers), *read_bounded(response, max_bytes, deadline))
@@ -164,7 +165,7 @@ class RestClient:
         timeout_s: float,
         accept: str = JSON,
     ) -> bytes:
-        payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        payload = None if body is None else encoded(body)
         throttled_s = 0.0
         resets = refusals = 0
         while True:
