@@ -196,6 +196,7 @@ def assemble(
     model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
 
     def start() -> None:
+        history.renew(namespaces=settings.namespaces, has=shard.has)
         _convert(client, stack, settings, shard)
         QuotaController(client, world, shard=shard).start()
         KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard).start()

@@ -18,6 +18,7 @@ from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
 from automation.approval.consent import Consent, modes_now
 from automation.certifying import Certifying
+from automation.deletion import Cascade, cascade_of, has_controller
 from automation.dialects.llmkube import LlmkubeServices
 from automation.dialects.port import Services
 from automation.drift.drift_watch import KINDS, DriftWatch
@@ -117,7 +118,7 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             if cr is not None and services.is_ours(cr):
                 services.tend(key, cr)
-            self._remove(key)
+            self._end(key, cr)
             return
         if not services.is_ours(cr):
             self._others.let_go(key, cr)
@@ -230,6 +231,18 @@ class Controller:
             self._batcher.submit(drift.rendered)
         return plan.action == "none"
 
+    def _end(self, key: ServiceKey, cr: Object | None) -> None:
+        """Do what the deletion of a custom resource asks for: delete its objects, leave them, or forget them."""
+        cascade = cascade_of(cr) if cr is not None else Cascade.BACKGROUND
+        if cascade is Cascade.BACKGROUND:
+            self._remove(key)
+            return
+        self._forget(key)
+        # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which
+        # would end the wait for the pods of a Deployment.
+        if cascade is Cascade.ORPHAN and self._batcher.holds(key):
+            self._batcher.release(key)
+
     def _remove(self, key: ServiceKey) -> None:
         """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
 
@@ -270,12 +283,18 @@ class Controller:
 
     def _sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
         for leftover in leftovers:
-            kind = KINDS[leftover.name.kind]
+            kind, name = KINDS[leftover.name.kind], leftover.name.name
             try:
-                self._client.delete(kind, key.namespace, leftover.name.name, uid=leftover.uid)
+                live = self._client.get(kind, key.namespace, name)
+                if not has_controller(live):
+                    # The cache is behind: the service was deleted with the policy Orphan.
+                    log.info("Left an orphaned object alone", kind=leftover.name.kind, name=name)
+                    continue
+                version = live["metadata"]["resourceVersion"]
+                self._client.delete(kind, key.namespace, name, uid=leftover.uid, resource_version=version)
             except NotFound:
                 continue
-            log.info("Deleted a leftover", kind=leftover.name.kind, name=leftover.name.name)
+            log.info("Deleted a leftover", kind=leftover.name.kind, name=name)
 
     def _care(
         self,

@@ -52,5 +52,5 @@ def owner_reference(owner: Owner) -> JsonObject:
         "name": owner.name,
         "uid": owner.uid,
         "controller": True,
-        "blockOwnerDeletion": False,
+        "blockOwnerDeletion": True,
     }

@@ -70,7 +70,9 @@ class RenderedService:
 def fingerprint_of(value: object) -> str:
     """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form.
 
-    Of the downloader's script the version counts and not the text (`components.download_script`).
+    Of the downloader's script the version counts and not the text (`components.download_script`). An owner reference
+    counts as if it did not block the owner's deletion: earlier releases wrote it so, and an upgrade runs no engine.
     """
     text = script_by_version(json.dumps(value, sort_keys=True, separators=(",", ":")))
+    text = text.replace('"blockOwnerDeletion":true', '"blockOwnerDeletion":false')
     return hashlib.sha256(text.encode()).hexdigest()[:16]

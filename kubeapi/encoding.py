@@ -1,8 +1,8 @@
 """Encodes request bodies as Go's encoding/json does. Called by `rest`.
 
 The API server stores some parts of an object as the bytes that it was sent: `data` of a ControllerRevision, for
-example. When somebody patches the object, the garbage collector included, the API server compares those bytes with what
-Go makes of them. Bytes in another form count as a change of an immutable field, and every patch is refused.
+example. At each patch of the object, also by the garbage collector, it compares those bytes with the form that Go gives
+them. Bytes in another form count as a change of an immutable field, and the patch is refused.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def controller_uid(obj: Object) -> str:
 def _reference(owner: Object) -> Object:
     metadata = owner["metadata"]
     named = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"]}
-    return {**named, "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": False}
+    return {**named, "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
 def _change_owner(client: KubeClient, obj: Object, *, take: str, give: Object | None) -> None:

@@ -39,7 +39,9 @@ class Consent:
 def modes_now(
     client: KubeClient, namespace: str, services: Mapping[ServiceKey, JsonObject | None]
 ) -> dict[ServiceKey, Mode | None]:
-    """Tell the mode of services of one namespace, which the API server is asked about; None where there is none.
+    """Tell the mode of services of one namespace, which the API server is asked about.
+
+    None for a service that does not exist, is being deleted, or has no valid mode.
 
     Raises EngineFailed when it cannot be asked.
     """
@@ -53,8 +55,10 @@ def modes_now(
 
 
 def _mode(cr: JsonObject | None, said_by_namespace: Mapping[str, str]) -> Mode | None:
+    if cr is None or "deletionTimestamp" in cr["metadata"]:
+        return None
     try:
-        return mode_of(cr, said_by_namespace) if cr is not None else None
+        return mode_of(cr, said_by_namespace)
     except SpecInvalid:
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +19,7 @@ import structlog
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
+from automation.history.renewing import renew
 from automation.history.revision import Outcome
 from automation.made_for import selector_of
 from components.rendered import fingerprint_of
@@ -34,6 +35,8 @@ KEPT = 10
 """Revisions of a service; as Deployments keep ReplicaSets."""
 LONGEST_DATA = 256 * 1024
 """Bytes of a version that is recorded; a larger one could not be kept ten times over."""
+RENEW_AGAIN_S = 60.0
+"""How long after a failure the rest of the revisions is renewed."""
 _QUEUE = 10_000
 
 
@@ -43,6 +46,12 @@ class _Entry:
     cr: Json
     models: tuple[Json, ...]
     outcome: Outcome
+
+
+@dataclass(frozen=True)
+class _Renewal:
+    namespaces: tuple[str, ...]
+    has: Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,19 @@ class RevisionRecorder:
         """`kept` revisions of each service stay; 0 writes none."""
         self._client = client
         self._kept = kept
-        self._queue: queue.Queue[_Entry | None] = queue.Queue(_QUEUE)
+        self._queue: queue.Queue[_Entry | _Renewal | None] = queue.Queue(_QUEUE)
         self._last: dict[ServiceKey, _Last] = {}
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="revisions", daemon=True)
         self._thread.start()
+
+    def renew(self, *, namespaces: tuple[str, ...] = (), has: Callable[[str], bool] = lambda _: True) -> None:
+        """Have the revisions of earlier releases written anew (see `renewing`). Returns at once.
+
+        Only those in `namespaces` (none: in all), where `has` takes the namespace.
+        """
+        with suppress(queue.Full):
+            self._queue.put_nowait(_Renewal(namespaces, has))
 
     def record(
         self, key: ServiceKey, cr: Json, models: Iterable[Json], outcome: ServiceOutcome, *, duration: timedelta
@@ -86,12 +104,16 @@ class RevisionRecorder:
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Write what is left, for so long at most."""
+        self._stopped.set()
         with suppress(queue.Full):
             self._queue.put_nowait(None)
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (entry := self._queue.get()) is not None:
+            if isinstance(entry, _Renewal):
+                self._renew(entry)
+                continue
             try:
                 self._write(entry)
             except KubeError as error:
@@ -100,6 +122,22 @@ class RevisionRecorder:
             except Exception:
                 self._last.pop(entry.key, None)
                 log.exception("Could not record a revision by a defect of Herdsman", service=str(entry.key))
+
+    def _renew(self, asked: _Renewal) -> None:
+        try:
+            count = renew(self._client, namespaces=asked.namespaces, has=asked.has, pause=self._stopped.wait)
+        except KubeError as error:
+            log.warning("Could not renew all revisions of an earlier release; trying again later", error=str(error))
+            again = threading.Timer(
+                RENEW_AGAIN_S, self.renew, kwargs={"namespaces": asked.namespaces, "has": asked.has}
+            )
+            again.daemon = True
+            again.start()
+        except Exception:
+            log.exception("Could not renew revisions by a defect of Herdsman")
+        else:
+            if count:
+                log.info("Renewed the revisions of an earlier release", count=count)
 
     def _write(self, entry: _Entry) -> None:
         data = revision.data_of(entry.cr, entry.models)

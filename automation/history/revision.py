@@ -25,6 +25,11 @@ ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"
 ANNOTATION_CHANGES = "herdsman.dev/changes"
 ANNOTATION_RESULT = "herdsman.dev/result"
 ANNOTATION_DURATION = "herdsman.dev/duration"
+ANNOTATION_RECORDED_AT = "herdsman.dev/recorded-at"
+"""When a version was recorded, on a revision that was written anew since; RFC 3339."""
+LABEL_FORMAT = "herdsman.dev/revision-format"
+"""Which form `data` has. Revisions without it have bytes that nobody can patch: see `renewing`."""
+FORMAT = "2"
 CHANGE_CAUSE = "kubernetes.io/change-cause"
 """What `kubectl annotate` and `kubectl rollout history` call the reason that a person gives for a change."""
 APPLIED = "Applied"
@@ -135,7 +140,7 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
         "metadata": {
             "name": name_of(key_of(cr), number),
             "namespace": metadata["namespace"],
-            "labels": labels_of(key_of(cr)),
+            "labels": {**labels_of(key_of(cr)), LABEL_FORMAT: FORMAT},
             "annotations": {**{k: v for k, v in told.items() if v}, **outcome_annotations(outcome)},
             "ownerReferences": [
                 {
@@ -144,7 +149,7 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
                     "name": metadata["name"],
                     "uid": metadata["uid"],
                     "controller": True,
-                    "blockOwnerDeletion": False,
+                    "blockOwnerDeletion": True,
                 }
             ],
         },
@@ -186,7 +191,7 @@ def read(obj: Json) -> Revision | None:
         result=annotations[ANNOTATION_RESULT],
         changes=annotations.get(ANNOTATION_CHANGES, ""),
         duration_s=_seconds(annotations.get(ANNOTATION_DURATION, "")),
-        recorded_at=str(metadata.get("creationTimestamp", "")),
+        recorded_at=annotations.get(ANNOTATION_RECORDED_AT) or str(metadata.get("creationTimestamp", "")),
     )
 
 

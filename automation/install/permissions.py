@@ -16,6 +16,10 @@ READ = ("get", *FOLLOW)
 MAKE = (*READ, "create", "patch", "delete")
 LLMKUBE = "inference.llmkube.dev"
 OURS = "herdsman.dev"
+OWNING = (
+    "Owner references that block the owner's deletion, for `kubectl delete --cascade=foreground`. Asked for where the "
+    "admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift."
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,12 @@ LOOP = (
     Permission(LLMKUBE, ("models",), FOLLOW),
     Permission(LLMKUBE, ("inferenceservices",), READ),
     Permission(LLMKUBE, ("models/status", "inferenceservices/status", "gpuquotas/status"), ("patch",)),
+    Permission(
+        LLMKUBE,
+        ("inferenceservices/finalizers",),
+        ("update",),
+        OWNING,
+    ),
     Permission(LLMKUBE, ("gpuquotas",), FOLLOW),
     Permission(OURS, ("hostprocesses",), MAKE),
     Permission(OURS, ("hosts",), READ, "Hosts: placed on, and said to be lost; those without an agent are spoken for."),
@@ -173,6 +183,7 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             "The API server is told where the loop converts objects of v1alpha1.",
             names=("llminferenceservices.serving.kserve.io", "llminferenceserviceconfigs.serving.kserve.io"),
         ),
+        Permission("serving.kserve.io", ("llminferenceservices/finalizers",), ("update",), OWNING),
         GROUPS,
         SETTINGS,
         Permission("gateway.networking.k8s.io", ("gateways",), FOLLOW, "For the addresses in a service's status."),
@@ -209,6 +220,7 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             "Patched to label them as llmaz's webhook does.",
         ),
         Permission("inference.llmaz.io", ("playgrounds/status", "services/status"), ("patch",)),
+        Permission("inference.llmaz.io", ("playgrounds/finalizers", "services/finalizers"), ("update",), OWNING),
         GROUPS,
         SETTINGS,
     ),

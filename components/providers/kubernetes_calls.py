@@ -30,6 +30,7 @@ from components.providers.kubernetes_ownership import (
     drift,
     held_elsewhere,
     inherited,
+    is_orphaned,
     left_to_others,
     owner_of,
     owns,
@@ -354,6 +355,8 @@ class KubernetesCalls:
             return f"it belongs to {last} now"
         if elsewhere := held_elsewhere(live, old_inputs):
             return f"it belongs to {elsewhere} now"
+        if is_orphaned(live, old_inputs):
+            return "its owner was deleted with the propagation policy Orphan, which keeps it"
         owner = owner_of(live, old_inputs, self._manager)
         if owner.ours:
             return None

@@ -89,6 +89,11 @@ def held_elsewhere(live: Json, wanted: Json) -> str:
     return ""
 
 
+def is_orphaned(live: Json, applied: Json) -> bool:
+    """Tell whether an object lost the controller that it was applied with: its owner was deleted, and it was kept."""
+    return _controller(applied) is not None and _controller(live) is None
+
+
 def _fleet(obj: Json) -> str:
     annotations = (obj.get("metadata") or {}).get("annotations")
     return str(annotations.get(naming.ANNOTATION_FLEET, "")) if isinstance(annotations, dict) else ""

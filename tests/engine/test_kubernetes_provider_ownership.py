@@ -211,6 +211,17 @@ def test_a_foreign_object_in_the_place_of_ours_is_refused_and_survives(
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "theirs"}
 
 
+def test_an_object_whose_owner_was_deleted_with_the_policy_orphan_is_not_deleted(
+    stack: Stack, client: KubeClient, namespace: str
+) -> None:
+    owner = client.create(CONFIG_MAPS, namespace, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "o"}})
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": owner["metadata"]["uid"]}
+    stack.up(settings(namespace, {"a": "1"}, ownerReferences=[{**reference, "controller": True}]))
+    client.patch(CONFIG_MAPS, namespace, "settings", {"metadata": {"ownerReferences": None}})
+    stack.up(lambda: None)
+    assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "1"}
+
+
 def test_an_object_that_somebody_took_over_is_not_deleted(stack: Stack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     taken = {

@@ -66,6 +66,10 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     (permissions.OURS, "hosts", "get"): ("automation/hosts/host_status.py", "get(kinds.HOSTS"),
     (permissions.OURS, "hosts/status", "patch"): ("automation/hosts/host_status.py", "apply(kinds.HOSTS"),
     ("", "pods", "get"): ("automation/serving/sleep.py", "get(kinds.PODS"),
+    (permissions.LLMKUBE, "inferenceservices/finalizers", "update"): (
+        "components/object_metadata.py",
+        '"blockOwnerDeletion": True',
+    ),
     (permissions.LLMKUBE, "inferenceservices", "get"): (
         "automation/controller.py",
         "get(self.services[key.dialect].kind",

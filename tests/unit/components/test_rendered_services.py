@@ -86,7 +86,7 @@ def test_objects_belong_to_the_service_and_the_shared_claim_to_nobody() -> None:
         "name": "svc",
         "uid": "uid-1",
         "controller": True,
-        "blockOwnerDeletion": False,
+        "blockOwnerDeletion": True,
     }
     for one in rendered.objects:
         assert one.manifest["metadata"]["ownerReferences"] == [owner]

@@ -84,7 +84,7 @@ def test_others_revisions_and_those_of_an_earlier_service_of_the_name_are_left_o
 def test_services_of_one_name_have_revisions_apart(kind: Kind, name: str, labels: Json) -> None:
     cr = {**service(), "apiVersion": kind.api_version, "kind": kind.kind}
     metadata = manifest(cr, 2, data_of(cr, ()), Outcome("", "", timedelta()))["metadata"]
-    assert (metadata["name"], metadata["labels"]) == (name, labels)
+    assert (metadata["name"], metadata["labels"]) == (name, {**labels, revision.LABEL_FORMAT: revision.FORMAT})
     (owner,) = metadata["ownerReferences"]
     assert (owner["apiVersion"], owner["kind"], owner["uid"]) == (kind.api_version, kind.kind, "u1")
 
