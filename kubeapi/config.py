@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from kubeapi import yaml_text
 from kubeapi.errors import ConfigInvalid
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -172,7 +173,7 @@ class _TokenFile:
 def _read_kubeconfig(file: pathlib.Path, context: str | None) -> Endpoint | None:
     """Read one plain kubeconfig; None where it needs what only the `kubernetes` package knows."""
     try:
-        config = yaml.safe_load(file.read_text())
+        config = yaml_text.load(file.read_text())
         chosen = context or config.get("current-context")
         pair = _named(config, "contexts", chosen)["context"]
         cluster = _named(config, "clusters", pair["cluster"])["cluster"]

@@ -18,7 +18,7 @@ import yaml
 from components.extensions import asked_in_vain
 from components.host_allowance import check_allowed, check_any_allowed, host_needs
 from components.options import RenderOptions
-from kubeapi import kinds
+from kubeapi import kinds, yaml_text
 from kubeapi.kinds import Kind
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
@@ -147,12 +147,13 @@ class Manifests:
     def read_text(self, where: str, text: str) -> None:
         """Read the documents of a text; `where` names it in messages."""
         try:
-            loaded = list(yaml.safe_load_all(text))
+            loaded = list(yaml_text.load_all(text))
         except (yaml.YAMLError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f" line {mark.line + 1}" if mark else ""
             problem = getattr(error, "problem", None) or "cannot be read"
-            self.errors.append(f"{where}{line}: is not YAML: {problem}")
+            fault = "is refused" if isinstance(error, yaml_text.YamlRefused) else "is not YAML"
+            self.errors.append(f"{where}{line}: {fault}: {problem}")
             return
         for number, document in enumerate(loaded, start=1):
             place = where if len(loaded) == 1 else f"{where} document {number}"

@@ -18,6 +18,7 @@ from components.policies.evaluator import ANSWER_TIMEOUT_S, Evaluator, RuleUnusa
 from components.policies.in_force import FolderPolicies, OwnRule, Policy
 from components.policies.policy import NoPolicies
 from components.policies.schema import API_VERSION, KIND, Match, PolicyDocument
+from kubeapi.yaml_text import AliasRefused, load_all
 
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
 LARGEST_FILE = 1 << 20
@@ -104,11 +105,13 @@ def _is_policy(path: Path) -> bool:
 
 
 def _documents(name: str, text: str) -> Iterator[tuple[int, Any]]:
-    if sum(text.count(mark) for mark in "&*") > 0 and _has_alias(text):
-        raise PolicyUnreadable(f"{name}: has YAML aliases, which can be made to fill any memory; write it out")
     try:
-        loaded = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        loaded = list(load_all(text, aliases=False))
+    except AliasRefused:
+        raise PolicyUnreadable(
+            f"{name}: has YAML aliases, which can be made to fill any memory; write out what they stand for"
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "cannot be read"
@@ -116,13 +119,6 @@ def _documents(name: str, text: str) -> Iterator[tuple[int, Any]]:
     for index, document in enumerate(loaded):
         if document is not None:
             yield index, document
-
-
-def _has_alias(text: str) -> bool:
-    try:
-        return any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
-    except (yaml.YAMLError, RecursionError):
-        return False  # the reader says what is wrong
 
 
 def _policy(where: str, document: Any) -> Policy:

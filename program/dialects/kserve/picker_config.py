@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from kubeapi.yaml_text import load
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.picker_migration import Version, deprecated, migrated
@@ -124,7 +125,7 @@ def _read(text: str) -> JsonObject:
     if len(text) > _LONGEST:
         raise SpecInvalid(field=FIELD, why=f"is longer than {_LONGEST} characters")
     try:
-        config = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+        config = json.loads(text) if text.lstrip().startswith("{") else load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise SpecInvalid(field=FIELD, why=f"is not YAML: {str(error)[:200]}") from None
     if not isinstance(config, dict):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import yaml
 
 from kubeapi import kinds
+from kubeapi.yaml_text import load
 from program.desired.facts import Problem
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.naming import CONFIG_NAME, CONFIG_NAMESPACE, LOADER_IMAGE
@@ -34,8 +35,8 @@ def global_config(look: Lookup) -> GlobalConfig:
     if not text:
         return GlobalConfig()
     try:
-        read = yaml.load(str(text), Loader=yaml.CSafeLoader)
-    except yaml.YAMLError:
+        read = load(str(text))
+    except (yaml.YAMLError, ValueError):
         read = None
     if not isinstance(read, dict):
         return GlobalConfig(problems=(_problem("is not a YAML object"),))

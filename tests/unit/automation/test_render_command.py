@@ -27,6 +27,12 @@ spec: {modelRef: base, contextSize: 4096}
 """
 
 
+BOMB = MODEL + "\n".join(
+    ["x0: &x0 [y, y, y, y, y, y, y, y, y]"] + [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 9)]
+)
+"""Seven hundred bytes that stand for hundreds of millions of values."""
+
+
 def service(name: str = "svc", *, spec: str = "modelRef: base") -> str:
     return SERVICE.replace("NAME", name).replace("modelRef: base", spec)
 
@@ -84,6 +90,8 @@ def test_standard_input_and_lists_are_read() -> None:
         ((MODEL, MODEL, service()), "document 2: Model `base`: metadata.name: is taken already by "),
         ((MODEL.replace("name: base", ""),), "bad.yaml: metadata.name: is missing"),
         (("a: [1\nb: 2\n",), "bad.yaml line 2: is not YAML: "),
+        ((BOMB,), "bad.yaml line 10: is refused: its aliases stand for more than 50000 values"),
+        ((MODEL.replace("base", "&x [*x]"),), "bad.yaml line 4: is refused: an alias stands inside"),
         (("just text\n", MODEL), "document 1: is not an object"),
     ],
 )

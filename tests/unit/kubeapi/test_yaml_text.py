@@ -1,0 +1,94 @@
+"""YAML that people give: aliases work, and none of it can fill the memory or end in a crash."""
+
+from __future__ import annotations
+
+import ast
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubeapi.yaml_text import MOST_ALIASED, load, load_all
+
+ROOT = Path(__file__).resolve().parents[3]
+BOMB = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+)
+MERGES = "\n".join(
+    ["a0: &a0 {x: 1, y: 2}"] + [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
+)
+
+
+def test_aliases_and_merges_of_a_usual_size_are_read() -> None:
+    text = "base: &base {a: 1, b: [1, 2]}\none: *base\ntwo: {<<: *base, a: 3}\n---\nsecond: &base 1\nthird: *base"
+    first, second = load_all(text)
+    assert first == {"base": {"a": 1, "b": [1, 2]}, "one": {"a": 1, "b": [1, 2]}, "two": {"a": 3, "b": [1, 2]}}
+    assert second == {"second": 1, "third": 1}
+    assert load("a: 1") == {"a": 1}
+    assert list(load_all("")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (BOMB, "aliases stand for more than"),
+        (MERGES, "aliases stand for more than"),
+        ("---\n".join(["a: &a [1, 2]\nb: [" + "*a, " * 9000 + "]\n"] * 10), "aliases stand for more than"),
+        ("a: &a [*a]", "an alias stands inside"),
+        ("a: &a {<<: *a}", "an alias stands inside"),
+        ("[" * 5000 + "]" * 5000, "nested more than"),
+        ("{a: " * 5000, "nested more than"),
+        ("- " * 5000, "nested more than"),
+        ("? " * 5000, "nested more than"),
+        ("a: *b", "undefined alias"),
+        ("!!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("day: 2024-13-45", "month must be"),
+        ("[" * 200_000, "nested more than"),
+        ("a: \x00", "special characters"),
+    ],
+    ids=range(14),
+)
+def test_what_would_fill_the_memory_is_refused_at_once(text: str, why: str) -> None:
+    began = time.process_time()
+    with pytest.raises((yaml.YAMLError, ValueError), match=why):
+        list(load_all(text))
+    assert time.process_time() - began < 3
+
+
+def test_what_is_just_allowed_is_read_at_once() -> None:
+    text = "a: &a [" + "x, " * 98 + "]\nb: [" + "*a, " * (MOST_ALIASED // 100) + "]"
+    began = time.process_time()
+    assert len(load(text)["b"]) == MOST_ALIASED // 100
+    assert time.process_time() - began < 3
+
+
+def test_a_caller_may_refuse_all_aliases() -> None:
+    with pytest.raises(yaml.YAMLError, match="has aliases") as caught:
+        list(load_all("a: &a 1\nb: *a", aliases=False))
+    assert caught.value.problem_mark.line == 1  # type: ignore[attr-defined]
+    assert list(load_all("a: &a 1", aliases=False)) == [{"a": 1}]
+
+
+OWN_FILES = {
+    "automation/install/blanks.py": "asks how YAML reads one of its own words",
+    "kubeapi/yaml_text.py": "is the loader",
+    "program/dialects/kserve/presets/__init__.py": "reads files of this package, with a tag of their own",
+    "program/dialects/llmaz/backend_runtimes.py": "reads files of this package",
+}
+"""Modules that read YAML by another loader, and why they may."""
+
+
+def test_no_other_module_reads_yaml_without_bounds() -> None:
+    found = {}
+    for folder in ("agent", "automation", "components", "kubeapi", "program", "tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+                    continue
+                if node.value.id == "yaml" and (
+                    "load" in node.attr.lower() or node.attr in ("scan", "parse", "compose")
+                ):
+                    found[str(path.relative_to(ROOT))] = node.attr
+    assert set(found) == set(OWN_FILES)
