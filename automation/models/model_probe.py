@@ -165,13 +165,13 @@ class ModelProbe:
             return _Entry(source, now)
         times = "" if interrupted.times == 1 else f" {interrupted.times} times in a row"
         next_look = datetime.now(UTC) + timedelta(seconds=interrupted.wait_s)
-        shown = remote.shown(key.address)
-        log.warning("Does not look at a model for now", source=shown, interrupted=interrupted.times)
+        where = shown(key.address)
+        log.warning("Does not look at a model for now", source=where, interrupted=interrupted.times)
         facts = ProbeFacts(
             outcome="unreachable",
             source=key.address,
             reason="LookInterrupted",
-            message=f"the loop's process ended while it read this source{times}; it reads {shown} again after "
+            message=f"the loop's process ended while it read this source{times}; it reads {where} again after "
             f"{next_look:%Y-%m-%dT%H:%M:%SZ}",
         )
         return _Entry(source, now, facts=facts, due_at=now + interrupted.wait_s)
