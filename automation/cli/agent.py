@@ -21,6 +21,7 @@ from automation.cli.output import complain
 
 if TYPE_CHECKING:
     from kubeapi.client import KubeClient
+    from program.runtimes.host_rules import Allowance
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(agent_store.app, name="store", help="The models on this host's disk.")
@@ -73,6 +74,14 @@ def run(
     allowed_host_path_roots: Annotated[
         str, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
     ] = "",
+    allow: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with what plans may ask for: the fields of a Host's spec.allow. A plan must be allowed by "
+            "this and by the Host object. Without a cluster and without this file nothing is refused.",
+            show_default=False,
+        ),
+    ] = None,
     http_port: Annotated[
         int, typer.Option(help="Port of /healthz, /metrics and the API; 0 picks one, -1 for none.")
     ] = 0,
@@ -192,6 +201,7 @@ def run(
             token_file=_absolute(token_file),
         ),
         keep_processes=keep_processes,
+        allowance=_allowance(allow),
         source_policy=SourcePolicy(
             allowed_remote_hosts=_split(allowed_remote_hosts),
             allowed_host_path_roots=_split(allowed_host_path_roots),
@@ -257,6 +267,28 @@ def _size(text: str | None, *, option: str = "--store-size") -> int | None:
         return bytes_of(text, field=option)
     except SpecInvalid as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _allowance(path: Path | None) -> Allowance | None:
+    """Read the file of --allow by the schema of a Host's `spec.allow`."""
+    if path is None:
+        return None
+    import yaml
+
+    from program.desired.errors import SpecInvalid
+    from program.dialects.host_schema import AllowSpec
+    from program.dialects.reading import read, unknown_fields
+    from program.runtimes.host_rules import allowance_of
+
+    try:
+        said = yaml.safe_load(path.expanduser().read_text()) or {}
+        spec = read(AllowSpec, said, field="allow")
+        strange = [field for field, _ in unknown_fields(spec, field="allow")]
+    except (OSError, ValueError, yaml.YAMLError, SpecInvalid) as error:
+        raise typer.BadParameter(f"--allow {path}: {error}") from None
+    if strange:
+        raise typer.BadParameter(f"--allow {path}: {', '.join(strange)}: is not known")
+    return allowance_of(said)
 
 
 def _absolute(path: Path | None) -> Path | None:

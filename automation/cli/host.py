@@ -79,6 +79,9 @@ def add(
     ] = Path("~/.ssh/known_hosts"),
     bastion: Annotated[str | None, typer.Option(help="[USER@]ADDRESS[:PORT] to connect through.")] = None,
     sudo: Annotated[bool, typer.Option("--sudo", help="Use sudo: units are the system's, not the user's.")] = False,
+    allow_root: Annotated[
+        bool, typer.Option("--allow-root", help="Let processes run as root, where --ssh-user is root.")
+    ] = False,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that services can select.")] = None,
     taint: Annotated[list[str] | None, typer.Option(help="KEY[=VALUE]:Effect that keeps services away.")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Memory for all processes together (`96Gi`).")] = None,
@@ -107,6 +110,7 @@ def add(
             "port": ssh_port,
             "knownHosts": _keys_of(known_hosts, address, ssh_port),
             "sudo": sudo,
+            **({"allowRoot": True} if allow_root else {}),
             **({"identityFile": identity_file} if identity_file else {}),
             **({"identitySecret": {"name": identity_secret}} if identity_secret else {}),
             **({"bastion": _bastion(bastion, known_hosts)} if bastion else {}),

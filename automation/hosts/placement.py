@@ -82,6 +82,8 @@ class HostCapacity:
     """Nothing is known yet, and the host is about to say it: until then it is taken to have no accelerator."""
     allowance: Allowance = DEFAULT
     """What services may ask of it."""
+    as_root: bool = False
+    """Processes would run there as root, which its owner has not allowed."""
     by_ssh: bool = False
     """No agent is there: what only an agent can do is not done."""
 
@@ -164,6 +166,7 @@ DRAINING = "is being drained"
 UNSCHEDULABLE = "is unschedulable"
 OTHER_LABELS = "lacks the labels"
 TAKEN = "runs another replica"
+AS_ROOT = "does not allow processes as root, and has no other user"
 
 
 def refusal(host: HostCapacity, wish: Requirements) -> str:
@@ -179,6 +182,8 @@ def refusal(host: HostCapacity, wish: Requirements) -> str:
         return f"does not allow runtime {wish.runtime}"
     if (need := host.allowance.refused(wish.needs)) is not None:
         return f"does not allow {need}"
+    if host.as_root:
+        return AS_ROOT
     if host.by_ssh and wish.runtime in AGENT_ONLY:
         return f"has no agent for {wish.runtime}"
     binary = _BINARIES.get(wish.runtime, wish.runtime)

@@ -29,6 +29,7 @@ Object = Mapping[str, Any]
 def capacity_of(host: Object) -> HostCapacity:
     """Read a Host object, whatever is missing in it."""
     metadata, spec, status = host["metadata"], host.get("spec") or {}, host.get("status") or {}
+    ssh = spec.get("ssh") or {}
     labels = {str(k): str(v) for k, v in (metadata.get("labels") or {}).items()}
     claimed = labels.get(LABEL_ACCELERATOR, "")
     found = {str(each.get("type") or "") for each in status.get("accelerators") or ()}
@@ -50,6 +51,7 @@ def capacity_of(host: Object) -> HostCapacity:
         draining=bool(spec.get("drain")),
         awaited=not status,
         allowance=allowance_of(spec.get("allow")),
+        as_root=spec.get("transport") == "ssh" and ssh.get("user") == "root" and not ssh.get("allowRoot"),
         by_ssh=spec.get("transport") == "ssh",
     )
 

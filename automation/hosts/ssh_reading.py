@@ -56,6 +56,7 @@ def target_of(host: Object, identity: str, *, patience: Patience = Patience()) -
         if bastion
         else None,
         sudo=bool(ssh.get("sudo")),
+        allow_root=bool(ssh.get("allowRoot")),
         store=str(ssh.get("store") or DEFAULT_STORE),
         patience=patience,
     )

@@ -22,6 +22,7 @@ from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.look import Seen
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.server.boundary import NamespaceLabels
 from agent.server.cluster import registration
 from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
 from agent.server.cluster.host_status import host_status, worth_writing
@@ -36,6 +37,7 @@ from kubeapi.errors import KubeError, NotFound
 from kubeapi.informer import Informer
 from kubeapi.kinds import HOST_PROCESSES, HOSTS
 from program.desired.errors import SpecInvalid
+from program.runtimes.host_rules import allowance_of, refusal
 
 Object = dict[str, Any]
 
@@ -83,6 +85,7 @@ class SshWorker:
         self._version = version
         self._record = record
         self._renew_s = renew_s
+        self._labels = NamespaceLabels(client)
         self._connection: SshConnection | None = None
         self._processes: SshProcesses | None = None
         self._publisher: Publisher | None = None
@@ -124,8 +127,9 @@ class SshWorker:
     def update(self, host: Object) -> None:
         """Take in the Host object as it is now."""
         way_changed = way_to(host) != way_to(self._object)
+        allows = [(each.get("spec") or {}).get("allow") for each in (host, self._object)]
         self._object = host
-        if way_changed:
+        if way_changed or allows[0] != allows[1]:
             self._failures = 0
             self._wake.set()
 
@@ -218,12 +222,20 @@ class SshWorker:
                 address=_ip(str(host["spec"].get("address"))),
                 policy=self._policy,
                 may_repair=self._may_repair,
+                refusal=self._refusal,
             )
         return self._processes
 
     def _may_repair(self, key: str, words: str, is_news: bool) -> bool:
         process = self._informer.get(*key.split("/", 1))
         return may_repair_unit(self._client, process, words, host=self.name, is_news=is_news, record=self._record)
+
+    def _refusal(self, key: str, plan: ProcessPlan) -> str:
+        """Hold every plan to what the Host allows, whoever wrote it."""
+        namespace = key.partition("/")[0]
+        allowance = allowance_of((self._object.get("spec") or {}).get("allow"))
+        labels = self._labels(namespace) if allowance.selector is not None else None
+        return refusal(plan, allowance, namespace=namespace, labels=labels)
 
     def _disconnect(self) -> None:
         connection, self._connection, self._processes = self._connection, None, None

@@ -30,6 +30,10 @@ SSH: dict[str, Any] = {
     },
     "bastion": {"$ref": "#/types/herdsman:index:Bastion", "description": "Where the connection goes through."},
     "sudo": {"type": "boolean", "description": "Make system units by `sudo -n`; else units are the user's own."},
+    "allowRoot": {
+        "type": "boolean",
+        "description": "Processes may run as root, where that is the user; by default they are refused.",
+    },
     "store": {**_TEXT, "description": "Directory on the host, ~/.local/share/herdsman by default."},
 }
 """What the way over SSH takes; all paths, no secret."""

@@ -63,6 +63,7 @@ def ssh_target(ssh: Mapping[str, Any]) -> SshTarget:
         if bastion
         else None,
         sudo=bool(ssh.get("sudo")),
+        allow_root=bool(ssh.get("allowRoot")),
         store=str(ssh.get("store") or DEFAULT_STORE),
     )
 

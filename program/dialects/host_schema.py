@@ -43,6 +43,7 @@ class Bastion(CrdModel):
 class SshSpec(CrdModel):
     """How to reach a host without an agent. A host key that is not listed is refused, never learnt."""
 
+    allow_root: bool = optional("Let processes run as root, where `user` is root; by default they are refused.", False)
     bastion: Bastion | None = optional("Where connections go through.")
     identity_file: str | None = optional("Private key, as a path where Herdsman runs.")
     identity_secret: SecretName | None = optional("Secret whose key `ssh-privatekey` is the private key.")

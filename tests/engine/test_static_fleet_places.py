@@ -213,6 +213,7 @@ def test_a_fleet_of_hosts_needs_no_cluster(
                     "address": server.address,
                     "port": server.port,
                     "user": server.user,
+                    "allowRoot": server.user == "root",
                     "identityFile": str(server.user_key),
                     "knownHosts": "known_hosts",
                     "store": str(server.store),

@@ -75,6 +75,7 @@ def speaker(
 def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Object:
     way = {
         "user": server.user,
+        "allowRoot": server.user == "root",
         "port": server.port,
         "knownHosts": [server.host_key],
         "identityFile": str(server.user_key),

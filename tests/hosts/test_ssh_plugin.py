@@ -38,6 +38,7 @@ def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
             "address": server.address,
             "port": server.port,
             "user": server.user,
+            "allowRoot": server.user == "root",
             "identityFile": str(server.user_key),
             "knownHosts": str(known),
             "store": str(server.store),

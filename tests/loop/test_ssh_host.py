@@ -58,6 +58,7 @@ def test_a_service_runs_on_a_machine_without_an_agent(
         with sshd(tmp_path / "h", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server:
             way: dict[str, Any] = {
                 "user": server.user,
+                "allowRoot": server.user == "root",
                 "port": server.port,
                 "knownHosts": [server.host_key],
                 "identitySecret": {"name": "no-right-to-it"},

@@ -99,6 +99,8 @@ class Sshd:
             "identity_file": str(self.user_key),
             "store": str(self.store),
             "patience": QUICK,
+            # Where the tests run as root, so does the server.
+            "allow_root": self.user == "root",
         }
         return SshTarget(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -68,11 +68,13 @@ class SshProcesses:
         address: str = "",
         policy: SourcePolicy | None = None,
         may_repair: MayRepair = lambda _key, _words, _is_news: True,
+        refusal: Callable[[str, ProcessPlan], str] = lambda _key, _plan: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`address` is what reports say: where clients find the processes; empty: the host's own end of the connection.
 
         `policy` None lets plans name any source. `may_repair` is asked where somebody changed a unit.
+        `refusal` is asked before a start: why the host's owner does not allow a plan, empty where it is allowed.
         """
         self.host = host
         self._connection = connection
@@ -87,6 +89,7 @@ class SshProcesses:
         self._binaries: Binaries | None = None
         self._lives: dict[str, Life] = {}
         self._may_repair = may_repair
+        self._refusal = refusal
         self._units = UnitWatch()
         self._started: dict[str, tuple[str, str]] = {}
         self._retrying: set[str] = set()
@@ -163,6 +166,10 @@ class SshProcesses:
             wanted = hash_of(plan, place.facts.address)
             life = ssh_life.adjusted(life, wanted)
             self._check(plan)
+            if before is None or not before.runs or before.launch != wanted:
+                self._check_allowed(key, plan, place)
+                if life.reason == ProcessReason.NOT_ALLOWED:
+                    life = Life(wanted=wanted)
             record = self.write(key, plan, generation, seen)
             if before is not None and before.runs:
                 life = ssh_life.noticed(life, before, now=now)
@@ -355,6 +362,17 @@ class SshProcesses:
             raise NotNow(
                 ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
             )
+
+    def _check_allowed(self, key: str, plan: ProcessPlan, place: Place) -> None:
+        """Refuse to start what the host's owner does not allow. What runs by this very plan goes on."""
+        why = self._refusal(key, plan)
+        if not why and place.machine.is_root and not self._connection.target.allow_root:
+            why = (
+                f"user `{place.machine.user}` of host `{self.host}` is root, and processes do not run as root: connect "
+                "as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set spec.ssh.allowRoot"
+            )
+        if why:
+            raise NotNow(ProcessReason.NOT_ALLOWED, why)
 
     def _take(self, steps: Sequence[Step]) -> None:
         for outcome in run_steps(steps, self._machine):

@@ -53,6 +53,8 @@ class SshTarget:
     """Where the connection goes through; the same key is used there."""
     sudo: bool = False
     """Take root's rights by `sudo -n` where they are needed; else everything is the user's own."""
+    allow_root: bool = False
+    """Processes may run as root, where that is the user on the host."""
     store: str = DEFAULT_STORE
     """Directory on the host for models, logs and state."""
     patience: Patience = Patience()
