@@ -41,6 +41,16 @@ class FilePlan(Wire):
     """True: what stands for it in `argv` is the directory of its set, `<store>/<cache key>`, and not the file."""
 
 
+class SecretReference(Wire):
+    """One key of a Secret in the namespace of the HostProcess. The reference travels; the value never does."""
+
+    secret: str
+    """Name of the Secret."""
+    key: str
+    optional: bool | None = None
+    """True: where the Secret or the key does not exist, the process starts without the variable."""
+
+
 class IdleQuestion(Wire):
     """How to learn by one GET whether a process works on a request (`program.runtimes.base.IdleProbe`)."""
 
@@ -67,6 +77,9 @@ class ProcessPlan(Wire):
     daemon, and `daemon_model` is loaded into it."""
     argv: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict)
+    secret_env: dict[str, SecretReference] | None = None
+    """Environment variables whose values the host looks up at each start: in files that its owner put there, else in
+    the Secret itself. None of them is in `env`."""
     file: FilePlan | None = None
     files: dict[str, FilePlan] | None = None
     """More files, by the name that stands for their path in `argv`: `mmproj`, `draft`, the other files of a set."""
@@ -172,6 +185,8 @@ class ProcessReason(StrEnum):
     """The host's owner does not allow what the plan asks for."""
     RUNTIME_TOO_OLD = "RuntimeTooOld"
     """The binary does not know an argument of the plan."""
+    SECRET_UNAVAILABLE = "SecretUnavailable"
+    """The value of an environment variable of `secret_env` cannot be had."""
     DAEMON_UNREACHABLE = "DaemonUnreachable"
     """The shared daemon does not answer."""
     MODEL_LOAD_FAILED = "ModelLoadFailed"

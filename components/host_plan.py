@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.contract import ProcessPlan
+from agent.contract import ProcessPlan, SecretReference
 from components import naming
 from components.host_files import Files, host_files
 from components.host_program import host_program
@@ -20,6 +20,8 @@ from program.desired.base import JsonObject
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
 from program.dialects.host_names import hosted_service_name
+from program.dialects.hosted_env import SHARED_ENGINES
+from program.runtimes.base import secret_env
 
 
 def host_process(desired: DesiredService, host: str, replica: int = 0) -> RenderedObject:
@@ -49,7 +51,7 @@ def process_plan(desired: DesiredService, host: str, replica: int = 0) -> Proces
         service=naming.host_process_name(name, dialect=dialect),
         runtime=program.runtime,
         argv=program.argv,
-        env={entry["name"]: str(entry.get("value", "")) for entry in desired.pod.env if "valueFrom" not in entry},
+        **_environment(desired),
         **(host_files(desired) if program.reads_files else Files(file=None, files=None)),
         daemon_model=program.daemon_model,
         health_path=program.health_path,
@@ -66,6 +68,30 @@ def process_plan(desired: DesiredService, host: str, replica: int = 0) -> Proces
         endpoint_slice=naming.endpoint_slice_name(name, replica, dialect) if replica else None,
         **_hosting(desired),
     )
+
+
+def _environment(desired: DesiredService) -> dict[str, Any]:
+    """Say what of the environment is a value and what a reference; of two variables of one name the last counts.
+
+    A daemon that services share gets no secret of one of them.
+    """
+    token = getattr(desired.engine, "hf_token", None)
+    values: dict[str, str] = {}
+    secrets: dict[str, SecretReference] = {}
+    for entry in (*secret_env("HF_TOKEN", token), *desired.pod.env):
+        name = entry["name"]
+        reference = (entry.get("valueFrom") or {}).get("secretKeyRef")
+        if reference is None and "valueFrom" in entry:
+            continue
+        values.pop(name, None)
+        secrets.pop(name, None)
+        if reference is None:
+            values[name] = str(entry.get("value", ""))
+            continue
+        secrets[name] = SecretReference(
+            secret=reference["name"], key=reference["key"], optional=reference.get("optional") or None
+        )
+    return {"env": values, "secret_env": secrets if secrets and desired.engine.kind not in SHARED_ENGINES else None}
 
 
 def _hosting(desired: DesiredService) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from agent.server.models.store_space import StoreSpace, named_by
 from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal
 from agent.server.processes.ports import COUNT, FIRST, Ports
+from agent.server.processes.secret_values import FOLDER, SecretValues
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.surroundings import Surroundings
 from agent.server.run_file import RunFile, write_run_file
@@ -82,6 +83,8 @@ class AgentSettings:
     """Most that downloaded models may take on disk; None: what the disk has."""
     credentials: Path | None = None
     """Directory or file of what proves to sources that this host may read them; None: the agent's environment."""
+    secrets: Path = FOLDER
+    """Directory with the values of services' secret variables, `<namespace>/<secret>/<key>`."""
     memory: MemorySettings = field(default_factory=MemorySettings)
     allowance: Allowance | None = None
     """What the machine's owner allows plans to ask for; None: what the Host object says, without a cluster all."""
@@ -186,6 +189,7 @@ class Agent:
             refusal=self._boundary.refusal,
             reserved=self.memory.reserved,
             withdrawn=self._withdrawn,
+            secrets=SecretValues(settings.secrets, host=settings.host, client=self._client).of,
         )
         supervisor = self._supervisor = Supervisor(around)
         self.memory.attach(supervisor)

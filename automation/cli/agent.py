@@ -125,6 +125,14 @@ def run(
             show_default=False,
         ),
     ] = None,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with NAMESPACE/SECRET/KEY, one file of mode 0600 for each value that services take by "
+            "secretKeyRef; without a file the agent asks the cluster.",
+            show_default="/etc/herdsman/secrets",
+        ),
+    ] = None,
     memory_budget: Annotated[
         str | None,
         typer.Option(
@@ -162,6 +170,7 @@ def run(
     from agent.server.memory.host_memory import MemorySettings
     from agent.server.models.source_policy import SourcePolicy
     from agent.server.processes.ports import is_free
+    from agent.server.processes.secret_values import FOLDER
     from agent.server.store import StoreInUse
     from automation.telemetry.logs import configure_logging
     from kubeapi.client import KubeClient
@@ -211,6 +220,7 @@ def run(
         labels=labels_of(label or ()),
         store_size_bytes=_size(store_size),
         credentials=_absolute(credentials),
+        secrets=_absolute(secrets) or FOLDER,
         memory=MemorySettings(
             wishes=MemoryWishes(_size(memory_budget, option="--memory-budget"), memory_fraction, eviction=evict),
             watch_s=memory_interval,

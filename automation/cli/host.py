@@ -15,6 +15,7 @@ from automation.cli import host_rows as rows
 from automation.cli.findings import tell_findings
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
+from automation.cli.host_secrets import grant_secret
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
@@ -30,6 +31,9 @@ app = typer.Typer(no_args_is_help=True)
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
 Name = Annotated[str, typer.Argument(metavar="HOST", help="Name of the host.")]
+
+
+app.command("grant-secret")(grant_secret)
 
 
 @app.callback()

@@ -124,6 +124,11 @@ def _invalid(annotation: str, why: str) -> SpecInvalid:
     return SpecInvalid(field=f"metadata.annotations[{annotation}]", why=why)
 
 
+def is_secret_key(text: str) -> bool:
+    """Tell whether `text` can be a key of a Secret: a file name, and no way out of its folder."""
+    return _SECRET_KEY.fullmatch(text) is not None and text != "." and not text.startswith("..")
+
+
 def is_name(text: str) -> bool:
     """Tell whether `text` is an RFC 1123 subdomain, as object names are."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
@@ -168,7 +173,7 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
         return None
     name, slash, key = written.partition("/")
     key = key if slash else API_KEY
-    if not is_name(name) or not _SECRET_KEY.fullmatch(key):
+    if not is_name(name) or not is_secret_key(key):
         # Not shown: somebody may have written the key itself here.
         raise _invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
     return SecretKey(name=name, key=key)

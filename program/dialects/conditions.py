@@ -139,6 +139,8 @@ class Reason(StrEnum):
     SWAPPED_OUT = "SwappedOut"
     """Another service of its group has the host's memory now."""
     HOST_LOST = "HostLost"
+    SECRET_UNAVAILABLE = "SecretUnavailable"
+    """A host cannot have the value of a variable that the service takes from a Secret."""
     HOST_PROCESS_FAILING = "HostProcessFailing"
     DEPENDENCY_MISSING = "DependencyMissing"
     """Something outside that the service needs is not there yet."""

@@ -22,6 +22,7 @@ from program.desired.service import DesiredService, Endpoint, PodSettings, Writt
 from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated
 from program.dialects.dialect import Parsed
 from program.dialects.hosted_args import taken_over
+from program.dialects.hosted_env import hosted_env, lost_env
 from program.dialects.hosted_model import HostedModel, accelerator_of, engine_of, model_of
 
 NOT_ON_HOSTS = "has no effect on a host, where the service runs as a process"
@@ -94,7 +95,7 @@ def hosted_service(
         replicas=min(replicas, 1) if hosting.pinned else replicas,
         endpoint=Endpoint(port=_PORTS.get(key.dialect)),
         gpu=Gpu(count=max(1, gpus)) if accelerator not in ("cpu", "metal") else None,
-        pod=PodSettings(env=tuple(v for v in variables if "valueFrom" not in v), memory_request=memory),
+        pod=PodSettings(env=hosted_env(variables, field=env_field), memory_request=memory),
         host_placement=hosting.model_copy(update={"written": _written(args, variables, env_field, model.field)}),
         draft=drafting,
         completion_check=annotated.completion_check,
@@ -106,7 +107,7 @@ def hosted_service(
         *unhonoured,
         *lost,
         *_of_draft(draft, drafting, engine),
-        *_of_env(variables, env_field),
+        *lost_env(variables, field=env_field, engine=chosen),
         *_of_place(replicas, desired),
         *of_annotations(annotations),
     )
@@ -143,12 +144,6 @@ def _written(args: HostedArgs, variables: Sequence[JsonObject], env_field: str, 
 def _of_draft(draft: HostedModel | None, used: DesiredModel | None, engine: EngineSettings) -> Iterator[Problem]:
     if draft is not None and used is None:
         yield not_honoured(draft.field, f"is no draft for engine {engine.kind} on a host; llama.cpp takes a GGUF file")
-
-
-def _of_env(variables: Sequence[JsonObject], field: str) -> Iterator[Problem]:
-    for index, variable in enumerate(variables):
-        if "valueFrom" in variable:
-            yield not_honoured(f"{field}[{index}].valueFrom", "cannot be resolved on a host; give a value")
 
 
 def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:

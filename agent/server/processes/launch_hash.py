@@ -25,6 +25,8 @@ def launch_hash(plan: ProcessPlan, address: str) -> str:
     if plan.files:
         # Left out where there are none, so that an upgrade of the agent changes no hash of what runs.
         launched["files"] = {name: _fetched_as(each) for name, each in plan.files.items()}
+    if plan.secret_env:
+        launched["secret_env"] = {name: each.model_dump() for name, each in plan.secret_env.items()}
     if plan.daemon_model:
         launched["daemon_model"] = plan.daemon_model
     return hashlib.sha256(json.dumps(launched, sort_keys=True).encode()).hexdigest()[:16]

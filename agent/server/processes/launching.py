@@ -21,6 +21,7 @@ from agent.server.processes import command_line, engines, flags, process_log
 from agent.server.processes.lifecycle import Goal, Hold, Life, Running
 from agent.server.processes.ports import NoPortFree
 from agent.server.processes.process import LaunchFailed, Marker, launch
+from agent.server.processes.secret_values import SecretUnavailable
 from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
 
@@ -114,6 +115,7 @@ class Launcher:
             return self._load(key, goal, life)
         plan, around = goal.plan, self._around
         binary = self._binary(plan)
+        secrets = self._secrets(key, plan)
         self._admit(key, goal, life)
         log_file = around.store.log_file(key)
         rotate(log_file)
@@ -124,7 +126,7 @@ class Launcher:
             arguments = self._arguments(plan, life, binary, address=address, port=port)
             env = command_line.environment(plan, address=address, port=port) if is_daemon(plan) else plan.env
             marker = Marker(around.agent_id, key, goal.launch_hash, port)
-            handle = launch([binary, *arguments], env=env, log=log_file, marker=marker)
+            handle = launch([binary, *arguments], env={**env, **secrets}, log=log_file, marker=marker)
         except command_line.FileMissing as failure:
             raise NotLaunched(ProcessReason.PLAN_INVALID, str(failure)) from failure
         except (NoPortFree, LaunchFailed) as failure:
@@ -167,6 +169,12 @@ class Launcher:
             why = f"`{name}` was not found on this host; install it"
             raise NotLaunched(ProcessReason.RUNTIME_MISSING, why, waits_s=INSTALL_RETRY_S)
         return binary
+
+    def _secrets(self, key: str, plan: ProcessPlan) -> dict[str, str]:
+        try:
+            return self._around.secrets(key, plan)
+        except SecretUnavailable as failure:
+            raise NotLaunched(ProcessReason.SECRET_UNAVAILABLE, str(failure), waits_s=INSTALL_RETRY_S) from None
 
     def _admit(self, key: str, goal: Goal, life: Life, *, size_bytes: int | None = None) -> None:
         if is_daemon(goal.plan):

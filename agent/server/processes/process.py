@@ -25,7 +25,9 @@ MARKER = "HERDSMAN_PROCESS"
 """Environment variable of every started process: who started it, for which key, how. It finds a process whose agent
 died before it could write down the pid."""
 
-_KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_", "AWS_")
+_KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_", "AWS_", "GOOGLE_APPLICATION_", "AZURE_")
+_SECRET_WORDS = frozenset({"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS"})
+_SECRET_ENDS = ("API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY")
 
 
 class LaunchFailed(Exception):
@@ -192,8 +194,21 @@ def _home() -> dict[str, str]:
 
 
 def inherited_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Choose what of the agent's environment a process sees: all but what leads to the cluster or to our state."""
-    return {name: value for name, value in own.items() if not name.startswith(_KEPT_FROM_CHILDREN)}
+    """Choose what of the agent's environment a process sees.
+
+    It does not see what leads to the cluster or to Herdsman's state, nor any credential: HF_TOKEN and the like are the
+    agent's, to fetch models with. A service that wants one names a Secret.
+    """
+    return {name: value for name, value in own.items() if not _is_the_agents(name)}
+
+
+def _is_the_agents(name: str) -> bool:
+    upper = name.upper()
+    return (
+        upper.startswith(_KEPT_FROM_CHILDREN)
+        or upper.endswith(_SECRET_ENDS)
+        or not _SECRET_WORDS.isdisjoint(upper.split("_"))
+    )
 
 
 def start_mark(pid: int) -> str | None:

@@ -49,6 +49,8 @@ class Surroundings:
     """Asked then too: why the host's owner does not allow a plan; empty where it is allowed."""
     reserved: Callable[[str], int | None] = lambda _key: None
     """The memory that an admitted process was counted with."""
+    secrets: Callable[[str, ProcessPlan], dict[str, str]] = lambda _key, _plan: {}
+    """Looks up the values of a plan's secret variables at each start. Raises SecretUnavailable."""
     withdrawn: Callable[[str], bool | None] = lambda _key: None
     """Whether clients are told not to come to a process any more; None where nobody publishes an endpoint of it."""
     front_port: Callable[[str, ProcessPlan], int | None] = lambda _key, _plan: None

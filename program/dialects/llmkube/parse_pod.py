@@ -6,6 +6,7 @@ from typing import Any
 
 from program.desired.errors import SpecInvalid
 from program.desired.service import PodSettings
+from program.dialects.hosted_env import hosted_env
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.quantities import check_quantity
 
@@ -20,8 +21,8 @@ _WITHOUT_WEIGHTS = ("llamacpp-router", "generic", "personaplex")
 def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> PodSettings:
     """Read the settings; `raw` is the spec as written, whose structures travel unread.
 
-    A process on a host takes the environment that needs no cluster, the memory, and what its host must have. Raises
-    SpecInvalid for quantities that are none, and for volumes in each other's way.
+    A process on a host takes values and references to Secrets of the environment, the memory, and what its host must
+    have. Raises SpecInvalid for quantities that are none, and for volumes in each other's way.
     """
     resources = spec.resources or ResourcesSpec()
     at = "spec.resources"
@@ -32,7 +33,7 @@ def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> Po
     env = tuple(raw.get("env", ()))
     if on_host:
         return PodSettings(
-            env=tuple(v for v in env if "valueFrom" not in v),
+            env=hosted_env(env, field="spec.env"),
             memory_request=host_memory or memory,
             node_selector=spec.node_selector,
             tolerations=tuple(raw.get("tolerations", ())),

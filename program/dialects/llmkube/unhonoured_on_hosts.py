@@ -8,6 +8,7 @@ from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
 from program.dialects.annotations import POD_ONLY_ANNOTATIONS
+from program.dialects.hosted_env import lost_env
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.llmkube.unhonoured_by_runtime import wire_name
 
@@ -53,9 +54,8 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
             yield _problem(wire_name(field), _WHY)
     if spec.command and spec.runtime != "generic":
         yield _problem("spec.command", f"has no effect on a host with runtime {spec.runtime}")
-    for index, variable in enumerate(spec.env):
-        if variable.value_from is not None:
-            yield _problem(f"spec.env[{index}].valueFrom", "cannot be resolved on a host; give a value")
+    env = [variable.model_dump(by_alias=True, exclude_none=True) for variable in spec.env]
+    yield from lost_env(env, field="spec.env", engine=spec.runtime)
     if spec.replicas > 1 and desired.host_placement is not None and desired.host_placement.pinned:
         why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {spec.replicas}"
         yield _problem("spec.replicas", why)
@@ -74,7 +74,6 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     if spec.flash_attention and spec.runtime == "llamacpp" and desired.model.accelerator == "cpu":
         yield _problem("spec.flashAttention", "has no effect without a GPU")
     yield from _of_files(desired)
-    yield from _of_engine(spec)
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield _problem(f"metadata.annotations[{name}]", _WHY)
@@ -88,12 +87,6 @@ def _of_files(desired: DesiredService) -> Iterator[Problem]:
                 f"Model/{model.name} spec.sourceSecretRef",
                 "does not reach a host, which fetches with credentials of its own (`herdsman agent run --credentials`)",
             )
-
-
-def _of_engine(spec: ServiceSpec) -> Iterator[Problem]:
-    if spec.runtime == "vllm" and spec.vllm_config and spec.vllm_config.hf_token_secret_ref:
-        why = "does not reach a host; give the agent HF_TOKEN in its own environment"
-        yield _problem("spec.vllmConfig.hfTokenSecretRef", why)
 
 
 def _problem(field: str, message: str) -> Problem:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.contract import IdleQuestion
+from agent.contract import IdleQuestion, SecretReference
 from components.host_files import host_files
 from components.host_plan import process_plan
 from components.render import RenderOptions, render
-from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, Sglang, SpeculativeDecoding, Vllm
+from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, SecretKey, Sglang, SpeculativeDecoding, Vllm
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel, Gpu, ModelFormat, ModelSource, SourceKind
 from program.desired.service import HostPlacement, PodSettings
@@ -41,6 +41,11 @@ def test_proof_is_asked_for_where_the_mode_serves(fields: Any, path: str | None)
 def test_a_mode_reaches_the_process() -> None:
     argv = plan(mode="rerank").argv
     assert argv[-7:] == ("--reranking", "--embedding", "--pooling", "rank", "--cache-ram", "0", "--metrics")
+
+
+def test_the_hubs_token_of_an_engine_reaches_the_process_as_a_reference() -> None:
+    made = plan(engine=Vllm(hf_token=SecretKey(name="hub", key="token")), model=repository_model())
+    assert made.secret_env == {"HF_TOKEN": SecretReference(secret="hub", key="token")}
 
 
 def test_drafting_without_a_second_file_reaches_the_process() -> None:

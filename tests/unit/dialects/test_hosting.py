@@ -178,7 +178,7 @@ def test_a_draft_that_the_engine_cannot_use_is_named() -> None:
 def test_what_pods_alone_can_have_is_named() -> None:
     found = parsed(
         replicas=3,
-        env=[{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        env=[{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         env_field="spec.backendRuntimeConfig.envs",
         annotations={"herdsman.dev/expose": "gateway", "herdsman.dev/expose-gateway": "g"},
         unhonoured=not_on_hosts(["spec.router", "spec.router"]),
@@ -191,6 +191,50 @@ def test_what_pods_alone_can_have_is_named() -> None:
         "spec.replicas",
         "metadata.annotations[herdsman.dev/expose]",
     ]
+
+
+def secret_variable(variable: str = "TOKEN", **reference: Any) -> dict[str, Any]:
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token", **reference}}}
+
+
+def test_a_variable_from_a_secret_reaches_a_host_as_a_reference() -> None:
+    found = parsed(env=[{"name": "A", "value": "1"}, secret_variable(), secret_variable("B", optional=True)])
+    spec = process(found)["spec"]
+    assert spec["env"] == {"A": "1"}
+    assert spec["secretEnv"] == {
+        "TOKEN": {"secret": "hub", "key": "token"},
+        "B": {"secret": "hub", "key": "token", "optional": True},
+    }
+    assert lost(found) == []
+
+
+def test_a_daemon_that_services_share_gets_no_secret() -> None:
+    found = parsed("ollama://llama3", env=[secret_variable()])
+    assert found.desired.engine.kind == "ollama"
+    assert "secretEnv" not in process(found)["spec"]
+    assert lost(found) == ["spec.env[0].valueFrom"]
+
+
+def test_of_two_variables_of_one_name_the_last_counts() -> None:
+    spec = process(parsed(env=[{"name": "TOKEN", "value": "1"}, secret_variable()]))["spec"]
+    assert (spec["env"], list(spec["secretEnv"])) == ({}, ["TOKEN"])
+    spec = process(parsed(env=[secret_variable(), {"name": "TOKEN", "value": "1"}]))["spec"]
+    assert (spec["env"], spec.get("secretEnv")) == ({"TOKEN": "1"}, None)
+
+
+@pytest.mark.parametrize(
+    "reference", [{"name": "../other/s"}, {"name": "S"}, {"name": ""}, {"key": ".."}, {"key": "a/b"}, {"key": 5}]
+)
+def test_a_reference_that_names_no_secret_is_refused_with_its_field(reference: dict[str, Any]) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        parsed(env=[secret_variable(**reference)], env_field="spec.envs")
+    assert refused.value.field == f"spec.envs[0].valueFrom.secretKeyRef.{next(iter(reference))}"
+
+
+def test_a_reference_that_is_no_object_is_refused_with_its_field() -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        parsed(env=[{"name": "A", "valueFrom": {"secretKeyRef": "hub"}}])
+    assert refused.value.field == "spec.env[0].valueFrom.secretKeyRef"
 
 
 def test_the_selector_says_for_which_accelerator() -> None:

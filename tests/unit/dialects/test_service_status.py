@@ -225,6 +225,12 @@ def test_other_reasons_of_the_scheduler_are_told(told: str, scheduling: str, rea
             "no size",
         ),
         (HostedFacts(host="mac", phase="Pending", reason="Evicted", message="short"), "Evicted", "Evicted", "short"),
+        (
+            HostedFacts(host="mac", phase="BackingOff", reason="SecretUnavailable", message="env[A].valueFrom: grant"),
+            "SecretUnavailable",
+            "SecretUnavailable",
+            "env[A].valueFrom: grant",
+        ),
     ],
 )
 def test_a_service_on_a_host_says_what_it_waits_for(

@@ -1,0 +1,186 @@
+"""Looks up the values of a process's secret environment variables, each time it is started.
+
+Called by `launching`. A value comes from the file that the host's owner put at `<folder>/<namespace>/<secret>/<key>`, else
+from the Secret itself, which the agent may read where somebody granted it that very Secret (`herdsman host
+grant-secret`). Values are written nowhere, and no error has any of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+
+from agent.contract import ProcessPlan, SecretReference
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
+from kubeapi.kinds import SECRETS
+
+FOLDER = Path("/etc/herdsman/secrets")
+MAX_BYTES = 128 * 1024 - 1
+"""Linux takes no longer string into an environment."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not blocked by a FIFO that somebody put there.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PART = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
+
+
+class SecretUnavailable(Exception):
+    """A value cannot be had; the message names the variable, what is wrong, and what to do."""
+
+
+class SecretValues:
+    """Looks values up for one host. Thread-safe."""
+
+    def __init__(self, folder: Path, *, host: str, client: KubeClient | None) -> None:
+        """`client` None: there is no cluster to ask, and files are all there is."""
+        self._folder = folder
+        self._host = host
+        self._client = client
+        self._known: dict[tuple[str, str], dict[str, bytes]] = {}
+        """Secrets as they were read last: a process that crashes while the API server is away starts again."""
+
+    def of(self, key: str, plan: ProcessPlan) -> dict[str, str]:
+        """Look up the secret variables of a process, whose key is `namespace/name`. Raises SecretUnavailable."""
+        namespace = key.partition("/")[0]
+        found: dict[str, str] = {}
+        for name, reference in sorted((plan.secret_env or {}).items()):
+            try:
+                value = self._value(namespace, reference)
+            except SecretUnavailable as failure:
+                raise SecretUnavailable(f"env[{name}].valueFrom.secretKeyRef: {failure}") from None
+            if value is not None:
+                found[name] = value
+        return found
+
+    def _value(self, namespace: str, reference: SecretReference) -> str | None:
+        path = self._folder / namespace / reference.secret / reference.key
+        raw = read_owned_file(self._folder, (namespace, reference.secret, reference.key))
+        if raw is not None:
+            # Editors and `echo` end a file by a newline, which is no part of a token.
+            raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        else:
+            raw = self._of_secret(namespace, reference, path)
+        if raw is None:
+            return None
+        try:
+            value = raw.decode()
+        except UnicodeDecodeError:
+            raise SecretUnavailable("the value is no UTF-8 text, as an environment variable must be") from None
+        if "\0" in value or len(raw) > MAX_BYTES:
+            raise SecretUnavailable(f"the value has a NUL in it or more than {MAX_BYTES} bytes")
+        return value
+
+    def _of_secret(self, namespace: str, reference: SecretReference, path: Path) -> bytes | None:
+        where = f"Secret `{namespace}/{reference.secret}`"
+        if self._client is None:
+            if reference.optional:
+                return None
+            raise SecretUnavailable(f"there is no file {path}; put the value there, mode 0600")
+        try:
+            data = self._read(namespace, reference.secret)
+        except Forbidden:
+            # Also with `optional`, as in pods: nobody can tell whether the Secret exists.
+            raise SecretUnavailable(
+                f"the agent may not read {where}: `herdsman host grant-secret {self._host} "
+                f"{namespace}/{reference.secret}`, or put the value into {path} on the host, mode 0600"
+            ) from None
+        except NotFound:
+            if reference.optional:
+                return None
+            raise SecretUnavailable(f"{where} does not exist; make it, or put the value into {path}") from None
+        except KubeError as error:
+            raise SecretUnavailable(f"{where} cannot be read now: {error}") from None
+        if reference.key not in data:
+            if reference.optional:
+                return None
+            raise SecretUnavailable(f"{where} has no key `{reference.key}`; add it, or put the value into {path}")
+        return data[reference.key]
+
+    def _read(self, namespace: str, name: str) -> dict[str, bytes]:
+        assert self._client is not None
+        try:
+            data = self._client.get(SECRETS, namespace, name).get("data") or {}
+        except (Forbidden, NotFound):
+            self._known.pop((namespace, name), None)
+            raise
+        except KubeError as error:
+            known = self._known.get((namespace, name))
+            if known is None or (isinstance(error, ApiError) and 400 <= error.status < 500):
+                raise
+            return known
+        self._known[namespace, name] = decoded = {each: _decoded(text) for each, text in data.items()}
+        return decoded
+
+
+def read_owned_file(folder: Path, parts: tuple[str, ...]) -> bytes | None:
+    """Read `folder/parts…`, of which nothing is a link and which nobody but root and this user may read or write.
+
+    None where it does not exist. Raises SecretUnavailable for a file that somebody else could read or have put there.
+    """
+    path = folder.joinpath(*parts)
+    if not all(_PART.fullmatch(part) for part in parts):
+        raise SecretUnavailable(f"`{'/'.join(parts)[:200]}` names no namespace, Secret and key")
+    opened: list[int] = []
+    try:
+        try:
+            opened.append(os.open(folder, _DIRECTORY))
+        except PermissionError:
+            return None  # the folder is another user's, so this agent has no files
+        at = folder
+        for part in parts[:-1]:
+            _check_owner(opened[-1], at, forbidden=0o022)
+            opened.append(os.open(part, _DIRECTORY, dir_fd=opened[-1]))
+            at = at / part
+        _check_owner(opened[-1], at, forbidden=0o022)
+        opened.append(os.open(parts[-1], _FILE, dir_fd=opened[-1]))
+        _check_file(opened[-1], path)
+        return _content(opened[-1], path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.ENXIO):
+            raise SecretUnavailable(f"{path} is a link, or on its way is something that is no directory") from None
+        raise SecretUnavailable(f"{path} cannot be read: {error.strerror}") from None
+    finally:
+        for each in opened:
+            os.close(each)
+
+
+def _check_owner(descriptor: int, path: Path, *, forbidden: int) -> None:
+    found = os.fstat(descriptor)
+    if found.st_uid not in (0, os.geteuid()):
+        raise SecretUnavailable(f"{path} belongs neither to root nor to the agent's user; change its owner")
+    if found.st_mode & forbidden:
+        raise SecretUnavailable(
+            f"others may {'write' if forbidden == 0o022 else 'read'} {path} (mode {stat.S_IMODE(found.st_mode):04o}): "
+            f"`chmod go-{'w' if forbidden == 0o022 else 'rwx'} {path}`"
+        )
+
+
+def _check_file(descriptor: int, path: Path) -> None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        raise SecretUnavailable(f"{path} is no plain file, or has a second name by a hard link")
+    _check_owner(descriptor, path, forbidden=0o077)
+
+
+def _content(descriptor: int, path: Path) -> bytes:
+    content = b""
+    while len(content) <= MAX_BYTES + 2:
+        piece = os.read(descriptor, MAX_BYTES + 3 - len(content))
+        if not piece:
+            return content
+        content += piece
+    raise SecretUnavailable(f"{path} has more than {MAX_BYTES} bytes")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise SecretUnavailable("the API server sent a value that is not base64") from None

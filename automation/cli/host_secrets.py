@@ -1,0 +1,131 @@
+"""`herdsman host grant-secret`: let the agent of one host read one Secret, and no other.
+
+Called by `host`. The command writes a Role and a RoleBinding with the rights of whoever calls it: the API server refuses
+a grant of what the caller may not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from automation.cli.host_arguments import check_host_name
+from automation.cli.output import complain, print_json
+from automation.settings import SYSTEM_NAMESPACE
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden, KubeError, NotFound
+from kubeapi.kinds import Kind
+from program.desired import keys
+from program.dialects.annotations import is_name
+
+Object = dict[str, Any]
+FIELD_MANAGER = "herdsman-cli"
+_LONGEST_NAME = 253
+
+
+class GrantFormat(StrEnum):
+    """How the objects are shown."""
+
+    TEXT = "text"
+    YAML = "yaml"
+    JSON = "json"
+
+
+def grant_objects(host: str, namespace: str, secret: str, subject: Object) -> list[tuple[Kind, Object]]:
+    """Build the Role that reads one Secret and its binding to the agent's identity."""
+    name = f"herdsman-host-{host}-secret-{secret}"
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    metadata = {"name": name, "namespace": namespace, "labels": {naming.LABEL_HOST: host}}
+    role = {
+        "apiVersion": kinds.ROLES.api_version,
+        "kind": kinds.ROLES.kind,
+        "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get"]}],
+    }
+    binding = {
+        "apiVersion": kinds.ROLE_BINDINGS.api_version,
+        "kind": kinds.ROLE_BINDINGS.kind,
+        "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kinds.ROLES.kind, "name": name},
+        "subjects": [subject],
+    }
+    return [(kinds.ROLES, role), (kinds.ROLE_BINDINGS, binding)]
+
+
+def grant_secret(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Name of the host.")],
+    secret: Annotated[str, typer.Argument(metavar="NAMESPACE/SECRET", help="The Secret, in the services' namespace.")],
+    service_account: Annotated[
+        str | None,
+        typer.Option(
+            help="[NAMESPACE/]NAME of the agent's ServiceAccount.", show_default=f"{SYSTEM_NAMESPACE}/HOST"
+        ),
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="The agent's user name, instead of a ServiceAccount.")] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take the grant back.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the objects and write nothing.")] = False,
+    output: Annotated[GrantFormat, typer.Option("-o", "--output", help="text, yaml or json.")] = GrantFormat.TEXT,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+) -> None:
+    """Let the agent of a host read one Secret, for services that take a variable from it.
+
+    A Role that names the Secret and a RoleBinding are written with your own rights: you must be allowed to read the
+    Secret and to write Roles in its namespace.
+    """
+    check_host_name(host)
+    namespace, slash, name = secret.partition("/")
+    if not slash or not keys.is_dns_label(namespace) or not is_name(name):
+        raise typer.BadParameter(f"`{secret}` is not NAMESPACE/SECRET")
+    objects = grant_objects(host, namespace, name, _subject(host, service_account, user))
+    if dry_run or output is not GrantFormat.TEXT:
+        _show([body for _, body in objects], GrantFormat.YAML if output is GrantFormat.TEXT else output)
+    if dry_run:
+        return
+    try:
+        client = KubeClient.default(kubeconfig)
+        for kind, body in objects:
+            if revoke:
+                _delete(client, kind, body)
+            else:
+                client.apply(kind, namespace, body, field_manager=FIELD_MANAGER, force=True)
+    except Forbidden as error:
+        complain(str(error), hint=f"ask somebody who may read the Secret and write Roles in namespace `{namespace}`")
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if output is GrantFormat.TEXT:
+        done = "may not read" if revoke else "may read"
+        print(f"Host `{host}` {done} Secret `{secret}` (Role and RoleBinding `{objects[0][1]['metadata']['name']}`)")
+
+
+def _subject(host: str, service_account: str | None, user: str | None) -> Object:
+    if service_account is not None and user is not None:
+        raise typer.BadParameter("give one of --service-account and --user")
+    if user is not None:
+        return {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
+    namespace, _, name = (service_account or host).rpartition("/")
+    if not is_name(name) or (namespace and not keys.is_dns_label(namespace)):
+        raise typer.BadParameter(f"--service-account `{service_account}` is not [NAMESPACE/]NAME")
+    return {"kind": "ServiceAccount", "namespace": namespace or SYSTEM_NAMESPACE, "name": name}
+
+
+def _show(objects: list[Object], output: GrantFormat) -> None:
+    if output is GrantFormat.JSON:
+        print_json({"apiVersion": "v1", "kind": "List", "items": objects})
+    else:
+        typer.echo(yaml.safe_dump_all(objects, sort_keys=False, width=120), nl=False)
+
+
+def _delete(client: KubeClient, kind: Kind, body: Object) -> None:
+    try:
+        client.delete(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+    except NotFound:
+        return
