@@ -185,7 +185,7 @@ class ProcessReason(StrEnum):
     """The host's owner does not allow what the plan asks for."""
     RUNTIME_TOO_OLD = "RuntimeTooOld"
     """The binary does not know an argument of the plan."""
-    SECRET_UNAVAILABLE = "SecretUnavailable"
+    SECRET_UNAVAILABLE = "SecretUnavailable"  # noqa: S105 - a reason
     """The value of an environment variable of `secret_env` cannot be had."""
     DAEMON_UNREACHABLE = "DaemonUnreachable"
     """The shared daemon does not answer."""

@@ -189,7 +189,7 @@ class Agent:
             refusal=self._boundary.refusal,
             reserved=self.memory.reserved,
             withdrawn=self._withdrawn,
-            secrets=SecretValues(settings.secrets, host=settings.host, client=self._client).of,
+            secrets=SecretValues.of_agent(settings.secrets, host=settings.host, client=self._client).of,
         )
         supervisor = self._supervisor = Supervisor(around)
         self.memory.attach(supervisor)

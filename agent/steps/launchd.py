@@ -39,7 +39,7 @@ def plist(service: Service) -> bytes:
     """Write the property list. Raises NotExpressible for control characters, which the format cannot hold."""
     keys: dict[str, Any] = {
         "Label": service.label,
-        "ProgramArguments": list(service.argv),
+        "ProgramArguments": [*_reading(service.environment_file), *service.argv],
         "EnvironmentVariables": service.marked_environment,
         "RunAtLoad": True,
         "KeepAlive": True,
@@ -60,6 +60,13 @@ def plist(service: Service) -> bytes:
         return plistlib.dumps(keys, sort_keys=True)
     except ValueError as error:
         raise NotExpressible(f"a property list cannot hold an argument of `{service.name}`: {error}") from error
+
+
+def _reading(environment_file: str) -> list[str]:
+    """Start a program with the variables of a file, which launchd has no key for."""
+    if not environment_file:
+        return []
+    return ["/bin/sh", "-c", 'set -a; . "$0" && set +a && exec "$@"', environment_file]
 
 
 def plist_path(service_label: str) -> str:

@@ -15,6 +15,10 @@ MARK = "HERDSMAN_UNIT"
 """Environment variable with `Service.mark`: tells of a running process which definition it was started from."""
 
 
+_NOT_MARKED = frozenset({"settle_s", "private_environment"})
+"""What a running process does not depend on."""
+
+
 class NotExpressible(ValueError):
     """A service that its manager's file format cannot say, or that no manager would run."""
 
@@ -30,6 +34,8 @@ class Service:
     """`argv[0]` is an absolute path."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """All that the program gets: no shell's environment is passed on."""
+    environment_file: str = ""
+    """File with more of it, as `environment_file_text` writes it: what others on the machine must not read."""
     user: str | None = None
     """Who it runs as; None: root, or the user whose own manager it is."""
     keep_children: bool = False
@@ -41,6 +47,8 @@ class Service:
     """Between SIGTERM and SIGKILL."""
     log_file: str = ""
     """Where output goes on launchd; systemd has its journal."""
+    private_environment: bool = False
+    """`environment` came from a user of the cluster."""
     log_to_file: bool = False
     """Have systemd append to `log_file` too."""
     settle_s: float = 2.0
@@ -64,6 +72,11 @@ class Service:
             raise NotExpressible(f"an argument or variable of `{self.name}` has a NUL in it")
 
     @property
+    def file_mode(self) -> int:
+        """Mode of the definition's own file: variables, which may be private, are readable by its owner alone."""
+        return 0o600 if self.private_environment else 0o644
+
+    @property
     def label(self) -> str:
         """launchd's label: `herdsman-agent` is `dev.herdsman.agent`."""
         return f"dev.{self.name.replace('-', '.', 1)}"
@@ -73,9 +86,22 @@ class Service:
         """A short hash of all this: another one means that the running process was started from another definition."""
         # What is as by default is left out, so that a new field restarts nothing.
         defaults = {each.name: each.default for each in fields(self)}
-        said = {name: value for name, value in asdict(self).items() if name != "settle_s" and value != defaults[name]}
+        said = {
+            name: value for name, value in asdict(self).items() if name not in _NOT_MARKED and value != defaults[name]
+        }
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def marked_environment(self) -> dict[str, str]:
         return {**self.environment, MARK: self.mark}
+
+
+def environment_file_text(values: Mapping[str, str]) -> str:
+    """Write variables so that systemd's EnvironmentFile= and a POSIX shell's `.` read them back as they are."""
+    lines = []
+    for name, value in sorted(values.items()):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            raise NotExpressible(f"`{name}` is no name of an environment variable, or its value has a NUL in it")
+        escaped = re.sub(r'(["\\$`])', r"\\\1", value)
+        lines.append(f'{name}="{escaped}"\n')
+    return "".join(lines)

@@ -64,6 +64,7 @@ def unit_text(service: Service, *, own_user: bool = False) -> str:
         "Type=simple",
         f"ExecStart={command_line(service.argv)}",
         *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(service.marked_environment.items())),
+        *([f"EnvironmentFile={_specified(service.environment_file)}"] if service.environment_file else []),
         "Restart=always",
         f"RestartSec={service.restart_delay_s}",
         f"TimeoutStopSec={service.stop_timeout_s}",

@@ -1,7 +1,7 @@
 """`herdsman host grant-secret`: let the agent of one host read one Secret, and no other.
 
-Called by `host`. The command writes a Role and a RoleBinding with the rights of whoever calls it: the API server refuses
-a grant of what the caller may not read.
+Registered by `host`. The command writes a Role and a RoleBinding with the caller's own rights: the API server refuses a
+grant of what the caller may not read.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def grant_secret(
     secret: Annotated[str, typer.Argument(metavar="NAMESPACE/SECRET", help="The Secret, in the services' namespace.")],
     service_account: Annotated[
         str | None,
-        typer.Option(
-            help="[NAMESPACE/]NAME of the agent's ServiceAccount.", show_default=f"{SYSTEM_NAMESPACE}/HOST"
-        ),
+        typer.Option(help="[NAMESPACE/]NAME of the agent's ServiceAccount.", show_default=f"{SYSTEM_NAMESPACE}/HOST"),
     ] = None,
     user: Annotated[str | None, typer.Option(help="The agent's user name, instead of a ServiceAccount.")] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Take the grant back.")] = False,

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.client.port import HostRefused
 from agent.client.ssh.keys import KnownHosts, KnownHostsInvalid, own_keys
-from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_STORE, Patience, SshServer, SshTarget
+from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_SECRETS, DEFAULT_STORE, Patience, SshServer, SshTarget
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
@@ -58,6 +58,7 @@ def target_of(host: Object, identity: str, *, patience: Patience = Patience()) -
         sudo=bool(ssh.get("sudo")),
         allow_root=bool(ssh.get("allowRoot")),
         store=str(ssh.get("store") or DEFAULT_STORE),
+        secrets=str(ssh.get("secrets") or DEFAULT_SECRETS),
         patience=patience,
     )
 

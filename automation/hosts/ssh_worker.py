@@ -30,6 +30,7 @@ from agent.server.cluster.host_wishes import Wishes, wishes_of
 from agent.server.cluster.plan_watch import PlanInvalid, plan_of, sweep
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.server.models.source_policy import SourcePolicy
+from agent.server.processes.secret_values import Asking
 from automation.hosts.ssh_reading import read_identity, target_of, way_to
 from automation.hosts.unit_drift import Record, may_repair_unit
 from kubeapi.client import KubeClient
@@ -221,6 +222,7 @@ class SshWorker:
                 host=self.name,
                 address=_ip(str(host["spec"].get("address"))),
                 policy=self._policy,
+                asking=Asking("the loop", "apply docs/install/secrets-reader.yaml for {secret}", self._client),
                 may_repair=self._may_repair,
                 refusal=self._refusal,
             )

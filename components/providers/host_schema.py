@@ -35,6 +35,10 @@ SSH: dict[str, Any] = {
         "description": "Processes may run as root, where that is the user; by default they are refused.",
     },
     "store": {**_TEXT, "description": "Directory on the host, ~/.local/share/herdsman by default."},
+    "secrets": {
+        **_TEXT,
+        "description": "Directory on the host with values of Secrets, /etc/herdsman/secrets by default.",
+    },
 }
 """What the way over SSH takes; all paths, no secret."""
 OBSERVED = ("address", "port", "phase")

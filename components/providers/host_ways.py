@@ -15,7 +15,7 @@ from agent.client.http import HttpHost, token_from
 from agent.client.port import HostClient, HostRefused
 from agent.client.ssh.host import SshHost
 from agent.client.ssh.keys import KnownHosts, KnownHostsInvalid, keys_in_file
-from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_STORE, SshServer, SshTarget
+from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_SECRETS, DEFAULT_STORE, SshServer, SshTarget
 from components.providers.host_schema import AGENT, AGENT_TLS
 
 DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts"
@@ -65,6 +65,7 @@ def ssh_target(ssh: Mapping[str, Any]) -> SshTarget:
         sudo=bool(ssh.get("sudo")),
         allow_root=bool(ssh.get("allowRoot")),
         store=str(ssh.get("store") or DEFAULT_STORE),
+        secrets=str(ssh.get("secrets") or DEFAULT_SECRETS),
     )
 
 

@@ -139,7 +139,7 @@ class Reason(StrEnum):
     SWAPPED_OUT = "SwappedOut"
     """Another service of its group has the host's memory now."""
     HOST_LOST = "HostLost"
-    SECRET_UNAVAILABLE = "SecretUnavailable"
+    SECRET_UNAVAILABLE = "SecretUnavailable"  # noqa: S105 - a reason
     """A host cannot have the value of a variable that the service takes from a Secret."""
     HOST_PROCESS_FAILING = "HostProcessFailing"
     DEPENDENCY_MISSING = "DependencyMissing"

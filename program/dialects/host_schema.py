@@ -49,6 +49,10 @@ class SshSpec(CrdModel):
     identity_secret: SecretName | None = optional("Secret whose key `ssh-privatekey` is the private key.")
     known_hosts: list[str] = required("The host's public keys, as lines of known_hosts or `type base64`.", min_length=1)
     port: int = optional("SSH port.", 22, ge=1, le=65535)
+    secrets: str | None = optional(
+        "Directory on the host with NAMESPACE/SECRET/KEY, the values that services take by secretKeyRef; "
+        "/etc/herdsman/secrets by default."
+    )
     store: str | None = optional("Directory on the host for models, logs and state.")
     sudo: bool = optional("Use sudo where root is needed; else units are the user's own.", False)
     user: str = required("User on the host.", min_length=1)

@@ -1,7 +1,7 @@
 """Which environment variables of a service a process on a host can have. Pure.
 
-`hosting` calls this for KServe and llmaz, `llmkube.parse_pod` and `llmkube.unhonoured_on_hosts` for LLMKube. A value from
-a Secret travels as a reference, which the host looks up when it starts the process.
+Called by `hosting` for KServe and llmaz, by `llmkube.parse_pod` and `llmkube.unhonoured_on_hosts` for LLMKube. A value
+from a Secret travels as a reference, which the host looks up when it starts the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One host's right to one Secret: what the command writes, what it lets an agent read, and whom the API server refuses."""
+"""One host's right to one Secret: what the command writes, what an agent may read by it, and who is refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_grant_opens_one_secret_to_one_host(
     make_secret(api, namespace)
     make_secret(api, namespace, "other")
     agent = KubeClient.from_kubeconfig(str(kubeconfig_of(control_plane, f"agent-{namespace}", tmp_path)))
-    values = SecretValues(tmp_path / "none", host="mac", client=agent)
+    values = SecretValues.of_agent(tmp_path / "none", host="mac", client=agent)
     key = f"{namespace}/s"
 
     with pytest.raises(SecretUnavailable) as refused:
@@ -99,7 +99,7 @@ def test_a_file_of_the_host_goes_before_the_secret(
     file.parent.mkdir(parents=True)
     file.write_text("hf_file\n")
     client = KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
-    values = SecretValues(tmp_path, host="mac", client=client)
+    values = SecretValues.of_agent(tmp_path, host="mac", client=client)
     file.chmod(0o600)
     assert values.of(f"{namespace}/s", plan()) == {"HF_TOKEN": "hf_file"}
     file.chmod(0o644)

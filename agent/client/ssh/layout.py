@@ -2,6 +2,7 @@
 
 <store>/models/<cache key>/<file>         shared by all processes
 <store>/processes/<unit>.json             the plan of a process, its port: the record
+<store>/processes/<unit>.env              values of its secret variables, readable by the owner alone
 <store>/processes/<unit>.proved           which start of it has answered a completion
 <store>/logs/<unit>.log
 """
@@ -93,6 +94,9 @@ class Layout:
 
     def record(self, key: str) -> str:
         return f"{self.processes}/{unit_name(key)}.json"
+
+    def secrets(self, key: str) -> str:
+        return f"{self.processes}/{unit_name(key)}.env"
 
     def proved(self, key: str) -> str:
         return f"{self.processes}/{unit_name(key)}.proved"

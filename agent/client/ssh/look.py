@@ -12,18 +12,20 @@ from agent.client.ssh.layout import LAUNCH, UNIT_PREFIX, Record, read_record
 # $1: the store. $2: systemd, or launchd. $3: `user` for the user's own manager.
 SCRIPT = f"""cd "$1/processes" 2>/dev/null || exit 0
 [ "$3" != user ] || {{ XDG_RUNTIME_DIR="/run/user/$(id -u)"; export XDG_RUNTIME_DIR; }}
+show() {{ if [ -r "$text" ]; then cat "$text"; else sudo -n cat "$text" 2>/dev/null; fi; }}
 for file in {UNIT_PREFIX}*.json; do
   [ -f "$file" ] || continue
   unit=${{file%.json}} pid='' launch=''
   echo "process $unit"
-  echo "record $(tr -d '\\n' <"$file")"
+  # Many shells' echo reads backslashes, of which JSON has its own.
+  printf 'record %s\\n' "$(tr -d '\\n' <"$file")"
   [ ! -f "$unit.proved" ] || echo "proved $(cat "$unit.proved")"
   if [ "$2" = systemd ]; then
     folder=/etc/systemd/system
     [ "$3" != user ] || folder="$HOME/.config/systemd/user"
     text="$folder/$unit.service"
-    [ ! -f "$text" ] || echo "unit $(cksum <"$text" 2>/dev/null)"
-    [ ! -f "$text" ] || echo "installed $(sed -n 's/^Environment={LAUNCH}=//p' "$text")"
+    [ ! -f "$text" ] || echo "unit $(show | cksum)"
+    [ ! -f "$text" ] || echo "installed $(show | sed -n 's/^Environment={LAUNCH}=//p')"
     said=$(systemctl $([ "$3" != user ] || echo --user) show "$unit.service" \
       --property=ActiveState,SubState,MainPID,Result,NRestarts 2>&1) || said=''
     echo "$said"
@@ -32,8 +34,8 @@ for file in {UNIT_PREFIX}*.json; do
       launch=$(tr '\\0' '\\n' <"/proc/$pid/environ" | sed -n 's/^{LAUNCH}=//p')
   else
     text="/Library/LaunchDaemons/dev.herdsman.${{unit#herdsman-}}.plist"
-    [ ! -f "$text" ] || echo "unit $(cksum <"$text" 2>/dev/null)"
-    [ ! -f "$text" ] || echo "installed $(sed -n '/<key>{LAUNCH}</{{n;s/.*<string>\\(.*\\)<.*/\1/p;}}' "$text")"
+    [ ! -f "$text" ] || echo "unit $(show | cksum)"
+    [ ! -f "$text" ] || echo "installed $(show | sed -n '/<key>{LAUNCH}</{{n;s/.*<string>\\(.*\\)<.*/\1/p;}}')"
     said=$(launchctl print "system/dev.herdsman.${{unit#herdsman-}}" 2>/dev/null) || said=''
     pid=$(echo "$said" | sed -n 's/^\\tpid = //p' | head -n 1)
     launch=$(echo "$said" | sed -n 's/^\\t\\t{LAUNCH} => //p' | head -n 1)

@@ -43,6 +43,11 @@ class SshMachine:
             self._facts = Facts(os=os, uid=int(lines[1]), user=lines[2], home=lines[3])  # type: ignore[arg-type]
         return self._facts
 
+    @property
+    def may_be_root(self) -> bool:
+        """Whether root's rights are there to be taken."""
+        return self.facts.is_root or self._connection.target.sudo
+
     def run(
         self,
         argv: Sequence[str],

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 from agent.client.port import HostRefused
 from agent.client.ssh import life as ssh_life
 from agent.client.ssh import look as ssh_look
-from agent.client.ssh.asking import Asking
+from agent.client.ssh.asking import Asking as EngineQuestions
 from agent.client.ssh.binaries import Binaries
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused, SudoRefused
@@ -26,6 +27,7 @@ from agent.client.ssh.life import Do, Life
 from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.ports import NoPortFree, free_port
+from agent.client.ssh.secret_files import SecretFiles
 from agent.client.ssh.steps import (
     Place,
     Started,
@@ -34,6 +36,7 @@ from agent.client.ssh.steps import (
     files_of,
     hash_of,
     removal_steps,
+    secret_steps,
     service_of,
     unit_steps,
     written_steps,
@@ -46,6 +49,8 @@ from agent.server.processes.command_line import FileMissing
 from agent.server.processes.drain import UNKNOWN_S, timeout_of
 from agent.server.processes.engines import SHARED
 from agent.server.processes.flags import unknown
+from agent.server.processes.secret_values import Asking, SecretUnavailable, SecretValues
+from agent.steps.machine import MachineError
 from agent.steps.service import NotExpressible, Service
 from agent.steps.step import Outcome, State, Step, run_steps
 
@@ -67,14 +72,16 @@ class SshProcesses:
         host: str,
         address: str = "",
         policy: SourcePolicy | None = None,
+        asking: Asking | None = None,
         may_repair: MayRepair = lambda _key, _words, _is_news: True,
         refusal: Callable[[str, ProcessPlan], str] = lambda _key, _plan: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`address` is what reports say: where clients find the processes; empty: the host's own end of the connection.
 
-        `policy` None lets plans name any source. `may_repair` is asked where somebody changed a unit.
-        `refusal` is asked before a start: why the host's owner does not allow a plan, empty where it is allowed.
+        `policy` None lets plans name any source. `asking` looks up Secrets of which the host has no file; None: nobody
+        does. `may_repair` is asked where somebody changed a unit. `refusal` is asked before a start: why the host's
+        owner does not allow a plan, empty where it is allowed.
         """
         self.host = host
         self._connection = connection
@@ -94,7 +101,9 @@ class SshProcesses:
         self._started: dict[str, tuple[str, str]] = {}
         self._retrying: set[str] = set()
         """Keys whose failed fetch was begun again after its back-off."""
-        self._asking = Asking(connection)
+        self._engines = EngineQuestions(connection)
+        folder = connection.target.secrets
+        self._secrets = SecretValues(PurePosixPath(folder), SecretFiles(self._machine, folder).read, asking)
 
     # What is there
 
@@ -243,8 +252,14 @@ class SshProcesses:
             record = self._with_free_port(record)
             service = self._service(record, place)
         started = Started(service, place, before if do is not Do.RESTART else None)
+        try:
+            secrets = secret_steps(record, self._secrets.of(key, record.plan), place)
+        except (SecretUnavailable, MachineError) as error:
+            raise NotNow(ProcessReason.SECRET_UNAVAILABLE, str(error)) from None
+        except NotExpressible as error:
+            raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from None
         unit = unit_steps(service, place)
-        self._take([*written_steps(record, place), *unit, started])
+        self._take([*secrets, *written_steps(record, place), *unit, started])
         self._units.in_order(key, checksum(file_in(unit)))
         self._keep(key, Life(wanted=wanted))
         return ssh_life.told(ProcessPhase.STARTING, "", "", record.generation)
@@ -258,10 +273,10 @@ class SshProcesses:
         """Ask a process whether it serves, where that is due, and write down that it has proved itself."""
         if self._clock() < life.probe_at:
             return life
-        failure = self._asking.health(record, place)
+        failure = self._engines.health(record, place)
         life = ssh_life.checked(life, record.plan, failure, now=self._clock())
         if failure is None and not life.ready:
-            failure = self._asking.completion(record, place)
+            failure = self._engines.completion(record, place)
             life = ssh_life.proved(life, failure, now=self._clock())
         if life.ready and seen.proved != seen.start:
             self._machine.write(place.layout.proved(record.key), f"{seen.start}\n".encode(), mode=0o600)
@@ -312,7 +327,7 @@ class SshProcesses:
 
     def _drain(self, seen: Seen, place: Place, life: Life) -> tuple[Life, bool]:
         """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
-        busy = self._asking.busy(seen.record, place)
+        busy = self._engines.busy(seen.record, place)
         timeout_s = timeout_of(seen.record.plan, None if busy is not None else UNKNOWN_S)
         if not life.ready and life.draining_since is None and not seen.proved:
             timeout_s = 0.0  # nobody was ever sent there
@@ -383,7 +398,7 @@ class SshProcesses:
     def _report(self, record: Record, seen: Seen | None, life: Life, wanted: str) -> ProcessReport:
         words = ""
         if seen is not None and seen.active in ("failed", "activating"):
-            words = self._asking.last_words(record.key, self.place())
+            words = self._engines.last_words(record.key, self.place())
         phase, reason, message = ssh_life.phase_of(seen, life, wanted, last_words=words)
         runs = seen is not None and seen.runs
         return ProcessReport(

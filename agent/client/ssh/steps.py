@@ -6,6 +6,7 @@ Each step looks before it acts, so that a second run finds all in order, and a p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent.client.ssh.facts import SshFacts
@@ -18,7 +19,7 @@ from agent.server.processes.flags import spoken
 from agent.steps import launchd, systemd
 from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import Facts, Machine, MachineError, checked
-from agent.steps.service import Service
+from agent.steps.service import Service, environment_file_text
 from agent.steps.step import Change, Step
 from program.desired.web_address import shown
 
@@ -70,6 +71,8 @@ def service_of(record: Record, place: Place, *, binary: str, known_flags: frozen
         description=f"{plan.service} of {record.key.partition('/')[0]}, run by Herdsman",
         argv=(binary, *arguments),
         environment={**plan.env, LAUNCH: hash_of(plan, place.facts.address)},
+        environment_file=place.layout.secrets(record.key) if plan.secret_env else "",
+        private_environment=bool(plan.env),
         user=None if place.own_user or place.machine.is_root else place.machine.user,
         restart_delay_s=RESTART_DELAY_S,
         max_starts=MAX_STARTS,
@@ -95,14 +98,24 @@ def file_steps(plan: ProcessPlan, fetcher: Fetcher) -> list[Step]:
     return [ModelFile(fetcher, each) for each in files_of(plan).values()]
 
 
+def secret_steps(record: Record, values: Mapping[str, str], place: Place) -> list[Step]:
+    """List the steps to a file with the values of the secret variables, which nobody else on the host can read."""
+    path = place.layout.secrets(record.key)
+    if not record.plan.secret_env:
+        return [NoFile(path, what="no secret variables")]
+    content = environment_file_text(values).encode()
+    return [File(path, content, mode=0o600, secret=True, what="secret variables")]
+
+
 def unit_steps(service: Service, place: Place) -> list[Step]:
     """List the steps to a unit that the service manager knows and starts at boot. Raises MachineError."""
     if place.facts.os == "darwin":
         if place.own_user:
             raise MachineError(launchd.REFUSED_AGENT, hint="set `sudo: true`: the process still runs as its user")
         content = launchd.plist(service)
+        mode = service.file_mode
         return [
-            File(launchd.plist_path(service.label), content, owner="root", sudo=True, what="plist"),
+            File(launchd.plist_path(service.label), content, mode=mode, owner="root", sudo=True, what="plist"),
             launchd.Allowed(service.label),
         ]
     if place.facts.init != "systemd":
@@ -114,7 +127,7 @@ def unit_steps(service: Service, place: Place) -> list[Step]:
     if own_user:
         steps.append(Directory(path.rpartition("/")[0], mode=None))
     steps += [
-        File(path, text, sudo=not own_user, what="unit"),
+        File(path, text, mode=service.file_mode, sudo=not own_user, what="unit"),
         systemd.Loaded(manager, service.name, path, text),
         systemd.Enabled(manager, service.name),
     ]
@@ -132,6 +145,7 @@ def removal_steps(key: str, place: Place) -> list[Step]:
     """List the steps to no such process; its model files stay for others."""
     name, layout = unit_name(key), place.layout
     notes: list[Step] = [
+        NoFile(layout.secrets(key)),
         NoFile(layout.proved(key)),
         NoFile(layout.log(key)),
         NoFile(layout.record(key), what="no plan"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from agent.client.ssh.keys import KnownHosts
 
 DEFAULT_PORT = 22
+DEFAULT_SECRETS = "/etc/herdsman/secrets"
 DEFAULT_STORE = "~/.local/share/herdsman"
 
 
@@ -57,4 +58,6 @@ class SshTarget:
     """Processes may run as root, where that is the user on the host."""
     store: str = DEFAULT_STORE
     """Directory on the host for models, logs and state."""
+    secrets: str = DEFAULT_SECRETS
+    """Directory on the host with `<namespace>/<secret>/<key>`, the values of services' secret variables."""
     patience: Patience = Patience()

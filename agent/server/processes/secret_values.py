@@ -1,8 +1,8 @@
 """Looks up the values of a process's secret environment variables, each time it is started.
 
-Called by `launching`. A value comes from the file that the host's owner put at `<folder>/<namespace>/<secret>/<key>`, else
-from the Secret itself, which the agent may read where somebody granted it that very Secret (`herdsman host
-grant-secret`). Values are written nowhere, and no error has any of them.
+Called by `launching`, and over SSH by `agent.client.ssh.processes`. A value comes from the file that the host's owner
+put at `<folder>/<namespace>/<secret>/<key>`, else from the Secret itself, which the agent may read where somebody
+granted it that very Secret (`herdsman host grant-secret`). Values are written nowhere, and no error has any of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import errno
 import os
 import re
 import stat
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
 from agent.contract import ProcessPlan, SecretReference
 from kubeapi.client import KubeClient
@@ -33,16 +35,36 @@ class SecretUnavailable(Exception):
     """A value cannot be had; the message names the variable, what is wrong, and what to do."""
 
 
+ReadFile = Callable[[tuple[str, str, str]], bytes | None]
+"""Reads the file of (namespace, secret, key); None where there is none. Raises SecretUnavailable."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who asks the API server for Secrets, and how he gets the right to one."""
+
+    who: str
+    grant: str
+    """What to do, with `{secret}` for `namespace/name`."""
+    client: KubeClient
+
+
 class SecretValues:
     """Looks values up for one host. Thread-safe."""
 
-    def __init__(self, folder: Path, *, host: str, client: KubeClient | None) -> None:
-        """`client` None: there is no cluster to ask, and files are all there is."""
+    def __init__(self, folder: PurePath, read_file: ReadFile, asking: Asking | None) -> None:
+        """`read_file` reads below `folder`. `asking` None: there is no cluster to ask, and files are all there is."""
         self._folder = folder
-        self._host = host
-        self._client = client
+        self._read_file = read_file
+        self._asking = asking
         self._known: dict[tuple[str, str], dict[str, bytes]] = {}
         """Secrets as they were read last: a process that crashes while the API server is away starts again."""
+
+    @staticmethod
+    def of_agent(folder: Path, *, host: str, client: KubeClient | None) -> SecretValues:
+        """Look up on this machine, with the rights of its agent."""
+        asking = Asking("the agent", f"`herdsman host grant-secret {host} {{secret}}`", client) if client else None
+        return SecretValues(folder, lambda parts: read_owned_file(folder, parts), asking)
 
     def of(self, key: str, plan: ProcessPlan) -> dict[str, str]:
         """Look up the secret variables of a process, whose key is `namespace/name`. Raises SecretUnavailable."""
@@ -59,7 +81,10 @@ class SecretValues:
 
     def _value(self, namespace: str, reference: SecretReference) -> str | None:
         path = self._folder / namespace / reference.secret / reference.key
-        raw = read_owned_file(self._folder, (namespace, reference.secret, reference.key))
+        parts = (namespace, reference.secret, reference.key)
+        if not all(_PART.fullmatch(part) for part in parts):
+            raise SecretUnavailable(f"`{'/'.join(parts)[:200]}` names no namespace, Secret and key")
+        raw = self._read_file(parts)
         if raw is not None:
             # Editors and `echo` end a file by a newline, which is no part of a token.
             raw = raw.removesuffix(b"\n").removesuffix(b"\r")
@@ -75,19 +100,19 @@ class SecretValues:
             raise SecretUnavailable(f"the value has a NUL in it or more than {MAX_BYTES} bytes")
         return value
 
-    def _of_secret(self, namespace: str, reference: SecretReference, path: Path) -> bytes | None:
-        where = f"Secret `{namespace}/{reference.secret}`"
-        if self._client is None:
+    def _of_secret(self, namespace: str, reference: SecretReference, path: PurePath) -> bytes | None:
+        where, asking = f"Secret `{namespace}/{reference.secret}`", self._asking
+        if asking is None:
             if reference.optional:
                 return None
             raise SecretUnavailable(f"there is no file {path}; put the value there, mode 0600")
         try:
-            data = self._read(namespace, reference.secret)
+            data = self._read(asking.client, namespace, reference.secret)
         except Forbidden:
             # Also with `optional`, as in pods: nobody can tell whether the Secret exists.
+            grant = asking.grant.format(secret=f"{namespace}/{reference.secret}")
             raise SecretUnavailable(
-                f"the agent may not read {where}: `herdsman host grant-secret {self._host} "
-                f"{namespace}/{reference.secret}`, or put the value into {path} on the host, mode 0600"
+                f"{asking.who} may not read {where}: {grant}, or put the value into {path} on the host, mode 0600"
             ) from None
         except NotFound:
             if reference.optional:
@@ -101,10 +126,9 @@ class SecretValues:
             raise SecretUnavailable(f"{where} has no key `{reference.key}`; add it, or put the value into {path}")
         return data[reference.key]
 
-    def _read(self, namespace: str, name: str) -> dict[str, bytes]:
-        assert self._client is not None
+    def _read(self, client: KubeClient, namespace: str, name: str) -> dict[str, bytes]:
         try:
-            data = self._client.get(SECRETS, namespace, name).get("data") or {}
+            data = client.get(SECRETS, namespace, name).get("data") or {}
         except (Forbidden, NotFound):
             self._known.pop((namespace, name), None)
             raise
@@ -123,8 +147,6 @@ def read_owned_file(folder: Path, parts: tuple[str, ...]) -> bytes | None:
     None where it does not exist. Raises SecretUnavailable for a file that somebody else could read or have put there.
     """
     path = folder.joinpath(*parts)
-    if not all(_PART.fullmatch(part) for part in parts):
-        raise SecretUnavailable(f"`{'/'.join(parts)[:200]}` names no namespace, Secret and key")
     opened: list[int] = []
     try:
         try:

@@ -30,7 +30,7 @@ def put(folder: Path, content: bytes = b"hf_1\n", *, secret: str = "hub", key: s
 
 
 def values(folder: Path) -> SecretValues:
-    return SecretValues(folder, host="mac", client=None)
+    return SecretValues.of_agent(folder, host="mac", client=None)
 
 
 def look_up(folder: Path, wanted: ProcessPlan | None = None) -> dict[str, str]:
@@ -105,7 +105,9 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
         look_up(tmp_path)
 
 
-@pytest.mark.parametrize(("secret", "key"), [("..", "token"), ("hub", ".."), ("hub", "../hub/token"), ("/etc", "x"), ("", "x")])
+@pytest.mark.parametrize(
+    ("secret", "key"), [("..", "token"), ("hub", ".."), ("hub", "../hub/token"), ("/etc", "x"), ("", "x")]
+)
 def test_names_that_leave_their_folder_are_refused(tmp_path: Path, secret: str, key: str) -> None:
     put(tmp_path)
     with pytest.raises(SecretUnavailable, match="names no"):
@@ -123,6 +125,13 @@ def test_a_process_does_not_inherit_the_agents_credentials() -> None:
         *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "GH_TOKEN", "db_password"),
         *("GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG", "MY_SECRET"),
     )
-    plain = ("PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "LLAMA_ARG_N_PREDICT")
+    plain = (
+        "PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "HF_HOME",
+        "TOKENIZERS_PARALLELISM",
+        "OMP_NUM_THREADS",
+        "LLAMA_ARG_N_PREDICT",
+    )
     seen = inherited_environment(dict.fromkeys((*secret, *plain), "1"))
     assert set(seen) == set(plain)
