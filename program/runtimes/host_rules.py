@@ -224,7 +224,7 @@ def program_needs(
 
 
 def _secrets_of(plan: ProcessPlan) -> Iterable[str]:
-    return getattr(plan, "secret_env", None) or ()
+    return plan.secret_env or ()
 
 
 def _is_harmless(variable: str, runtime: str) -> bool:
