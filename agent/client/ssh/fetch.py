@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import ipaddress
+import shlex
+import string
 from dataclasses import dataclass
 
 from agent.client.ssh.connection import SshConnection
@@ -16,24 +18,37 @@ from agent.client.ssh.errors import CommandRefused
 from agent.client.ssh.layout import Layout, LayoutInvalid, local_path, web_address
 from agent.contract import FilePlan
 from agent.server.errors import Reason
-from agent.server.models.source_policy import SourcePolicy
+from agent.server.models.source_policy import NOT_PUBLIC, Network, SourcePolicy
 
+_IN_NAMES = frozenset(string.ascii_lowercase + string.digits + ".-_:")
 SUM_TIMEOUT_S = 900.0
 """For the SHA-256 of a file that lies on the host already."""
+# Scripts that an earlier version started, with `herdsman-fetch` in their names, hold no lock and write `pid`.
 _STATE = """job=$(dirname "$1")/.$(basename "$1").fetch
 [ -f "$1" ] && echo "there $(wc -c <"$1")"
 [ -f "$job/sum" ] && echo "sum $(cat "$job/sum")"
-[ -f "$job/pid" ] && kill -0 "$(cat "$job/pid")" 2>/dev/null && echo running
+if [ -f "$job/lock" ]; then
+  if command -v lockf >/dev/null; then
+    lockf -k -s -t 0 "$job/lock" true
+    [ $? != 75 ] || echo running
+  else
+    (flock -s -n 9 || echo running) 9<"$job/lock"
+  fi
+fi
+[ -f "$job/pid" ] && case $(ps -p "$(cat "$job/pid")" -o args= 2>/dev/null) in *herdsman-fetch*) echo running ;; esac
 [ -f "$job/part" ] && echo "part $(wc -c <"$job/part")"
 [ -f "$job/total" ] && echo "total $(cat "$job/total")"
 [ -f "$job/failed" ] && echo "failed $(cat "$job/failed")"
 exit 0"""
-_START = """rm -f "$(dirname "$1")/.$(basename "$1").fetch/failed"
-mkdir -p "$(dirname "$1")" && command -v curl >/dev/null || { echo "there is no curl" >&2; exit 1; }
-s=$(mktemp "${TMPDIR:-/tmp}/herdsman-fetch.XXXXXX") && cat >"$s" || exit 1
-run='sh "$0" "$@"; rm -f "$0"'
-if command -v setsid >/dev/null; then setsid sh -c "$run" "$s" "$@" >/dev/null 2>&1 </dev/null &
-else nohup sh -c "$run" "$s" "$@" >/dev/null 2>&1 </dev/null & fi"""
+_START = """for tool in curl awk; do command -v $tool >/dev/null || { echo "there is no $tool" >&2; exit 1; }; done
+command -v lockf >/dev/null || command -v flock >/dev/null || { echo "there is neither flock nor lockf" >&2; exit 1; }
+job=$(dirname "$1")/.$(basename "$1").fetch
+mkdir -p "$(dirname "$1")" && umask 077 && mkdir -p "$job" && chmod 700 "$job" || exit 1
+rm -f "$job/failed"
+s=$(mktemp "$job/run.XXXXXX") && cat >"$s" || exit 1
+run='sh "$0"; rm -f "$0"'
+if command -v setsid >/dev/null; then setsid sh -c "$run" "$s" >/dev/null 2>&1 </dev/null &
+else nohup sh -c "$run" "$s" >/dev/null 2>&1 </dev/null & fi"""
 
 
 @dataclass(frozen=True)
@@ -99,12 +114,12 @@ class Fetcher:
                 f"`{path}` lies below no allowed root; an operator can allow it with --allowed-host-path-roots"
             )
         host = web_address(plan.source).host if path is None else ""
-        if host and self._reach(plan) == "public":
+        if host and self._policy is not None:
             try:
                 literal = ipaddress.ip_address(host)
             except ValueError:
                 return None
-            if self._policy is not None and not self._policy.allows(host, literal):
+            if not self._policy.allows(host, literal):
                 return Reason.REFUSED, f"`{host}` is not a public address; an operator can allow it"
         return None
 
@@ -140,15 +155,26 @@ class Fetcher:
     def start(self, plan: FilePlan) -> None:
         """Begin to fetch a file, or go on; returns at once. One that is being fetched is left alone."""
         path = self._layout.model(plan)
-        arguments = [path, plan.source, plan.sha256 or "", str(plan.size_bytes or ""), self._reach(plan)]
-        self._connection.shell(_START, what=f"fetching {plan.file_name}", arguments=arguments, stdin=script().encode())
+        job = job_text(path, plan, self._policy) + script()
+        self._connection.shell(_START, what=f"fetching {plan.file_name}", arguments=[path], stdin=job.encode())
 
-    def _reach(self, plan: FilePlan) -> str:
-        if self._policy is None:
-            return ""
-        host = web_address(plan.source).host
-        allowed = {each.strip().rstrip(".").lower() for each in self._policy.allowed_remote_hosts}
-        try:
-            return "" if host in allowed or self._policy.allows(host, ipaddress.ip_address(host)) else "public"
-        except ValueError:
-            return "" if host in allowed else "public"
+
+def job_text(path: str, plan: FilePlan, policy: SourcePolicy | None) -> str:
+    """Write the variables that the script reads. Raises LayoutInvalid."""
+    networks, names = policy.allowances() if policy is not None else ((), ())
+    values = {
+        "file": path,
+        "source": web_address(plan.source).sent,
+        "sum": plan.sha256 or "",
+        "size": str(plan.size_bytes or ""),
+        "guarded": "yes" if policy is not None else "",
+        "private": " ".join(map(_prefix, NOT_PUBLIC)),
+        "allowed": " ".join(map(_prefix, networks)),
+        "names": " ".join(name for name in names if not set(name) - _IN_NAMES),
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def _prefix(network: Network) -> str:
+    bits = format(int(network.network_address), f"0{network.max_prefixlen}b")
+    return f"{network.version}:{bits[: network.prefixlen]}"

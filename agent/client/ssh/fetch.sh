@@ -1,7 +1,13 @@
 # Brings one file to a host: whole, verified, resumed where it was cut. POSIX sh and curl, on Linux and macOS.
 # Runs by itself, cut loose from the SSH connection that started it; `fetch` reads what it leaves in the job's folder.
-# $1: the file. $2: its source. $3: its SHA-256, or empty. $4: its size, or empty. $5: `public`, or empty.
-#   <folder>/.<name>.fetch/pid      who fetches; alive as long as the process is
+# `fetch` writes these variables in front of the script, because everybody may read a command line:
+#   file     the file. source: its address. sum: its SHA-256, or empty. size: its bytes, or empty.
+#   guarded  `yes`: only public addresses are dialled, and those below. Otherwise curl dials what it likes.
+#   private  networks that are not public, as `4:` or `6:` and the bits that their addresses begin with
+#   allowed  networks that may be dialled all the same. names: hosts of which every address may be.
+# $1 is `locked` once the script holds its lock.
+#   <folder>/.<name>.fetch/lock     held by the one that fetches
+#   <folder>/.<name>.fetch/run.*    the script that runs
 #   <folder>/.<name>.fetch/part     what has arrived
 #   <folder>/.<name>.fetch/total    bytes of the whole, as the server said
 #   <folder>/.<name>.fetch/failed   "<Reason> <message>" of the last try, if it ended badly
@@ -9,23 +15,24 @@ set -u
 LC_ALL=C PATH="$PATH:/opt/homebrew/bin:/usr/local/bin"
 export LC_ALL PATH
 umask 077
-file=$1 source=$2 sum=$3 size=$4 reach=$5
 job=$(dirname "$file")/.$(basename "$file").fetch
 part=$job/part
 bytes() { if [ -f "$1" ]; then wc -c <"$1" | tr -d ' '; else echo 0; fi; }
 die() {
   echo "$1 $2" >"$job/failed"
-  rm -f "$job/pid"
   exit 1
 }
-# Of two that start at once one gets the folder's lock; a lock whose owner is dead is worth nothing.
-mkdir -p "$job" || exit 1
-if ! (set -C; echo $$ >"$job/pid") 2>/dev/null; then
-  kill -0 "$(cat "$job/pid")" 2>/dev/null && exit 0
-  echo $$ >"$job/pid"
+# Of two that start at once one gets the lock. The kernel frees it when its holder ends, however that ends.
+if [ "${1:-}" != locked ]; then
+  if command -v lockf >/dev/null; then
+    exec lockf -k -s -t 2 "$job/lock" sh "$0" locked
+  fi
+  exec 9>>"$job/lock"
+  # `fetch` holds the lock for a moment to see whether it is free.
+  flock -n 9 || { sleep 1 && flock -n 9; } || exit 0
 fi
-rm -f "$job/failed"
-trap 'rm -f "$job/pid"' EXIT
+rm -f "$job/failed" "$job/pid"
+for other in "$job"/run.*; do [ "$other" = "$0" ] || rm -f "$other"; done
 trap 'exit 1' TERM INT HUP
 
 sum_of() {
@@ -40,27 +47,130 @@ if [ -f "$file" ]; then
   rm -f "$job/sum"
 fi
 
-# Every hop is looked at before the next: an address that is not public may not be asked for, whatever redirects there.
-private() {
-  case $1 in
-    10.* | 127.* | 0.* | 169.254.* | 192.168.* | 192.0.0.* | 198.1[89].* | 22[4-9].* | 2[34][0-9].* | 25[0-5].*) return 0 ;;
-    172.1[6-9].* | 172.2[0-9].* | 172.3[01].* | 100.6[4-9].* | 100.[789][0-9].* | 100.1[01][0-9].* | 100.12[0-7].*) return 0 ;;
-    ::* | [fF][cCdDeEfF]* | 64:ff9b:* | 2001:0:* | 2002:*) return 0 ;;
+# Splits $url into scheme and host. Programs read other addresses than these differently.
+take_apart() {
+  case $url in
+    http://* | https://*) ;;
+    *) die SourceRefused "it redirects to an address that is neither http nor https" ;;
   esac
-  return 1
+  case $url in *[!!-~]* | *\\*) die SourceRefused "it redirects to an address with a backslash or a control character" ;; esac
+  authority=${url#*://} authority=${authority%%[/?#]*}
+  case $authority in
+    *@*) die SourceRefused "it redirects to an address with a user or a password in front of its host" ;;
+    \[*\] | \[*\]:*) host=${authority#\[} host=${host%%\]*} port=${authority##*\]} ;;
+    *) host=${authority%%:*} port=${authority#"$host"} ;;
+  esac
+  case $host in '' | *[!A-Za-z0-9:._-]*) die SourceRefused "it redirects to an address that names no host" ;; esac
+  case ${port#:} in *[!0-9]*) die SourceRefused "it redirects to an address whose port is no number" ;; esac
+  host=$(printf %s "${host%.}" | tr '[:upper:]' '[:lower:]')
 }
+# Prints the IP addresses of a host, one a line.
+resolved() {
+  case $1 in
+    *:*) echo "$1" ;;
+    *[!0-9.]*)
+      if command -v getent >/dev/null; then
+        getent ahosts "$1" | awk '{ print $1 }'
+      elif command -v dscacheutil >/dev/null; then
+        dscacheutil -q host -a name "$1" | awk '/^ip(v6)?_address:/ { print $2 }' | sort
+      fi | sed 's/%.*//' | awk '!seen[$0]++'
+      ;;
+    *) echo "$1" ;;
+  esac
+}
+# Prints those of the addresses on stdin that may be dialled.
+judged() {
+  for name in $names; do
+    [ "$name" != "$host" ] || private=''
+  done
+  awk -v private="$private" -v allowed="$allowed" '
+    function bits(n, width, out) { out = ""; while (width-- > 0) { out = (n % 2) out; n = int(n / 2) } return out }
+    function of_group(text, out, i) {
+      if (length(text) > 4) return "x"
+      out = ""
+      for (i = 1; i <= length(text); i++) out = out bits(index("0123456789abcdef", tolower(substr(text, i, 1))) - 1, 4)
+      return substr("0000000000000000", length(out) + 1) out
+    }
+    function of_groups(text, out, n, i, group) {
+      out = ""
+      n = split(text, group, ":")
+      for (i = 1; i <= n; i++) out = out of_group(group[i])
+      return out
+    }
+    function of_quad(text, out, i, part) {
+      if (split(text, part, ".") != 4) return "x"
+      out = ""
+      for (i = 1; i <= 4; i++) {
+        if (part[i] !~ /^[0-9]+$/ || part[i] + 0 > 255) return "x"
+        out = out bits(part[i] + 0, 8)
+      }
+      return out
+    }
+    function binary(address, at, quad, left, right, out) {
+      if (address !~ /:/) return "4:" of_quad(address)
+      quad = ""
+      if (match(address, /[0-9]+\.[0-9.]+$/)) {
+        quad = of_quad(substr(address, RSTART))
+        address = substr(address, 1, RSTART - 1)
+        if (address !~ /::$/) sub(/:$/, "", address)
+      }
+      if (address !~ /^[0-9a-fA-F:]*$/) return "6:x"
+      at = index(address, "::")
+      if (at) {
+        left = of_groups(substr(address, 1, at - 1))
+        right = of_groups(substr(address, at + 2)) quad
+        out = left
+        while (length(out) + length(right) < 128) out = out "0"
+        out = out right
+      } else out = of_groups(address) quad
+      # An IPv4 address in IPv6 clothes is dialled as what it is.
+      if (index(out, mapped) == 1) return "4:" substr(out, 97)
+      return "6:" out
+    }
+    function begins(text, prefixes, n, i, prefix) {
+      n = split(prefixes, prefix, " ")
+      for (i = 1; i <= n; i++) if (index(text, prefix[i]) == 1) return 1
+      return 0
+    }
+    BEGIN { mapped = ""; while (length(mapped) < 80) mapped = mapped "0"; mapped = mapped "1111111111111111" }
+    {
+      address = binary($1)
+      if (address !~ /^(4:[01]+|6:[01]+)$/ || length(address) != (address ~ /^4/ ? 34 : 130)) next
+      if (!begins(address, private) || begins(address, allowed)) print $1
+    }'
+}
+# Asks curl; the address comes on stdin, because everybody may read a command line. $ip, if any, is what it dials,
+# whatever host it finds in the address.
+ask() {
+  if [ "$guarded" = yes ]; then
+    case $ip in *:*) set -- --connect-to "::[$ip]:" "$@" ;; *) set -- --connect-to "::$ip:" "$@" ;; esac
+    # A proxy, or a redirect that the user's .curlrc follows, would lead past the guard.
+    set -- -q --noproxy '*' "$@"
+  fi
+  curl "$@" --silent --show-error --globoff --proto '=http,https' --connect-timeout 20 --config - <<END 2>"$job/words"
+url = "$(printf %s "$url" | sed 's/[\\"]/\\&/g')"
+END
+}
+
+# Each hop is judged before anything is sent to it, and what was judged is dialled, for the file itself, too.
 hop=0 url=$source
 while :; do
-  answer=$(curl --silent --show-error --globoff --proto '=http,https' --connect-timeout 20 --max-time 60 --range 0-0 \
-    --output /dev/null --dump-header "$job/headers" --max-filesize 1048576 --write-out '%{http_code} %{remote_ip} %{redirect_url}' "$url" 2>"$job/words")
-  status=$?
-  # shellcheck disable=SC2086
-  set -- $answer
-  code=${1:-000} ip=${2:-} next=${3:-}
-  if [ "$reach" = public ] && [ -n "$ip" ] && private "$ip"; then
-    die SourceRefused "$(printf %s "$url" | sed 's,^\([a-z]*://[^/]*\).*,\1,') leads to $ip, which is not a public address"
+  take_apart
+  candidates=any
+  if [ "$guarded" = yes ]; then
+    found=$(resolved "$host")
+    [ -n "$found" ] || die SourceUnreachable "$host does not resolve"
+    candidates=$(printf '%s\n' "$found" | judged | head -n 3)
+    [ -n "$candidates" ] || die SourceRefused "${url%%://*}://$authority leads to $(echo $found), which is not a public address; an operator can allow it with --allowed-remote-hosts"
   fi
-  case $code in
+  for ip in $candidates; do
+    answer=$(ask --max-time 60 --range 0-0 --output /dev/null --dump-header "$job/headers" --max-filesize 1048576 \
+      --write-out '%{http_code} %{redirect_url}')
+    status=$?
+    case $status in 7 | 28) ;; *) break ;; esac
+  done
+  code=${answer%% *} next=${answer#* }
+  case ${code:=000} in
     30[12378])
       hop=$((hop + 1))
       [ $hop -le 8 ] && [ -n "$next" ] || die SourceUnexpected "it redirects without end"
@@ -91,18 +201,29 @@ total=${total##*/}
 printf '%s\n' "$version" >"$job/version"
 case $total in '' | *[!0-9]*) total=${size:-} ;; esac
 printf '%s\n' "${total:-}" >"$job/total"
+free=$(($(df -Pk "$job" | awk 'END { print $4 }') * 1024))
 if [ -n "$total" ]; then
-  free=$(($(df -Pk "$job" | awk 'END { print $4 }') * 1024))
   [ $((total - $(bytes "$part"))) -le "$free" ] || die NoSpace "$free bytes are free, the file has $total"
+  most=$total
+else
+  # Nobody says how long it is; the rest of the disk belongs to others.
+  most=$(($(bytes "$part") + free / 10 * 9))
 fi
 if [ "$(bytes "$part")" != "${total:-none}" ]; then
-  curl --silent --show-error --fail --globoff --proto '=http,https' --connect-timeout 20 --speed-limit 1 --speed-time 60 \
-    --continue-at - --output "$part" "$url" 2>"$job/words"
+  # The shell counts in blocks of 512 bytes.
+  (ulimit -f $((most / 512 + 1)) && ask --fail --speed-limit 1 --speed-time 60 --continue-at - --output "$part")
   status=$?
   case $status in
     0) ;;
     33) rm -f "$part"; die SourceUnreachable "the server sends no ranges; starting anew" ;;
-    23) die NoSpace "the file cannot be written: $(tr '\n' ' ' <"$job/words")" ;;
+    23 | 153)
+      if [ -n "$total" ] && [ "$(bytes "$part")" -gt "$total" ]; then
+        rm -f "$part"
+        die SizeMismatch "it has more than the $total bytes that were promised"
+      fi
+      [ -n "$total" ] || rm -f "$part"
+      die NoSpace "the file cannot be written: $(tr '\n' ' ' <"$job/words")"
+      ;;
     *) die SourceUnreachable "$(bytes "$part") bytes came: $(tr '\n' ' ' <"$job/words")" ;;
   esac
 fi

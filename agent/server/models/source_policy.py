@@ -7,6 +7,7 @@ cluster's own network. So only public addresses are dialled, and files are read 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -19,23 +20,44 @@ from agent.server.errors import SourceNotFound, SourceRefused, SourceUnreachable
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-_NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
-# Beyond what the standard library calls not global: addresses that carry or reach other networks, and old site-locals.
-_REFUSED_NETWORKS: tuple[Network, ...] = (
-    *_NAT64,
-    ipaddress.ip_network("0.0.0.0/8"),
-    ipaddress.ip_network("100.64.0.0/10"),
-    ipaddress.ip_network("192.0.0.0/24"),
-    ipaddress.ip_network("192.88.99.0/24"),
-    ipaddress.ip_network("198.18.0.0/15"),
-    ipaddress.ip_network("240.0.0.0/4"),
-    ipaddress.ip_network("::/96"),
-    ipaddress.ip_network("2001::/23"),
-    ipaddress.ip_network("2002::/16"),
-    ipaddress.ip_network("fec0::/10"),
-    ipaddress.ip_network("3fff::/20"),
-    ipaddress.ip_network("5f00::/16"),
+NOT_PUBLIC: tuple[Network, ...] = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            # IANA's special-purpose registries (RFC 6890), without the exceptions inside 192.0.0.0/24 and 2001::/23.
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            # Old site-locals, and addresses that carry or reach other networks (NAT64, 6to4, Teredo), are among these.
+            "::/96",
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "100::/64",
+            "2001::/23",
+            "2001:db8::/32",
+            "2002::/16",
+            "3fff::/20",
+            "5f00::/16",
+            "fc00::/7",
+            "fe80::/10",
+            "fec0::/10",
+            "ff00::/8",
+        ),
+    )
 )
+"""Networks off the open Internet. An IPv4 address that an IPv6 address maps counts as itself."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +95,18 @@ class SourcePolicy:
         """Tell whether `address`, found for `host`, may be dialled."""
         if is_public(address):
             return True
+        networks, names = self.allowances()
+        return host in names or any(address in network for network in networks)
+
+    def allowances(self) -> tuple[tuple[Network, ...], tuple[str, ...]]:
+        """Give the networks and the host names that may be dialled although they are not public."""
+        networks: list[Network] = []
+        names = []
         for entry in self.allowed_remote_hosts:
-            if entry.strip().rstrip(".").lower() == host:
-                return True
-            try:
-                network = ipaddress.ip_network(entry.strip().strip("[]"), strict=False)
-            except ValueError:
-                continue
-            if address in network:
-                return True
-        return False
+            names.append(entry.strip().rstrip(".").lower())
+            with contextlib.suppress(ValueError):
+                networks.append(ipaddress.ip_network(entry.strip().strip("[]"), strict=False))
+        return tuple(networks), tuple(names)
 
     def allowed_path(self, path: str) -> Path:
         """Resolve a local path, symbolic links included, and check that it lies below an allowed root.
@@ -120,6 +144,6 @@ def is_public(address: Address) -> bool:
     """Tell whether an address belongs to the open Internet; what embeds an IPv4 address is judged by that too."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return is_public(address.ipv4_mapped)
-    if any(address in network for network in _REFUSED_NETWORKS):
+    if any(address in network for network in NOT_PUBLIC):
         return False
     return address.is_global and not address.is_multicast
