@@ -206,15 +206,38 @@ def _holds(fields: Any, wanted: Any, path: Path) -> bool:
         if isinstance(step, str):
             fields = fields.get(f"f:{step}")
         else:
-            keys = [json.loads(key[2:]) for key in fields if key.startswith("k:")]
-            matched = _match([value], keys).get(0) if value is not MISSING else None
-            own = "v:" + json.dumps(value) if matched is None and value is not MISSING else ""
-            key = "k:" + json.dumps(matched, separators=(",", ":"), ensure_ascii=False) if matched else own
-            fields = fields.get(key)
+            fields = _below_item(fields, value) if value is not MISSING else None
         if fields is None:
             return False
         wanted = value
     return True
+
+
+def _below_item(fields: Mapping[str, Any], item: Any) -> Any:
+    """Give what a fieldsV1 tree has below one list item, found by its keys or by its value; None where it has none."""
+    keys, below = _keyed(fields)
+    matched = _match([item], keys).get(0)
+    return below[matched] if matched is not None else _members(fields).get(_canonical(item))
+
+
+def _keyed(fields: Mapping[str, Any]) -> tuple[list[Json], list[Any]]:
+    """Read the items of an associative list: their keys, and what the tree has below each.
+
+    The text of a key is read and never made. The API server writes it as Go does, which escapes `&`, `<`, `>` and some
+    separators of lines, and leaves all else beyond ASCII as it is.
+    """
+    found = [(json.loads(name[2:]), below) for name, below in fields.items() if name.startswith("k:")]
+    return [key for key, _ in found], [below for _, below in found]
+
+
+def _members(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the members of a set: what the tree has below each, by the member's `_canonical` text."""
+    return {_canonical(json.loads(name[2:])): below for name, below in fields.items() if name.startswith("v:")}
+
+
+def _canonical(value: Any) -> str:
+    """Write a value so that equal ones are equal texts. Python itself takes 1 and True for the same."""
+    return json.dumps(value, sort_keys=True)
 
 
 def unowned(wanted: Json, fields: Json) -> list[Path]:
@@ -290,28 +313,31 @@ def _walk(want: Any, owned: Mapping[str, Any] | None, live: Any, path: Path) -> 
 
 def _walk_list(want: list[Any], owned: Mapping[str, Any], live: Any, path: Path) -> Iterator[Drift]:
     items = live if isinstance(live, list) else []
-    keys = [json.loads(key[2:]) for key in owned if key.startswith("k:")]
+    keys, below = _keyed(owned)
+    members = _members(owned)
     names = set(keys[0]) if keys else set()
     matched = _match(want, keys)
     for at, item in enumerate(want):
         if not isinstance(item, dict) or not keys:
-            in_set = f"v:{json.dumps(item)}" in owned or any(_covers(other, item) for other in items)
+            in_set = _canonical(item) in members or any(_covers(other, item) for other in items)
             if not in_set:
                 yield Drift((*path, at), MISSING)
             continue
-        key = matched.get(at)
-        if key is None:
+        found = matched.get(at)
+        if found is None:
             sought = {name: item[name] for name in names if name in item}
             yield from _compare(item, _item(items, sought), (*path, at))
         else:
-            below = owned["k:" + json.dumps(key, separators=(",", ":"), ensure_ascii=False)]
-            yield from _walk(item, below, _item(items, key), (*path, at))
+            yield from _walk(item, below[found], _item(items, keys[found]), (*path, at))
 
 
-def _match(want: list[Any], keys: list[Json]) -> dict[int, Json]:
-    """Pair items of an associative list with the keys they are recorded under; a key field left out is a default."""
-    left = list(keys)
-    matched: dict[int, Json] = {}
+def _match(want: list[Any], keys: list[Json]) -> dict[int, int]:
+    """Pair items of an associative list with the keys they are recorded under, both by position.
+
+    A key field that an item leaves out is a default.
+    """
+    left = list(range(len(keys)))
+    matched: dict[int, int] = {}
 
     def given(at: int) -> int:
         item = want[at]
@@ -322,10 +348,10 @@ def _match(want: list[Any], keys: list[Json]) -> dict[int, Json]:
         item = want[at]
         if not isinstance(item, dict) or not given(at):
             continue
-        for key in left:
-            if all(item.get(name, value) == value for name, value in key.items()):
-                matched[at] = key
-                left.remove(key)
+        for number in left:
+            if all(item.get(name, value) == value for name, value in keys[number].items()):
+                matched[at] = number
+                left.remove(number)
                 break
     return matched
 

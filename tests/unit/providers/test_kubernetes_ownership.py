@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components.providers.kubernetes_diff import MISSING, path_text
-from components.providers.kubernetes_ownership import drift, inherited, managers_words, owner_of, owns
+from components.providers.kubernetes_ownership import drift, inherited, managers_words, owner_of, owns, writer_of
 
 ME = "herdsman"
 
@@ -135,6 +135,38 @@ def test_members_of_a_set_are_found_by_value() -> None:
     wanted = {"finalizers": ["a", "b"]}
     assert drifts(wanted, live({"f:finalizers": {'v:"a"': {}}}, {"finalizers": ["a"]})) == {"finalizers[1]": MISSING}
     assert drifts(wanted, live({"f:finalizers": {'v:"a"': {}, 'v:"b"': {}}}, {"finalizers": ["b", "a"]})) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "recorded"),
+    [
+        ("/data/R&D", "/data/R\\u0026D"),
+        ("/a<b>c", "/a\\u003cb\\u003ec"),
+        ("/line\u2028\u2029", "/line\\u2028\\u2029"),
+        ("/ü/\U0001f999", "/ü/\U0001f999"),
+        ('/quoted"\\tab\t', '/quoted\\"\\\\tab\\t'),
+        ("/bell\x07\x7f", "/bell\\u0007\x7f"),
+    ],
+)
+def test_keys_and_members_are_found_however_go_writes_them(path: str, recorded: str) -> None:
+    wanted = {"mounts": [{"mountPath": path, "name": "data"}], "set": [path, "plain"]}
+    mounts = {f'k:{{"mountPath":"{recorded}"}}': {".": {}, "f:mountPath": {}, "f:name": {}}}
+    fields = {"f:mounts": mounts, "f:set": {f'v:"{recorded}"': {}, 'v:"plain"': {}}}
+    # The values are another's by now; only the record says whose the fields are.
+    body = {"mounts": [{"mountPath": path, "name": "other"}], "set": []}
+    assert drifts(wanted, live(fields, body)) == {}
+    record = {"manager": "kubectl", "operation": "Update", "fieldsV1": fields}
+    others = live(None, body, managedFields=[record])
+    for at in (("mounts", 0, "name"), ("set", 0)):
+        writer = writer_of(others, wanted, at, ME)
+        assert writer is not None
+        assert writer.manager == "kubectl"
+
+
+def test_a_member_of_a_set_is_not_found_by_a_value_of_another_type() -> None:
+    fields = {"f:set": {"v:1": {}, "v:true": {}}}
+    assert drifts({"set": [1, True]}, live(fields, {"set": []})) == {}
+    assert drifts({"set": [True]}, live({"f:set": {"v:1": {}}}, {"set": []})) == {"set[0]": MISSING}
 
 
 def test_without_any_record_values_decide() -> None:
