@@ -17,6 +17,7 @@ import urllib3
 
 from agent.client.port import HostRefused, HostUnreachable, ProcessNotFound, ProcessState
 from agent.contract import HostPlan, HostReport, LogPiece, ProcessPlan, ProcessReport
+from agent.token_proof import SCHEME, proof
 
 TIMEOUT_S = 30.0
 
@@ -37,12 +38,19 @@ class HttpHost:
         ca_file: Path | None = None,
         fingerprint: str = "",
         timeout_s: float = TIMEOUT_S,
+        keep_token: bool = False,
     ) -> None:
         """`endpoint` is `https://address:port`, or `http://…` on this machine alone: a token goes with each request.
 
         `ca_file` has the authorities that count, or the agent's own certificate; without it the system's do.
-        `fingerprint`, the SHA-256 of the certificate in hex, pins that one instead. Raises HostRefused.
+        `fingerprint`, the SHA-256 of the certificate in hex, pins that one instead. With `keep_token`, for an endpoint
+        that somebody else names, each request holds a proof of the token and not the token: this needs the fingerprint.
+        Raises HostRefused.
         """
+        if keep_token and not (fingerprint and endpoint.startswith("https://")):
+            why = f"`{endpoint}` is named without https:// or a fingerprint, so the token cannot be proven to it"
+            raise HostRefused("NotPrivate", why)
+        self._proven_to = fingerprint if keep_token else ""
         self._endpoint = endpoint.rstrip("/")
         self._token = token
         self._timeout = urllib3.Timeout(timeout_s)
@@ -80,7 +88,7 @@ class HttpHost:
     def _request(self, method: str, path: str, body: Any = None) -> Any:
         url = self._endpoint + path
         try:
-            headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+            headers = {"Authorization": self._authorization(method, path), "Content-Type": "application/json"}
         except OSError as error:
             raise HostRefused("TokenMissing", f"cannot read the token: {error}") from error
         try:
@@ -111,6 +119,12 @@ class HttpHost:
         if answer.status >= 500:
             raise HostUnreachable(reason, f"{method} {url}: {answer.status} {message}")
         raise HostRefused(reason, message)
+
+    def _authorization(self, method: str, path: str) -> str:
+        token = self._token()
+        if not self._proven_to:
+            return f"Bearer {token}"
+        return f"{SCHEME} {proof(token, fingerprint=self._proven_to, method=method, path=path)}"
 
 
 def _pool(endpoint: str, ca_file: Path | None, fingerprint: str) -> urllib3.PoolManager:

@@ -23,11 +23,11 @@ from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal, Hold
 from agent.server.processes.ports import NoPortFree, Ports
 from agent.server.processes.supervisor import Supervisor
+from agent.server.processes.surroundings import LOOPBACK
 from agent.server.store import Store
 
 SOURCE = "idle"
 """The name in which processes are held."""
-LOOPBACK = "127.0.0.1"
 
 _SERVING = frozenset({ProcessPhase.READY, ProcessPhase.UNHEALTHY})
 _ON_THE_WAY = frozenset(
@@ -194,7 +194,8 @@ class Front:
         record = self._store.records().get(key)
         if record is not None and record.running is not None:
             self._stands_in.discard(key)
-            self.proxy.lead(key, ((LOOPBACK, record.running.port),))
+            address = self._address if record.plan.daemon_model is not None else LOOPBACK
+            self.proxy.lead(key, ((address, record.running.port),))
 
     def _sleep(self, key: str) -> None:
         assert self._supervisor is not None

@@ -68,7 +68,9 @@ class AgentLog:
         except HostUnreachable as error:
             raise NoLog(error.message, "is the agent there? `herdsman host doctor` looks") from error
         except HostError as error:
-            hint = f"name the agent's token by --token-file or {TOKEN_FILE_VARIABLE}"
+            hint = (
+                f"name this agent's own token by --token-file or {TOKEN_FILE_VARIABLE}; an older agent needs --endpoint"
+            )
             raise NoLog(error.message, hint if error.reason in ("Unauthorized", "TokenMissing") else "") from error
 
 
@@ -104,21 +106,31 @@ def _written_by(key: str, records: Mapping[str, ProcessRecord]) -> str:
 
 
 def agent_log(
-    endpoint: str, key: str, *, token_file: Path | None, fingerprint: str = "", ca_file: Path | None = None
+    endpoint: str,
+    key: str,
+    *,
+    token_file: Path | None,
+    fingerprint: str = "",
+    ca_file: Path | None = None,
+    keep_token: bool = False,
 ) -> AgentLog:
-    """Read a log from an agent's API. Raises NoLog."""
+    """Read a log from an agent's API. `keep_token` proves the token and does not send it. Raises NoLog."""
     named = token_file or (Path(given) if (given := os.environ.get(TOKEN_FILE_VARIABLE)) else None)
     if named is None:
         hint = f"name the file with the agent's token by --token-file or {TOKEN_FILE_VARIABLE}"
         raise NoLog(f"the agent at {endpoint} wants its token", hint)
     try:
-        return AgentLog(HttpHost(endpoint, token_from(named), fingerprint=fingerprint, ca_file=ca_file), key)
+        host = HttpHost(endpoint, token_from(named), fingerprint=fingerprint, ca_file=ca_file, keep_token=keep_token)
+        return AgentLog(host, key)
     except HostRefused as error:
         raise NoLog(error.message) from error
 
 
 def log_on_host(process: Object, host: Object | None, *, token_file: Path | None) -> AgentLog:
-    """Read the log of a HostProcess from where its Host says that its agent listens. Raises NoLog with what to do."""
+    """Read the log of a HostProcess from where its Host says that its agent listens. Raises NoLog with what to do.
+
+    The status of a Host is written by the host itself, and the token may be that of another one: it is not sent.
+    """
     name = process["spec"]["host"]
     metadata = process["metadata"]
     here = f"run `herdsman logs {process['spec']['service']} -n {metadata['namespace']}` on `{name}` itself"
@@ -141,4 +153,5 @@ def log_on_host(process: Object, host: Object | None, *, token_file: Path | None
         f"{metadata['namespace']}/{metadata['name']}",
         token_file=token_file,
         fingerprint=str(status.get("tlsFingerprint") or ""),
+        keep_token=True,
     )

@@ -20,6 +20,9 @@ from prometheus_client.exposition import choose_encoder
 Check = Callable[[], bool]
 """Returns whether all is well."""
 
+_THIS_MACHINE = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+"""Not all of 127.0.0.0/8: the sidecar of a mesh passes on the requests of other pods from 127.0.0.6."""
+
 
 class HealthServer:
     """Serve /healthz, /readyz and /metrics until `stop()`.
@@ -80,7 +83,8 @@ class HealthServer:
 
 def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None) -> HTTPStatus:
     """Tell whether a client at this address may have metrics: 200, 401 for a wrong token, 403 where none would do."""
-    if ipaddress.ip_address(client.partition("%")[0]).is_loopback:
+    address = ipaddress.ip_address(client.partition("%")[0])
+    if (getattr(address, "ipv4_mapped", None) or address) in _THIS_MACHINE:
         return HTTPStatus.OK
     try:
         # Read each time: a Secret that is changed changes the file.

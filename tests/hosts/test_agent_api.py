@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,15 +15,19 @@ from typing import Any
 
 import pytest
 import urllib3
+from structlog.testing import capture_logs
 
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostRefused, HostUnreachable
 from agent.server.api import http_server, self_signed
 from agent.server.api.api_listeners import ApiListeners, ApiSettings
-from agent.server.api.http_api import Api
+from agent.server.api.http_api import Api, HttpApi
+from agent.server.api.http_server import BoundedHandler, BoundedServer
 from agent.server.api.tls import Certificate, OwnCertificate, TlsFailed, fingerprint
 from agent.server.host_facts import NoAddress, own_address
 from agent.server.store import Store
+from agent.token_proof import SCHEME, proof
+from automation.cli.log_sources import NoLog, log_on_host
 from tests.support.agents import agent, llama_plan, until
 
 
@@ -238,3 +244,94 @@ def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monke
             time.sleep(0.1)
     else:
         raise AssertionError("connections that ended still count")
+
+
+class FailingDisk(Nothing):
+    """A supervisor whose disk fails."""
+
+    def goals(self) -> dict[str, Any]:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_an_error_of_the_agents_own_disk_is_answered_and_logged() -> None:
+    api = Api(FailingDisk(), Nothing(), Nothing, lambda: "t", lambda: True, takes_plans=True)  # type: ignore[arg-type]
+    server = HttpApi(api)
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{server.port}/v1/processes/prod/chat"
+        with capture_logs() as logged:
+            answer = urllib3.PoolManager().request("GET", url, headers={"Authorization": "Bearer t"}, retries=False)
+        assert answer.status == 500
+        assert answer.json()["reason"] == "InternalError"
+        assert [line["event"] for line in logged if line["log_level"] == "error"] == ["Failed to answer a request"]
+        # A client that leaves in the middle of its body is no fault of the agent.
+        with capture_logs() as logged:
+            with socket.create_connection(("127.0.0.1", server.port)) as leaving:
+                head = "PUT /v1/processes/prod/chat HTTP/1.1\r\nAuthorization: Bearer t\r\nContent-Length: 100\r\n\r\n{"
+                leaving.sendall(head.encode())
+            time.sleep(0.5)
+        assert [line for line in logged if line["log_level"] not in ("debug", "info")] == []
+    finally:
+        server.stop()
+
+
+def test_a_token_can_be_proven_to_the_agent_that_has_it_and_is_not_sent(serve: Callable[..., Served]) -> None:
+    first, second = serve(), serve()
+    token = first.store.token()
+    fingerprint = first.listeners.fingerprint
+
+    def ask(served: Served, path: str, header: str) -> int:
+        with urllib3.PoolManager(cert_reqs="CERT_NONE", assert_fingerprint=served.listeners.fingerprint) as pool:
+            return pool.request("GET", served.url + path, headers={"Authorization": header}, retries=False).status
+
+    def header(key: str, to: str, path: str, method: str = "GET") -> str:
+        return f"{SCHEME} {proof(key, fingerprint=to, method=method, path=path)}"
+
+    assert ask(first, "/v1/nothing?a=1", header(token, fingerprint, "/v1/nothing?a=1")) == 404
+    for wrong in (
+        header("guess", fingerprint, "/v1/nothing"),
+        header("", fingerprint, "/v1/nothing"),
+        header(token, second.listeners.fingerprint, "/v1/nothing"),
+        header(token, fingerprint, "/v1/other"),
+        header(token, fingerprint, "/v1/nothing", "PUT"),
+        f"{SCHEME} ",
+        SCHEME,
+    ):
+        assert ask(first, "/v1/nothing", wrong) == 401, wrong
+    # What one agent received opens nothing at another, even where both have one token.
+    (second.store.root / "agent-token").write_text(token)
+    assert ask(second, "/v1/nothing", header(token, fingerprint, "/v1/nothing")) == 401
+
+
+def test_the_token_does_not_go_to_an_endpoint_that_a_status_names(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Stranger(BoundedHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    own = OwnCertificate(tmp_path, ("mac",))
+    certificate = Certificate(own.certificate, own.key, own=own)
+    server = BoundedServer(("127.0.0.1", 0), Stranger, tls=certificate.context)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "token").write_text("of-another-host\n")
+    process = {"metadata": {"namespace": "prod", "name": "chat"}, "spec": {"host": "mac", "service": "chat"}}
+    url = f"https://127.0.0.1:{server.server_port}"
+    try:
+        status = {"endpoint": url, "tlsFingerprint": certificate.fingerprint}
+        with pytest.raises(NoLog, match=r".*") as refused:
+            log_on_host(process, {"status": status}, token_file=tmp_path / "token").read()
+        assert "this agent's own token" in refused.value.hint or refused.value.hint == ""
+        assert len(seen) == 1
+        assert "of-another-host" not in seen[0]
+        assert seen[0].startswith(f"{SCHEME} ")
+        for unpinned in ({"endpoint": url}, {"endpoint": url.replace("https", "http")}):
+            with pytest.raises(NoLog, match="fingerprint"):
+                log_on_host(process, {"status": unpinned}, token_file=tmp_path / "token").read()
+        assert len(seen) == 1
+    finally:
+        server.shutdown()
+        server.server_close()

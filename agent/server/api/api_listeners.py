@@ -53,6 +53,7 @@ class ApiListeners:
             names = dict.fromkeys((host, self._address, address))
             own = OwnCertificate(store.root, tuple(names))
             self._certificate = Certificate.of(settings.tls_certificate, settings.tls_key, own)
+            api = replace(api, fingerprint=lambda: self.fingerprint)
             self._remote = HttpApi(api, port=settings.port, address=settings.address, tls=self._certificate.context)
         loopback = settings.address if settings.address and not settings.is_remote else "127.0.0.1"
         try:

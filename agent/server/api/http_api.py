@@ -21,9 +21,10 @@ import structlog
 from pydantic import ValidationError
 
 from agent.contract import HostFacts, HostPlan, HostReport, ProcessPlan
-from agent.server.api.http_server import BoundedHandler, BoundedServer
+from agent.server.api.http_server import BoundedHandler, BoundedServer, ClientLeft
 from agent.server.processes.supervisor import Supervisor
 from agent.server.telemetry.metrics import AgentMetrics
+from agent.token_proof import SCHEME, proof
 
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -58,6 +59,8 @@ class Api:
     """False: the plan comes from Kubernetes, and writes are refused."""
     metrics_token: Callable[[], str] = str
     """A token that opens /metrics and nothing else; empty: there is none."""
+    fingerprint: Callable[[], str] = str
+    """The SHA-256 of the certificate that is shown now, for proofs of the token; empty: no proof is taken."""
     ending: Callable[[Literal["keep", "stop"] | None], str] = lambda _wish: "keep"
     """Sets, unless None, and gives what happens to the processes when the agent is stopped."""
 
@@ -158,8 +161,7 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
             except HttpError as error:
                 told = {"reason": error.reason, "message": error.message}
                 status, kind, content = error.status, "application/json", json.dumps(told).encode()
-            except (OSError, ssl.SSLError):
-                # The client left, or took too long over its body.
+            except ClientLeft:
                 self.close_connection = True
                 return
             except Exception:
@@ -215,8 +217,16 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                         return
                     self._leave_body()
                     raise HttpError(403, "Forbidden", "this token is for /metrics alone")
+            if scheme.lower() == SCHEME.lower() and self._is_proven(method, given.strip()):
+                return
             self._leave_body()
             raise HttpError(401, "Unauthorized", "send the bearer token of the agent's token file")
+
+        def _is_proven(self, method: str, given: str) -> bool:
+            token, fingerprint = api.token(), api.fingerprint()
+            if not token or not fingerprint:
+                return False
+            return _is_same(given, proof(token, fingerprint=fingerprint, method=method, path=self.path))
 
         def _leave_body(self) -> None:
             # What nobody may send is not read either, and then the connection cannot go on.

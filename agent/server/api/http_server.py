@@ -33,6 +33,10 @@ WRITE_S = 30.0
 _log = structlog.get_logger(__name__)
 
 
+class ClientLeft(Exception):
+    """The client closed its connection, or was too slow over its body: nobody waits for an answer."""
+
+
 class BoundedServer(ThreadingHTTPServer):
     """Listens at once; raises OSError when the port is taken."""
 
@@ -102,8 +106,12 @@ class BoundedServer(ThreadingHTTPServer):
             self.shutdown_request(secured)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
-        # A client that leaves, speaks no TLS or is too slow is not our error.
-        _log.debug("A connection ended badly", client=str(client_address[0]), error=repr(sys.exc_info()[1]))
+        error = sys.exc_info()[1]
+        # A client that leaves, speaks no TLS or is too slow is no fault of the agent. Anything else is.
+        if isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError, ClientLeft)):
+            _log.debug("A connection ended badly", client=str(client_address[0]), error=repr(error))
+        else:
+            _log.exception("Failed to serve a connection", client=str(client_address[0]))
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
@@ -123,9 +131,15 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def read_body(self, length: int) -> bytes:
-        """Read the body, whose length the caller has judged. Raises TimeoutError; shorter where the client left."""
+        """Read the body, whose length the caller has judged. Raises ClientLeft."""
         self._limit.allow(length)
-        return self.rfile.read(length)
+        try:
+            body = self.rfile.read(length)
+        except OSError as error:
+            raise ClientLeft from error
+        if len(body) < length:
+            raise ClientLeft
+        return body
 
     def write(self, content: bytes) -> None:
         """Send content; a client that does not take it in time loses its connection."""

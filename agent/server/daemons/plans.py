@@ -44,15 +44,11 @@ def is_daemon_key(key: str) -> bool:
 
 
 def daemon_of(plan: ProcessPlan, *, store: Path, address: str, environment: Mapping[str, str]) -> DaemonPlan:
-    """Plan the daemon of a model. `environment` is the agent's own: OLLAMA_HOST there says where Ollama is."""
+    """Plan the daemon of a model, which listens on `address` and nowhere else.
+
+    `environment` is the agent's own: OLLAMA_HOST there says at which port Ollama is.
+    """
     return _ollama(plan, address, environment) if plan.runtime == "ollama" else _omlx(plan, store, address)
-
-
-def listening_address(address: str) -> str:
-    """Give the address that a daemon is told: all, because services behind the proxy ask for it on loopback."""
-    if address in ("127.0.0.1", "::1"):
-        return address
-    return "::" if ":" in address else "0.0.0.0"  # noqa: S104 - every process here listens beyond loopback
 
 
 def port_in(ollama_host: str) -> int:
@@ -66,8 +62,7 @@ def _ollama(plan: ProcessPlan, address: str, environment: Mapping[str, str]) -> 
     own = {name: value for name, value in plan.env.items() if name != OLLAMA_HOST}
     named = plan.env.get(OLLAMA_HOST) or ("" if own else environment.get(OLLAMA_HOST, ""))
     port = port_in(named) if named or not own else None
-    listen = listening_address(address)
-    shown = f"[{listen}]" if ":" in listen else listen
+    shown = f"[{address}]" if ":" in address else address
     settings = {**own, **({OLLAMA_HOST: str(port)} if port != OLLAMA_PORT else {})}
     daemon = _plan(plan, argv=("ollama", "serve"), env={**own, OLLAMA_HOST: f"{shown}:{{port}}"}, health="/api/version")
     return DaemonPlan(_key("ollama", settings), daemon, port, may_be_foreign=port is not None and not own)
@@ -77,9 +72,7 @@ def _omlx(plan: ProcessPlan, store: Path, address: str) -> DaemonPlan:
     models = store / _OMLX_MODELS
     settings = {"argv": plan.argv[1:], "env": plan.env}
     plain = not plan.env and plan.argv == _OMLX_PLAIN
-    argv = tuple(
-        each.replace("{models}", str(models)).replace("{host}", listening_address(address)) for each in plan.argv
-    )
+    argv = tuple(each.replace("{models}", str(models)).replace("{host}", address) for each in plan.argv)
     daemon = _plan(plan, argv=argv, env=plan.env, health="/v1/models/status")
     return DaemonPlan(_key("omlx", {} if plain else settings), daemon, None, may_be_foreign=False, models=models)
 

@@ -190,7 +190,7 @@ class SharedDaemons:
         if address != "127.0.0.1" and _api(plan.runtime, "127.0.0.1", wanted.port).answers() is None:
             raise DaemonNotReady(
                 f"{plan.runtime} runs on this host and listens on loopback only, where the cluster cannot reach it: "
-                f"set {plans.OLLAMA_HOST}={plans.listening_address(address)}:{wanted.port} for it, or end it and let "
+                f"set {plans.OLLAMA_HOST}={address}:{wanted.port} for it, or end it and let "
                 "the agent start one"
             )
         return None

@@ -19,6 +19,8 @@ from agent.server.processes.lifecycle import Goal, Hold, Policy
 from agent.server.processes.ports import Ports
 from agent.server.store import Store
 
+LOOPBACK = "127.0.0.1"
+
 Fetch = Callable[[FilePlan, Callable[[int, int | None], None], threading.Event], Path]
 """Brings a file into the store: (plan, on_progress(done, total), cancel). Raises FileError, Cancelled among them."""
 
@@ -62,5 +64,9 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic
 
     def listening(self, plan: ProcessPlan) -> str:
-        """Give the address on which a process listens: one behind the proxy is nobody else's to reach."""
-        return "127.0.0.1" if plan.idle_timeout_s is not None else self.address
+        """Give the address on which a process listens.
+
+        Only the proxy reaches a process that may sleep. A shared daemon also serves models that do not sleep.
+        """
+        sleeps_alone = plan.idle_timeout_s is not None and plan.daemon_model is None
+        return LOOPBACK if sleeps_alone else self.address

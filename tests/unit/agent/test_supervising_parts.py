@@ -330,13 +330,13 @@ def daemon(address: str = "10.0.0.1", environment: dict[str, str] | None = None,
 def test_services_share_a_daemon_unless_they_want_it_otherwise() -> None:
     usual = daemon()
     assert (usual.key, usual.port, usual.may_be_foreign) == ("_daemons/ollama", 11434, True)
-    assert usual.plan.env == {"OLLAMA_HOST": "0.0.0.0:{port}"}
+    assert usual.plan.env == {"OLLAMA_HOST": "10.0.0.1:{port}"}
     assert usual == daemon(daemon_model="other", service="other", priority=7)
     assert daemon(environment={"OLLAMA_HOST": ":7"}).port == 7
     own = daemon(env={"OLLAMA_FLASH_ATTENTION": "1"}, environment={"OLLAMA_HOST": ":7"})
     assert own.key not in (usual.key, daemon(env={"OLLAMA_FLASH_ATTENTION": "0"}).key)
     assert (own.port, own.may_be_foreign) == (None, False)
-    assert daemon("fd00::1").plan.env == {"OLLAMA_HOST": "[::]:{port}"}
+    assert daemon("fd00::1").plan.env == {"OLLAMA_HOST": "[fd00::1]:{port}"}
     assert daemon("127.0.0.1").plan.env == {"OLLAMA_HOST": "127.0.0.1:{port}"}
 
 
@@ -344,7 +344,7 @@ def test_an_omlx_daemon_looks_where_the_agent_puts_the_models() -> None:
     argv = ("omlx", "serve", "--model-dir", "{models}", "--port", "{port}", "--host", "{host}")
     usual = daemon(runtime="omlx", argv=argv)
     assert usual.key == "_daemons/omlx"
-    assert usual.plan.argv == ("omlx", "serve", "--model-dir", "/store/omlx", "--port", "{port}", "--host", "0.0.0.0")
+    assert usual.plan.argv == ("omlx", "serve", "--model-dir", "/store/omlx", "--port", "{port}", "--host", "10.0.0.1")
     for more in (("--hot-cache-max-size", "8GB"), ("--max-concurrent-requests", "16")):
         assert daemon(runtime="omlx", argv=(*argv, *more)).key != usual.key
     assert plans.is_daemon_key(usual.key)

@@ -121,6 +121,11 @@ def test_a_loop_that_waits_for_its_turn_is_ready_for_who_asks_that(metrics: Metr
     [
         ("127.0.0.1", "", None, 200),
         ("::1", "", "s3cret", 200),
+        ("::ffff:127.0.0.1", "", None, 200),
+        ("127.0.0.6", "", None, 403),
+        ("127.0.0.6", "", "s3cret", 401),
+        ("127.0.0.6", "Bearer s3cret", "s3cret", 200),
+        ("::ffff:127.0.0.6", "", None, 403),
         ("10.0.0.7", "", None, 403),
         ("10.0.0.7", "Bearer ", "", 403),
         ("10.0.0.7", "Bearer s3cret", None, 403),
