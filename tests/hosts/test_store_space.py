@@ -59,6 +59,43 @@ def some(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
+# --- a body whose length nobody says ----------------------------------------------------------------------------------
+
+
+def test_a_body_without_a_length_takes_no_more_than_the_store_may_have(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    space = StoreSpace(store, lambda: frozenset({"k"}))
+    space.limit_bytes = 12 * MIB
+    plan = FilePlan(source="", cache_key="k", file_name="m.bin")
+    most = 0
+
+    def measure(done: int, _total: int | None) -> None:
+        nonlocal most
+        most = max(most, done, space.usage().used_bytes)
+
+    with serving(some(40 * MIB)) as server:
+        server.says_length, server.ranges = False, False
+        for length_of_get in (None, 40 * MIB):
+            server.length_of_get = length_of_get
+            with pytest.raises(NoSpace, match="storeSize"):
+                fetch(plan.model_copy(update={"source": server.url}), store, space=space, on_progress=measure)
+        server.length_of_get, server.body = None, some(9 * MIB)
+        path = fetch(plan.model_copy(update={"source": server.url}), store, space=space)
+    assert path.stat().st_size == 9 * MIB
+    assert most <= 12 * MIB
+
+
+def test_a_body_without_a_length_makes_room_as_it_grows(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    space = StoreSpace(store, lambda: frozenset({"k"}))
+    with serving(some(8 * MIB)) as server:
+        fetch(FilePlan(source=server.url, cache_key="old", file_name="m.bin"), store, space=space)
+        server.says_length, server.ranges = False, False
+        space.limit_bytes = 12 * MIB
+        fetch(FilePlan(source=server.url, cache_key="k", file_name="m.bin"), store, space=space)
+    assert [model.key for model in stored_models(store)] == ["k"]
+
+
 # --- a set from S3 under an agent, and what its metrics say -----------------------------------------------------------
 
 

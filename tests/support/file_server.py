@@ -55,6 +55,8 @@ class FileServer:
     """To a range: `whole` answers 200 with all, `shifted` another range, `short` and `long` another length than said in
     Content-Range, `unsized` no length, `wrong-tag` another ETag; `plausible` sends other bytes, and nothing tells."""
     says_length: bool = True
+    length_of_get: int | None = None
+    """A Content-Length of answers that are no answers to a range, where no length is said otherwise."""
     bytes_per_s: float | None = None
     """A limit of each connection."""
     most_at_once: int | None = None
@@ -110,6 +112,8 @@ class FileServer:
             self._lie(handler, body, first, last)
             return
         headers = {"Content-Length": str(last + 1 - first)} if self.says_length else {}
+        if self.length_of_get is not None and not request.range:
+            headers["Content-Length"] = str(self.length_of_get)
         if status == 206:
             headers["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
         self._headers(handler, status, headers)

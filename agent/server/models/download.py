@@ -191,6 +191,14 @@ def _fetch_version(
     if afresh or (file.validator is None and not plan.sha256):
         # Without a validator two ranges may come from two files, and only a checksum would tell.
         file = file._replace(accepts_ranges=False)
+    expected = file.size_bytes if file.size_bytes is not None else plan.size_bytes
+    space = task.space
+
+    def grow(total_bytes: int) -> None:
+        if space is not None:
+            space.grow(slot, total_bytes)
+        slot.check_space(total_bytes - transfer.done_bytes)
+
     transfer = Transfer(
         place.url,
         slot,
@@ -199,9 +207,10 @@ def _fetch_version(
         policy=task.policy,
         settings=task.settings,
         expect_bytes=plan.size_bytes,
+        room_bytes=expected or 0,
+        grow=grow,
         cancel=task.cancel,
     )
-    expected = file.size_bytes if file.size_bytes is not None else plan.size_bytes
     room = task.space.room_for(slot, expected) if task.space is not None else contextlib.nullcontext()
     with room:
         slot.check_space((expected or 0) - transfer.done_bytes)

@@ -134,6 +134,13 @@ class StoreSpace:
             with self._lock:
                 self._coming.pop(slot.partial, None)
 
+    def grow(self, slot: Slot, total_bytes: int) -> None:
+        """Have room for a file that is larger than `room_for` was told. Raises NoSpace, and then removes nothing."""
+        with self._lock:
+            if total_bytes > self._coming.get(slot.partial, 0):
+                self._make_room(slot, total_bytes)
+                self._coming[slot.partial] = total_bytes
+
     def relieve(self, slot: Slot, total_bytes: int | None) -> bool:
         """Make room on a disk that ran full while a file came; False when nothing can go."""
         with self._lock:

@@ -20,6 +20,7 @@ from agent.server.errors import (
     Cancelled,
     FileError,
     GgufInvalid,
+    NoSpace,
     SizeMismatch,
     SourceChanged,
     SourceUnreachable,
@@ -33,6 +34,10 @@ from agent.server.models.source_policy import SourcePolicy
 from program.desired.web_address import WebAddress
 
 Progress = Callable[[int, int | None], None]
+Grow = Callable[[int], None]
+"""Has room for a file of so many bytes in all. Raises NoSpace."""
+_ROOM_STEP = 8 << 20
+"""Room that is made at a time for a file whose length no server says."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ class Transfer:
         policy: SourcePolicy,
         settings: DownloadSettings,
         expect_bytes: int | None,
+        room_bytes: int,
+        grow: Grow,
         cancel: threading.Event,
     ) -> None:
         self._address = address
@@ -96,6 +103,8 @@ class Transfer:
         self._policy = policy
         self._settings = settings
         self._expect_bytes = expect_bytes
+        self._room_bytes = room_bytes
+        self._grow = grow
         self._cancel = cancel
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -242,6 +251,9 @@ class Transfer:
         # The whole file comes, from its start: the file changed, or the server serves no ranges.
         if None not in (self._expect_bytes, seen.size_bytes) and self._expect_bytes != seen.size_bytes:
             raise SizeMismatch(f"{self._address.shown} has {seen.size_bytes} bytes instead of {self._expect_bytes}")
+        if seen.size_bytes is not None and seen.size_bytes > self._room_bytes:
+            self._grow(seen.size_bytes)
+            self._room_bytes = seen.size_bytes
         with storing(self._slot.partial):
             os.ftruncate(handle, 0)
         segment.at = 0
@@ -253,6 +265,8 @@ class Transfer:
             data = data[: segment.end - segment.at]
         elif self._expect_bytes is not None and segment.at + len(data) > self._expect_bytes:
             raise SizeMismatch(f"{self._address.shown} is larger than {self._expect_bytes} bytes")
+        if segment.end is None and segment.at + len(data) > self._room_bytes:
+            self._make_room(segment.at + len(data))
         view = memoryview(data)
         while view:
             with storing(self._slot.partial):
@@ -268,6 +282,15 @@ class Transfer:
         begins = os.pread(handle, len(MAGIC), 0)
         if begins != MAGIC:
             raise GgufInvalid(f"{self._address.shown} is not a GGUF file: it begins with {begins!r}")
+
+    def _make_room(self, needed_bytes: int) -> None:
+        """Have room for the next bytes of a file of unknown length, and for more where there is more."""
+        try:
+            self._grow(needed_bytes + _ROOM_STEP)
+            self._room_bytes = needed_bytes + _ROOM_STEP
+        except NoSpace:
+            self._grow(needed_bytes)
+            self._room_bytes = needed_bytes
 
     def _check_size(self, handle: int) -> None:
         size = os.fstat(handle).st_size
