@@ -8,7 +8,6 @@ ended may be what ended it: `look_marks` says for how long it is not repeated.
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 import time
@@ -21,6 +20,7 @@ import structlog
 
 from agent.server.models.source_policy import SourcePolicy
 from automation.backoff import backoff_s
+from automation.models.fair_queue import FairQueue
 from automation.models.look_marks import LookMarks
 from automation.models.model_look import Looker, LookSettings, ReadSecret
 from program.desired.facts import ProbeFacts
@@ -62,6 +62,8 @@ class _Entry:
     facts: ProbeFacts | None = None
     due_at: float = 0.0
     looking: bool = False
+    queued: set[str] = field(default_factory=set)
+    """Namespaces in whose share the next look waits; empty once it is under way."""
     failures: int = 0
     waiting: dict[str, Changed] = field(default_factory=dict)
 
@@ -89,7 +91,7 @@ class ModelProbe:
         self._entries: dict[_Key, _Entry] = {}
         self._cancel = threading.Event()
         self._looker = Looker(policy, hub_url=hub_url, read_secret=read_secret, settings=settings, cancel=self._cancel)
-        self._wanted: queue.SimpleQueue[tuple[_Key, _Entry] | None] = queue.SimpleQueue()
+        self._wanted: FairQueue[tuple[_Key, _Entry]] = FairQueue(settings.threads)
         self._threads: list[threading.Thread] = []
         self._pending = 0
 
@@ -108,7 +110,8 @@ class ModelProbe:
 
         `files` is the set of files below the source, the one to open first; `secret` names, as `namespace/name`, the
         Secret with the credentials. Starts a look if one is due. `changed` is called from a probe thread when a look
-        has found something else than before; of several callbacks by the same `who` the last one counts.
+        has found something else than before; of several callbacks by the same `who` (`namespace/name`) the last one
+        counts. Namespaces get equal shares of the threads.
         """
         key = _Key(source.address, (sha256 or "").lower(), model_format, tuple(files), secret)
         now = self._clock()
@@ -119,9 +122,12 @@ class ModelProbe:
                 entry = self._entries[key] = self._first(key, source, now)
             entry.asked_at = now
             entry.waiting[who] = changed
-            if not entry.looking and now >= entry.due_at and not self._cancel.is_set():
+            namespace = who.partition("/")[0]
+            due = now >= entry.due_at if not entry.looking else bool(entry.queued) and namespace not in entry.queued
+            if due and not self._cancel.is_set():
                 entry.looking = True
-                self._submit(key, entry)
+                entry.queued.add(namespace)
+                self._submit(namespace, key, entry)
             return entry.facts
 
     def due_in_s(
@@ -153,8 +159,7 @@ class ModelProbe:
         """Stop. A look under way ends by its own timeout at the latest, and is no longer heard."""
         self._cancel.set()
         self._marks.close()
-        for _ in self._threads:
-            self._wanted.put(None)
+        self._wanted.close()
 
     # --- in the background ----------------------------------------------------------------------------------------
 
@@ -176,10 +181,10 @@ class ModelProbe:
         )
         return _Entry(source, now, facts=facts, due_at=now + interrupted.wait_s)
 
-    def _submit(self, key: _Key, entry: _Entry) -> None:
+    def _submit(self, namespace: str, key: _Key, entry: _Entry) -> None:
         """Have a thread look; called with the lock held. Daemon threads: a slow server never delays our own end."""
         self._pending += 1
-        self._wanted.put((key, entry))
+        self._wanted.put(namespace, (key, entry))
         if len(self._threads) < self._settings.threads:
             name = f"model-probe-{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -187,11 +192,17 @@ class ModelProbe:
             thread.start()
 
     def _work(self) -> None:
-        while (job := self._wanted.get()) is not None:
+        while (taken := self._wanted.take()) is not None:
+            namespace, (key, entry) = taken
             try:
-                if not self._cancel.is_set():
-                    self._look(*job)
+                with self._lock:
+                    # Another namespace's turn may have come first.
+                    waits = bool(entry.queued)
+                    entry.queued.clear()
+                if waits and not self._cancel.is_set():
+                    self._look(key, entry)
             finally:
+                self._wanted.done(namespace)
                 with self._lock:
                     self._pending -= 1
 

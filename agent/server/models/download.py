@@ -197,7 +197,6 @@ def _fetch_version(
     def grow(total_bytes: int) -> None:
         if space is not None:
             space.grow(slot, total_bytes)
-        slot.check_space(total_bytes - transfer.done_bytes)
 
     transfer = Transfer(
         place.url,

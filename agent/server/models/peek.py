@@ -6,12 +6,12 @@ the bytes mean.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from typing import NamedTuple
 
 from agent.server.errors import GgufInvalid, NeedMoreBytes, SourceChanged, SourceUnexpected, SourceUnreachable
 from agent.server.models.credentials import Signer
+from agent.server.models.deadline import Deadline
 from agent.server.models.gguf_header import Header
 from agent.server.models.remote import RemoteFile, get
 from agent.server.models.source_policy import SourcePolicy
@@ -39,7 +39,7 @@ def peek_header(
     Raises GgufInvalid if it is another kind of file, SourceUnreachable also when `timeout_s` in all is not enough for
     what stands before the tokenizer.
     """
-    reader = _RangeReader(address, policy, deadline=time.monotonic() + timeout_s, signer=signer)
+    reader = _RangeReader(address, policy, deadline=Deadline(timeout_s), signer=signer)
     header = Header(reader)
     try:
         try:
@@ -63,7 +63,7 @@ def peek_header(
 class _RangeReader:
     """A remote file as a `gguf_header.Reader`: ranges, asked for as they are needed."""
 
-    def __init__(self, address: WebAddress, policy: SourcePolicy, *, deadline: float, signer: Signer | None) -> None:
+    def __init__(self, address: WebAddress, policy: SourcePolicy, *, deadline: Deadline, signer: Signer | None) -> None:
         self._address = address
         self._signer = signer
         self._policy = policy
@@ -107,6 +107,7 @@ class _RangeReader:
             self._address,
             policy=self._policy,
             read_timeout_s=self._remaining_s(),
+            deadline=self._deadline,
             first=first,
             last=last,
             signer=self._signer,
@@ -125,7 +126,4 @@ class _RangeReader:
                 yield chunk
 
     def _remaining_s(self) -> float:
-        remaining_s = self._deadline - time.monotonic()
-        if remaining_s <= 0:
-            raise SourceUnreachable(f"{self._address.shown} was too slow to read its header in time")
-        return remaining_s
+        return self._deadline.left_s(self._address.shown)

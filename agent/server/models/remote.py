@@ -8,16 +8,17 @@ us, unguarded.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import io
 import re
+import socket
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import urllib3
 import urllib3.exceptions
@@ -33,6 +34,7 @@ from agent.server.errors import (
     SourceUntrusted,
 )
 from agent.server.models.credentials import Signer
+from agent.server.models.deadline import Deadline, Watch
 from agent.server.models.source_policy import SourcePolicy
 from program.desired.web_address import AddressInvalid, WebAddress
 
@@ -70,13 +72,18 @@ class Answer:
     headers: Mapping[str, str]
     address: WebAddress
     _response: urllib3.BaseHTTPResponse
+    _deadline: Deadline | None = None
 
     def read1(self, size: int) -> bytes:
         """Give what has arrived, at most `size` bytes, waiting for at least one; empty at the end of the body."""
         try:
-            return self._response.read1(size)
+            data = self._response.read1(size)
         except _READ_ERRORS as error:
-            raise _translated(error, self.address) from None
+            raise _translated(error, self.address, self._deadline) from None
+        if not data and self._deadline is not None and self._deadline.expired:
+            # The end of the connection is then ours and not the body's.
+            raise self._deadline.missed(self.address.shown)
+        return data
 
     def shutdown(self) -> None:
         """Wake a thread that waits in `read1`; it then fails or finds the end. Callable from any thread."""
@@ -112,10 +119,12 @@ def get(
     if_range: str | None = None,
     whole: bool = False,
     signer: Signer | None = None,
+    deadline: Deadline | None = None,
 ) -> Iterator[Answer]:
     """Ask for bytes `first` to `last` (inclusive; None: the end) of a file, or for all of it without a range.
 
     `signer` proves who asks, to the server of `address` and to none that it redirects to.
+    `read_timeout_s` counts from byte to byte, `deadline` for everything, the body included.
     Yields an Answer with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else. The
     connection is closed at the end, however much of the body was read.
     """
@@ -127,18 +136,19 @@ def get(
     target = address
     for _ in range(MAX_REDIRECTS + 1):
         proof = signer.headers(target) if signer is not None and target.origin == address.origin else {}
-        pool, response = _send(target, policy, {**headers, **proof}, read_timeout_s)
-        try:
-            location = response.headers.get("Location")
-            if response.status in _REDIRECTS and location:
-                target = _redirected(target, location)
-                continue
-            _check_status(response.status, response.headers, target)
-            yield Answer(response.status, response.headers, target, response)
-            return
-        finally:
-            response.close()
-            pool.close()
+        with deadline.watching() if deadline is not None else contextlib.nullcontext() as watch:
+            pool, response = _send(target, policy, {**headers, **proof}, read_timeout_s, deadline, watch)
+            try:
+                location = response.headers.get("Location")
+                if response.status in _REDIRECTS and location:
+                    target = _redirected(target, location)
+                    continue
+                _check_status(response.status, response.headers, target)
+                yield Answer(response.status, response.headers, target, response, deadline)
+                return
+            finally:
+                response.close()
+                pool.close()
     raise SourceUnexpected(f"{address.shown} redirects more than {MAX_REDIRECTS} times")
 
 
@@ -146,7 +156,9 @@ def stat(
     address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
 ) -> RemoteFile:
     """Ask for a file's size and validators. Uses a range of one byte, because signed URLs often forbid HEAD."""
-    with get(address, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer) as answer:
+    with get(
+        address, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer, deadline=Deadline(timeout_s)
+    ) as answer:
         return answer.remote_file()
 
 
@@ -154,26 +166,34 @@ def fetch_small(
     address: WebAddress, *, policy: SourcePolicy, max_bytes: int, timeout_s: float = 30.0, signer: Signer | None = None
 ) -> tuple[bytes, RemoteFile]:
     """Fetch a whole file of at most `max_bytes`. Raises SourceUnexpected if it is larger."""
-    deadline = time.monotonic() + timeout_s
-    with get(address, policy=policy, read_timeout_s=timeout_s, whole=True, signer=signer) as answer:
+    deadline = Deadline(timeout_s)
+    with get(address, policy=policy, read_timeout_s=timeout_s, whole=True, signer=signer, deadline=deadline) as answer:
         data = io.BytesIO()
         while chunk := answer.read1(1 << 16):
             data.write(chunk)
             if data.tell() > max_bytes:
                 raise SourceUnexpected(f"{address.shown} is larger than {max_bytes} bytes")
-            if time.monotonic() > deadline:
-                raise SourceUnreachable(f"{address.shown} did not answer completely within {timeout_s:g} s")
+            deadline.left_s(address.shown)
         return data.getvalue(), answer.remote_file()
 
 
 def _send(
-    address: WebAddress, policy: SourcePolicy, headers: Mapping[str, str], read_timeout_s: float
+    address: WebAddress,
+    policy: SourcePolicy,
+    headers: Mapping[str, str],
+    read_timeout_s: float,
+    deadline: Deadline | None,
+    watch: Watch | None,
 ) -> tuple[urllib3.HTTPConnectionPool, urllib3.BaseHTTPResponse]:
     """Send one GET to one of the IP addresses that the policy allows for the host of `address`."""
-    timeout = Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
+    left_s = deadline.left_s(address.shown) if deadline is not None else None
     failure: FileError | None = None
-    for dialled in policy.addresses(address.host, address.effective_port)[:_MAX_ADDRESSES]:
+    for dialled in policy.addresses(address.host, address.effective_port, timeout_s=left_s)[:_MAX_ADDRESSES]:
+        left_s = deadline.left_s(address.shown) if deadline is not None else read_timeout_s
+        timeout = Timeout(connect=min(CONNECT_TIMEOUT_S, left_s), read=min(read_timeout_s, left_s))
         pool = _pool(address, dialled, timeout, policy)
+        if watch is not None:
+            pool.ConnectionCls = _watched(pool.ConnectionCls, watch)
         try:
             response = pool.urlopen(
                 "GET",
@@ -186,7 +206,7 @@ def _send(
             )
         except _READ_ERRORS as error:
             pool.close()
-            failure = _translated(error, address)
+            failure = _translated(error, address, deadline)
             if not isinstance(failure, SourceUnreachable):
                 raise failure from None
         else:
@@ -254,8 +274,22 @@ def _length(headers: Mapping[str, str]) -> int | None:
     return int(length) if re.fullmatch(_NUMBER, length) else None
 
 
-def _translated(error: Exception, address: WebAddress) -> FileError:
+def _watched(kind: type[Any], watch: Watch) -> type[Any]:
+    """Give a kind of connections that are watched from the moment they are made, before TLS."""
+
+    class Watched(kind):  # type: ignore[misc] # urllib3 names its connections by protocols
+        def _new_conn(self) -> socket.socket:
+            made: socket.socket = super()._new_conn()
+            watch.add(made)
+            return made
+
+    return Watched
+
+
+def _translated(error: Exception, address: WebAddress, deadline: Deadline | None) -> FileError:
     """Give a foreign error its type. Only the certificate's own failure is final; the network may recover."""
+    if deadline is not None and deadline.expired:
+        return deadline.missed(address.shown)
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ssl.SSLCertVerificationError):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
-from agent.server.errors import SourceNotFound, SourceRefused, SourceUnreachable
+from agent.server.errors import SourceNotFound, SourceRefused
+from agent.server.models.deadline import resolve
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -71,18 +71,14 @@ class SourcePolicy:
     ca_file: str | None = None
     """PEM file with certificate authorities to trust beside the system's."""
 
-    def addresses(self, host: str, port: int) -> tuple[str, ...]:
+    def addresses(self, host: str, port: int, *, timeout_s: float | None = None) -> tuple[str, ...]:
         """Resolve `host` and give the addresses that may be dialled, in the resolver's order.
 
         The caller dials one of these and nothing else, so that a second answer of the DNS cannot lead elsewhere.
-        Raises SourceRefused when none is allowed, SourceUnreachable when the name does not resolve.
+        Raises SourceRefused when none is allowed, SourceUnreachable when the name does not resolve, or not in time.
         """
         host = host.strip("[]").rstrip(".").lower()
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, ValueError) as error:
-            raise SourceUnreachable(f"`{host}` does not resolve: {error}") from None
-        resolved = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+        resolved = resolve(host, port, timeout_s)
         allowed = tuple(text for text in resolved if self.allows(host, ipaddress.ip_address(text)))
         if not allowed:
             raise SourceRefused(

@@ -292,6 +292,36 @@ def test_a_server_that_trickles_is_left_in_time(server: FileServer) -> None:
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.parametrize(
+    ("beginning", "drop"), [(b"HTTP/1.1 200 OK\r\nX-A: ", b"a"), (b"", b"H"), (b"HTTP/1.1 200 OK\r\n\r\n", b"b")]
+)
+def test_the_time_of_a_look_counts_for_headers_and_body_alike(beginning: bytes, drop: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(beginning)
+                for _ in range(100):
+                    connection.sendall(drop)
+                    time.sleep(0.1)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=trickle, args=[listener.accept()[0]], daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = at(f"http://127.0.0.1:{listener.getsockname()[1]}/x.gguf")
+        began = time.monotonic()
+        with pytest.raises(errors.SourceUnreachable, match=r"too slow|did not answer"):
+            remote.fetch_small(url, policy=LOOPBACK, max_bytes=1000, timeout_s=0.6)
+        assert time.monotonic() - began < 2
+        with pytest.raises(errors.FileError):
+            peek_header(url, policy=LOOPBACK, timeout_s=0.6)
+        assert time.monotonic() - began < 4
+        listener.shutdown(socket.SHUT_RDWR)
+
+
 def test_a_small_file_is_fetched_whole_and_a_larger_one_is_not(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN))
     data, file = remote.fetch_small(at(url), policy=LOOPBACK, max_bytes=544)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -222,6 +223,53 @@ def test_the_first_answer_is_none_and_the_news_comes_by_itself(server: FileServe
     stall.set()
     until(lambda: asking.news == 1)
     assert (asking() or ProbeFacts(outcome="unreachable")).outcome == "read"
+
+
+def test_slow_sources_of_one_namespace_do_not_keep_others_waiting(server: FileServer, probe: ModelProbe) -> None:
+    stall = threading.Event()
+    for number in range(18):
+        url = server.serve(f"/slow-{number}.gguf", File(PLAIN, stall=stall))
+        probe.latest(parse_source(url), sha256=None, model_format="gguf", who=f"tenant/{number}", changed=lambda: None)
+    quick = parse_source(server.serve("/x.gguf", File(PLAIN)))
+    began = time.monotonic()
+    done = threading.Event()
+    probe.latest(quick, sha256=None, model_format="gguf", who="other/m", changed=done.set)
+    assert done.wait(1.5)
+    assert time.monotonic() - began < 1.5
+    stall.set()
+    until(probe.idle)
+
+
+def test_a_source_of_two_namespaces_is_read_at_the_turn_of_the_first_of_them(
+    server: FileServer, probe: ModelProbe
+) -> None:
+    stall = threading.Event()
+    for number in range(8):
+        url = server.serve(f"/slow-{number}.gguf", File(PLAIN, stall=stall))
+        probe.latest(parse_source(url), sha256=None, model_format="gguf", who=f"tenant/{number}", changed=lambda: None)
+    shared = parse_source(server.serve("/x.gguf", File(PLAIN)))
+    done = threading.Event()
+    for who in ("tenant/shared", "other/shared"):
+        probe.latest(shared, sha256=None, model_format="gguf", who=who, changed=done.set)
+    assert done.wait(1.5)
+    stall.set()
+    until(probe.idle)
+    assert len([request for request in server.requests if request.path == "/x.gguf"]) == 1
+
+
+def test_a_set_of_many_files_does_not_outlast_its_time(probe: ModelProbe) -> None:
+    names = tuple(f"{number}.safetensors" for number in range(64))
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
+        hub = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        mirrored = ModelProbe(probe.policy, hub_url=hub, settings=ProbeSettings(timeout_s=0.5))
+        began = time.monotonic()
+        source = parse_source("hf://acme/tiny")
+        ended = threading.Event()
+        mirrored.latest(source, sha256=None, model_format="safetensors", files=names, who="ns/m", changed=ended.set)
+        # Half a second, and a twentieth for each file.
+        assert ended.wait(6), "the look goes on"
+        assert time.monotonic() - began < 6
+        mirrored.close()
 
 
 def test_many_models_of_one_source_look_once(server: FileServer, probe: ModelProbe) -> None:
