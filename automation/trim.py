@@ -18,9 +18,8 @@ from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
 from kubeapi import kinds
-from program.desired.errors import SpecInvalid
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
-from program.dialects.quantities import parse_quantity
+from program.dialects.quantities import read_quantity
 from program.dialects.registry import DIALECT_KINDS
 
 Object = dict[str, Any]
@@ -243,8 +242,8 @@ def _resources(pod_spec: Object, field: str) -> Object:
 
 def _sum(left: str, right: str) -> str:
     try:
-        both = parse_quantity(left, field="") + parse_quantity(right, field="")
-    except SpecInvalid:
+        both = read_quantity(left) + read_quantity(right)
+    except ValueError:
         return right
     return format(both.normalize(), "f")
 

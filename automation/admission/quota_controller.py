@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import asdict
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any
 
 import structlog
@@ -21,10 +22,9 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
-from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Type, set_condition
-from program.dialects.quantities import bytes_of
+from program.dialects.quantities import read_quantity
 
 Object = dict[str, Any]
 log = structlog.get_logger(__name__)
@@ -163,19 +163,19 @@ def running_claim(world: World, cr: Object, deployment: Object) -> QuotaClaim:
     maxima = [o.get("max_replicas") or 0 for o in made]
     replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
     requests = spec["requests"]
-    gpus = sum(int(amount) for resource, amount in requests.items() if "/" in resource and amount.isdigit())
+    gpus = sum(_whole(amount) for resource, amount in requests.items() if "/" in resource)
     resources = (cr.get("spec") or {}).get("resources") or {}
     return QuotaClaim(
         gpus=gpus * replicas,
-        gpu_memory_bytes=_bytes(resources.get("gpuMemory")) * replicas,
-        memory_bytes=_bytes(requests.get("memory")) * replicas,
+        gpu_memory_bytes=_whole(resources.get("gpuMemory")) * replicas,
+        memory_bytes=_whole(requests.get("memory")) * replicas,
         priority=world.priority_value(priority_class_of(cr)) or 0,
         created=str(metadata.get("creationTimestamp", "")),
     )
 
 
-def _bytes(text: object) -> int:
+def _whole(amount: object) -> int:
     try:
-        return bytes_of(str(text), field="") or 0 if text else 0
-    except SpecInvalid:
+        return max(0, ceil(read_quantity(str(amount)))) if amount else 0
+    except ValueError:
         return 0

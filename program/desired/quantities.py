@@ -1,37 +1,68 @@
-"""Kubernetes quantities: `1500m`, `24Gi`, `1e3`. Pure; read by the dialects' parsers and by agents."""
+"""Kubernetes quantities: `1500m`, `24Gi`, `1e3`. Pure; read by the dialects' parsers, the loop's caches and agents.
+
+The only parser of quantities in the project. The grammar is that of Kubernetes' `resource.Quantity`.
+"""
 
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_UP, Context, Decimal
 from math import ceil
 
 from program.desired.errors import SpecInvalid
 
-_FORM = re.compile(r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+_FORM = re.compile(
+    r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?",
+    re.ASCII,
+)
 _BINARY = {suffix: Decimal(2) ** (10 * power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
 _DECIMAL = {
     suffix: Decimal(10) ** power for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
 }
 _EXAMPLE = {"memory": "`16Gi` or `512Mi`", "cpu": "`2` or `500m`"}
 _LARGEST = Decimal(2) ** 63
+_NANO = Decimal("1e-9")
+_LARGEST_EXPONENT = 999
+_LONGEST = 256
+"""Characters of the longest text that is read; the API server's own quantities are shorter."""
+_EXACT = Context(prec=2 * _LARGEST_EXPONENT + _LONGEST, rounding=ROUND_UP)
+"""Holds every number that such a text can stand for."""
+
+
+def read_quantity(text: str) -> Decimal:
+    """Read a quantity of an object that the API server took. Raises ValueError for text that is no quantity.
+
+    As in Kubernetes, a fraction of a billionth is rounded away from zero, and an amount with a binary suffix is at
+    most 2^63 - 1.
+    """
+    match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError(f"`{text[:64]}` is not a quantity")
+    suffix, exponent = match["suffix"], int((match["exponent"] or "0")[:_LONGEST])
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise ValueError(f"`{text[:64]}` is out of range")
+    scale = _BINARY.get(suffix) or _DECIMAL.get(suffix) or Decimal((0, (1,), exponent))
+    value = _EXACT.multiply(_EXACT.create_decimal(match["number"]), scale)
+    if suffix in _BINARY:
+        value = max(min(value, _LARGEST - 1), 1 - _LARGEST)
+    exact = value.as_tuple().exponent
+    if isinstance(exact, int) and exact < -9:
+        value = _EXACT.quantize(value, _NANO)
+    return value or Decimal(0)
 
 
 def parse_quantity(text: str, *, field: str, example: str = "`2`, `500m` or `16Gi`") -> Decimal:
-    """Read a quantity as Kubernetes does. Raises SpecInvalid at `field` for text that is none, or a negative one."""
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise SpecInvalid(field=field, why=f"`{text[:64]}` is not a quantity; write for example {example}")
-    number, suffix = Decimal(match["number"]), match["suffix"] or ""
-    if suffix[:1] in ("e", "E") and len(suffix) > 1:
-        if len(suffix) > 4:
-            raise SpecInvalid(field=field, why=f"`{text[:64]}` is out of range")
-        scale = Decimal(10) ** int(suffix[1:])
-    else:
-        scale = _BINARY.get(suffix) or _DECIMAL.get(suffix) or Decimal(1)
-    value = number * scale
+    """Read a quantity that a user asks for.
+
+    Raises SpecInvalid at `field` for text that is no quantity, for a negative amount and for 2^63 or more.
+    """
+    try:
+        value = read_quantity(text)
+    except ValueError as error:
+        hint = f"; write for example {example}" if str(error).endswith("is not a quantity") else ""
+        raise SpecInvalid(field=field, why=f"{error}{hint}") from None
     if value < 0:
-        raise SpecInvalid(field=field, why=f"`{text}` is negative")
+        raise SpecInvalid(field=field, why=f"`{text[:64]}` is negative")
     if value >= _LARGEST:
         raise SpecInvalid(field=field, why=f"`{text[:64]}` is out of range")
     return value

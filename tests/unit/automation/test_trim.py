@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from automation import trim
 from components import naming
 
@@ -202,3 +204,14 @@ def test_a_custom_resource_loses_only_what_nobody_reads() -> None:
     assert "managedFields" not in kept["metadata"]
     assert kept["spec"] == {"a": 1}
     assert kept["status"] == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "total"),
+    [("1Ei", "1Ei", str(2**61)), ("1E", "1E", str(2 * 10**18)), ("9E", "9E", str(18 * 10**18)), ("1e3", "1", "1001")],
+)
+def test_containers_of_any_size_add_up(one: str, two: str, total: str) -> None:
+    containers = [{"name": "a", "resources": {"limits": {"memory": one}}}]
+    containers.append({"name": "b", "resources": {"limits": {"memory": two}}})
+    kept = trim.pod({"metadata": meta(), "spec": {"containers": containers}})
+    assert kept["requests"]["memory"] == total

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from decimal import Decimal
+import re
+from decimal import ROUND_UP, Context, Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubernetes.utils import quantity as of_the_package
 from program.desired.errors import SpecInvalid
+from program.desired.quantities import read_quantity
 from program.dialects.quantities import bytes_of, parse_quantity
 
 
@@ -25,6 +28,17 @@ from program.dialects.quantities import bytes_of, parse_quantity
         ("2E", Decimal(2) * 10**18),
         ("3Gi", Decimal(3 * 2**30)),
         ("3G", Decimal(3 * 10**9)),
+        ("1Ei", Decimal(2**60)),
+        ("1.5Ei", Decimal(3 * 2**59)),
+        ("1E", Decimal(10**18)),
+        ("1e-3", Decimal("0.001")),
+        ("1E+2", Decimal(100)),
+        ("+4", Decimal(4)),
+        ("5.", Decimal(5)),
+        ("2k", Decimal(2000)),
+        ("3u", Decimal("0.000003")),
+        ("0.0000000001", Decimal("1e-9")),
+        ("100Ei", Decimal(2**63 - 1)),
         ("7n", Decimal("7e-9")),
         ("0", Decimal(0)),
     ],
@@ -40,6 +54,56 @@ def test_what_is_no_quantity_names_the_field(text: str) -> None:
     with pytest.raises(SpecInvalid) as caught:
         parse_quantity(text, field="spec.resources.cpu")
     assert caught.value.field == "spec.resources.cpu"
+
+
+@pytest.mark.parametrize(("text", "value"), [("-1Gi", -(2**30)), ("-0", 0), ("10E", 10**19), ("-100Ei", 1 - 2**63)])
+def test_amounts_that_no_user_may_ask_for_are_read_where_the_api_server_took_them(text: str, value: int) -> None:
+    assert read_quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["ei", "1e", "1ei", "1ki", "1K", "1mi", "1 Gi", "1e1.5", "e3", ".", "+", "", "1Eii"])
+def test_what_kubernetes_refuses_is_no_quantity(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        read_quantity(text)
+
+
+_NUMBER = st.from_regex(r"[+-]?([0-9]{1,6}(\.[0-9]{0,3})?|\.[0-9]{1,3})", fullmatch=True)
+_BINARY = st.sampled_from(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
+_SUFFIX = st.one_of(st.sampled_from(["", "n", "u", "m", "k", "M", "G", "T", "P", "E"]), _BINARY)
+
+
+def _to_billionths(value: Decimal) -> Decimal:
+    return value.quantize(Decimal("1e-9"), rounding=ROUND_UP, context=Context(prec=80))
+
+
+@given(_NUMBER, _SUFFIX)
+def test_numbers_with_a_suffix_are_read_as_the_kubernetes_package_reads_them(number: str, suffix: str) -> None:
+    expected = Decimal(of_the_package.parse_quantity(number + suffix))
+    found = read_quantity(number + suffix)
+    if suffix.endswith("i") and abs(expected) > 2**63 - 1:
+        # The package lets these pass; Kubernetes caps them.
+        assert abs(found) == 2**63 - 1
+        return
+    # The package keeps what is finer than a billionth; Kubernetes rounds it away from zero.
+    assert found == _to_billionths(expected)
+
+
+@given(_NUMBER, st.sampled_from("eE"), st.sampled_from(["", "+", "-"]), st.integers(min_value=0, max_value=30))
+def test_numbers_with_an_exponent_are_read_as_the_grammar_says(number: str, e: str, sign: str, power: int) -> None:
+    expected = Decimal(f"{number}e{sign}{power}")
+    assert read_quantity(f"{number}{e}{sign}{power}") == _to_billionths(expected)
+
+
+@given(st.text(alphabet="0123456789+-.eEinumkKMGTPx ", max_size=12))
+def test_exactly_what_the_grammar_describes_is_a_quantity(text: str) -> None:
+    number = r"[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)"
+    suffix = r"(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?[0-9]+)?"
+    try:
+        read_quantity(text)
+        accepted = True
+    except ValueError as error:
+        accepted = "out of range" in str(error)
+    assert accepted == (re.fullmatch(number + suffix, text) is not None)
 
 
 def test_bytes_are_rounded_up_and_absence_stays_absent() -> None:
