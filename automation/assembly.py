@@ -6,8 +6,9 @@ Everything that must be closed is put on the caller's stack, in the order in whi
 
 from __future__ import annotations
 
+import itertools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -56,6 +57,7 @@ from components.ignored_fields import IgnoredFields
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
 from kubeapi.client import KubeClient
+from kubeapi.informer import Fault
 from program.desired.keys import ServiceKey
 from tools import toolchain
 
@@ -91,6 +93,8 @@ class Parts:
     probe: ModelProbe
     start: Callable[[], None]
     """Start what must not begin before the caches are filled."""
+    faults: Callable[[], Iterable[Fault]]
+    """Tell what is wrong with the informers of all parts."""
 
 
 def assemble(
@@ -115,6 +119,7 @@ def assemble(
         client,
         namespaces=settings.namespaces,
         on_relist=metrics.on_relist,
+        on_failure=metrics.on_informer_failure,
         enqueue=services.add,
         enqueue_after=services.add_after,
         enqueue_model=lambda namespace, name: models.add(ModelKey(namespace, name)),
@@ -193,7 +198,7 @@ def assemble(
         marks=LookMarks(_work_root(settings, shard) / "looks"),
     )
     stack.callback(probe.close)
-    model_controller = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
+    model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
 
     def start() -> None:
         history.renew(namespaces=settings.namespaces, has=shard.has)
@@ -217,7 +222,10 @@ def assemble(
         stack.callback(lost_hosts.stop)
         stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
 
-    return Parts(world, engine, batcher, controller, model_controller, probe, start)
+    def faults() -> Iterable[Fault]:
+        return itertools.chain(world.faults(), prefetcher.jobs.faults())
+
+    return Parts(world, engine, batcher, controller, model_controller, probe, start, faults)
 
 
 def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Shard) -> None:
@@ -277,7 +285,7 @@ def _models(
     probe: ModelProbe,
     queue: WorkQueue[ModelKey],
     shard: Shard,
-) -> ModelController:
+) -> tuple[ModelController, Prefetcher]:
     def requeue(namespace: str, name: str, delay_s: float = 0.0) -> None:
         queue.add_after(ModelKey(namespace, name), delay_s)
 
@@ -297,7 +305,7 @@ def _models(
     )
     prefetcher.jobs.start()
     stack.callback(prefetcher.jobs.stop)
-    return ModelController(
+    controller = ModelController(
         client=client,
         models=world.models,
         claims=world.claims,
@@ -311,3 +319,4 @@ def _models(
         on_gone=metrics.forget_model,
         ours=world.model_is_ours,
     )
+    return controller, prefetcher

@@ -28,6 +28,7 @@ from automation.queue import WorkQueue
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from automation.shards import Shard
 from automation.telemetry.health import HealthServer
+from automation.telemetry.liveness import LoopLiveness
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from automation.watch import World
@@ -60,6 +61,7 @@ class Loop:
         self._synced = threading.Event()
         self._lost = threading.Event()
         self._standby = threading.Event()
+        self._liveness = LoopLiveness()
         self._failed_keys: set[object] = set()
         self._metrics.queue_depth.set_function(self._queue.__len__)
 
@@ -81,7 +83,9 @@ class Loop:
                     self._metrics.registry,
                     address=settings.health_address,
                     port=settings.health_port,
+                    live={"workers": self._liveness.workers, "informers": self._liveness.informers},
                     ready={"caches": self._synced.is_set},
+                    notes={"informers": self._liveness.notes},
                     standby=self._standby.is_set,
                     metrics_token_file=settings.metrics_token_file,
                 )
@@ -206,9 +210,12 @@ class Loop:
         for worker in workers:
             worker.daemon = True
             worker.start()
+        queues: dict[str, WorkQueue[Any]] = {"service": self._queue, "model": self._model_queue}
+        self._liveness.watch(queues=queues, workers=workers, faults=parts.faults)
         try:
             code = self._wait(parts, stop)
         finally:
+            self._liveness.stop()
             self._queue.shutdown()
             self._model_queue.shutdown()
             for worker in workers:

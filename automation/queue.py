@@ -31,7 +31,7 @@ class WorkQueue(Generic[K]):
         self._condition = threading.Condition()
         self._ready: deque[K] = deque()
         self._dirty: set[K] = set()
-        self._processing: set[K] = set()
+        self._processing: dict[K, float] = {}
         self._later: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}
         self._sequence = itertools.count()
@@ -88,7 +88,7 @@ class WorkQueue(Generic[K]):
                 if self._ready:
                     key = self._ready.popleft()
                     self._dirty.discard(key)
-                    self._processing.add(key)
+                    self._processing[key] = self._clock()
                     return key
                 if self._stopped:
                     return None
@@ -100,7 +100,7 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """Hand `key` back. If it was added meanwhile, it waits for a worker again."""
         with self._condition:
-            self._processing.discard(key)
+            self._processing.pop(key, None)
             if key in self._dirty:
                 self._ready.append(key)
                 self._condition.notify()
@@ -124,6 +124,14 @@ class WorkQueue(Generic[K]):
         with self._condition:
             self._promote()
             return not self._dirty and not self._processing
+
+    def longest(self) -> tuple[K, float] | None:
+        """The key that has been worked on for the longest time, with the seconds; None when nothing is in progress."""
+        with self._condition:
+            if not self._processing:
+                return None
+            key = min(self._processing, key=self._processing.__getitem__)
+            return key, self._clock() - self._processing[key]
 
     def _add(self, key: K) -> None:
         if self._stopped or key in self._dirty:

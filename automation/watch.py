@@ -6,7 +6,7 @@ Built by `loop`; the controller and `observe` read the caches. A change enqueues
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from automation import ownership, trim
@@ -24,7 +24,7 @@ from automation.settings import SYSTEM_NAMESPACE
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.informer import Informer
+from kubeapi.informer import Fault, Informer
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_DIALECT, ServiceKey
 
@@ -46,6 +46,7 @@ class World:
         enqueue: Callable[[ServiceKey], None],
         enqueue_model: Callable[[str, str], None],
         on_relist: Callable[[Kind], None] | None = None,
+        on_failure: Callable[[Kind, str], None] | None = None,
         enqueue_after: Callable[[ServiceKey, float], None] | None = None,
         host_move_after_s: float = 60.0,
         controller_class: str = "",
@@ -61,7 +62,7 @@ class World:
         self.quotas = QuotaBook(on_admitted=enqueue)
         self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
         self.registry.book.namespace_labels = self.namespace_labels
-        scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist}
+        scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist, "on_failure": on_failure}
 
         self._host_process_changed = self._on_object("HostProcess")
 
@@ -184,6 +185,12 @@ class World:
 
         of_all = all(each.wait_synced(left_s()) for each in self.informers)
         return of_all and all(each.wait_synced(left_s()) for each in (self.optional, *self.dialects.apis))
+
+    def faults(self) -> Iterator[Fault]:
+        """Tell what is wrong with the informers of all kinds."""
+        optional = (informer for apis in (self.optional, *self.dialects.apis) for informer in apis.informers)
+        for informer in (*self.informers, *optional, *self.dialects.config_maps()):
+            yield from informer.faults()
 
     @property
     def indexes(self) -> dict[str, ServiceIndex]:

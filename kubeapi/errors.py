@@ -19,6 +19,7 @@ Errors of urllib3, ssl, json and the `kubernetes` package never pass this border
         ServerError            5xx
         Unreachable            no (complete) answer: refused, reset, timed out, TLS
         NotLeading             not sent: this process may not write now
+        Unreadable             the object exists, but a cache of this process could not read it
 """
 
 from __future__ import annotations
@@ -129,6 +130,13 @@ class NotLeading(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "NotLeading", message)
+
+
+class Unreadable(ApiError):
+    """An informer holds no copy of an object that exists, since its transform raised on it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreadable", message)
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {

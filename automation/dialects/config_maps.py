@@ -44,6 +44,12 @@ class ConfigMaps:
         informer.wait_synced(FIRST_LIST_S)
         return informer.get(namespace, name)
 
+    @property
+    def informers(self) -> tuple[Informer, ...]:
+        """The informers of the ConfigMaps that are followed."""
+        with self._lock:
+            return tuple(self._followed.values())
+
     def stop(self) -> None:
         """End all watches."""
         with self._lock:

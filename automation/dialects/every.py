@@ -7,6 +7,7 @@ from typing import Any
 
 from automation.dialects.caches import DialectCaches
 from automation.optional_apis import OptionalApis
+from kubeapi.informer import Informer
 from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECT_KINDS
 
@@ -37,6 +38,10 @@ class EveryDialect:
     def installed(self) -> frozenset[str]:
         """Name the extensions that are followed for them, as `RenderOptions.installed` does."""
         return frozenset().union(*(apis.installed() for apis in self.apis))
+
+    def config_maps(self) -> tuple[Informer, ...]:
+        """The informers of single ConfigMaps."""
+        return tuple(informer for each in self.caches.values() for informer in each.config_maps.informers)
 
     def services(self) -> list[tuple[str, Object]]:
         """Give all services, each with the name of its dialect."""

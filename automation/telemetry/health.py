@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import pathlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,7 +18,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 Check = Callable[[], bool]
-"""Returns whether all is well."""
+"""Returns whether all is well, or raises Unwell with the reason."""
+Notes = Callable[[], Iterable[str]]
+"""Returns what is wrong and no reason to restart, one line each."""
+MOST_NOTES = 20
+
+
+class Unwell(Exception):
+    """A check failed; the message is the reason."""
 
 _THIS_MACHINE = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
 """Not all of 127.0.0.0/8: the sidecar of a mesh passes on the requests of other pods from 127.0.0.6."""
@@ -31,7 +38,8 @@ class HealthServer:
     asks for /metrics from beyond loopback must send the token that is in `metrics_token_file`, and without such a file
     nobody there gets them. Port 0 picks a free port, which `port` then tells. A check of `live` fails both /healthz and
     /readyz; one that raises has failed. While `standby` holds, /readyz?standby=ok is well whatever `ready` says: a loop
-    that waits for its turn is as ready as it gets.
+    that waits for its turn is as ready as it gets. `notes` are shown by /healthz and /readyz and change no
+    answer's code. Who may not have metrics gets no notes and no reasons, since these name objects.
     """
 
     def __init__(
@@ -43,6 +51,7 @@ class HealthServer:
         live: Mapping[str, Check] | None = None,
         ready: Mapping[str, Check] | None = None,
         standby: Check | None = None,
+        notes: Mapping[str, Notes] | None = None,
         metrics_token_file: pathlib.Path | None = None,
     ) -> None:
         alive = dict(live or {})
@@ -54,6 +63,7 @@ class HealthServer:
         Handler.registry = registry
         Handler.checks = checks
         Handler.standby = {"standby": standby} if standby else {}
+        Handler.notes = notes or {}
         Handler.metrics_token_file = metrics_token_file
         self._server = _Server((address, port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
@@ -111,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     checks: Mapping[str, Mapping[str, Check]]
     standby: Mapping[str, Check]
+    notes: Mapping[str, Notes]
     metrics_token_file: pathlib.Path | None
     server_version = "herdsman"
     sys_version = ""
@@ -128,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
 
     def _answer_metrics(self) -> None:
-        status = may_scrape(self.client_address[0], self.headers.get("Authorization") or "", self.metrics_token_file)
+        status = self._may_scrape()
         if status is HTTPStatus.OK:
             encoder, content_type = choose_encoder(self.headers.get("Accept") or "")
             self._answer(status, encoder(self.registry), content_type)
@@ -139,16 +150,30 @@ class _Handler(BaseHTTPRequestHandler):
                 status, b"metrics are for this machine only; HERDSMAN_METRICS_TOKEN_FILE opens them to others\n"
             )
 
+    def _may_scrape(self) -> HTTPStatus:
+        return may_scrape(self.client_address[0], self.headers.get("Authorization") or "", self.metrics_token_file)
+
     def _answer_checks(self, checks: Mapping[str, Check]) -> None:
+        in_detail = self._may_scrape() is HTTPStatus.OK
         lines = []
         failed = False
         for name, check in checks.items():
             try:
                 well, why = check(), "failed"
+            except Unwell as error:
+                well, why = False, f"failed: {error}" if in_detail else "failed; the log has the reason"
             except Exception as error:
                 well, why = False, f"raised {error}"
             failed = failed or not well
-            lines.append(f"[+] {name} ok" if well else f"[-] {name} {why}")
+            lines.append(f"[+] {name} ok" if well else f"[-] {name} {_one_line(why)}")
+        for name, notes in self.notes.items() if in_detail else ():
+            try:
+                found = list(notes())
+            except Exception as error:
+                found = [f"could not be asked: {error}"]
+            lines += [f"[!] {name} {_one_line(each)}" for each in found[:MOST_NOTES]]
+            if len(found) > MOST_NOTES:
+                lines.append(f"[!] {name} and {len(found) - MOST_NOTES} more")
         lines.append("failed" if failed else "ok")
         self._answer(HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK, ("\n".join(lines) + "\n").encode())
 
@@ -162,3 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the overridden method's
         """Probes every few seconds are not worth a line."""
+
+
+def _one_line(text: str) -> str:
+    """Make text that may quote an object fit for one line of an answer."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:500]

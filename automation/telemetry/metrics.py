@@ -86,6 +86,12 @@ class Metrics:
         self.informer_relists = Counter(
             "herdsman_informer_relists", "Whole collections listed, by kind", ["kind"], registry=self.registry
         )
+        self.informer_failures = Counter(
+            "herdsman_informer_failures",
+            "Objects that could not be read (transform) and changes that a cache's reader refused (handler), by kind",
+            ["kind", "cause"],
+            registry=self.registry,
+        )
         self.events_dropped = Counter(
             "herdsman_events_dropped", "Kubernetes Events that were not written", registry=self.registry
         )
@@ -113,6 +119,10 @@ class Metrics:
     def on_relist(self, kind: Kind) -> None:
         """Count one relist; fits `Informer(on_relist=…)`."""
         self.informer_relists.labels(kind.kind).inc()
+
+    def on_informer_failure(self, kind: Kind, cause: str) -> None:
+        """Count one object that an informer could not read or hand on; fits `Informer(on_failure=…)`."""
+        self.informer_failures.labels(kind.kind, cause).inc()
 
     def on_completion_check(self, result: str) -> None:
         """Count one completion that an engine was asked for: proved, failed or unknown."""

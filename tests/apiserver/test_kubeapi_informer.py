@@ -14,6 +14,7 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import Unreadable
 from kubeapi.informer import Informer
 from kubeapi.kinds import Kind
 from tests.apiserver.test_kubeapi_client import crd
@@ -343,3 +344,74 @@ def test_a_list_can_be_asked_for_though_the_connection_is_dead_and_says_how_long
     assert holds(informer, {"meanwhile": {"x": "1"}})
     after = eventually(lambda: informer.steady_since, what="a watch again")
     assert after > (before or 0)
+
+
+def reads(obj: dict[str, Any]) -> dict[str, Any]:
+    """A transform that raises on objects which say `x: broken`."""
+    if (obj.get("data") or {}).get("x") == "broken":
+        raise ValueError("invalid literal")
+    return obj
+
+
+def test_an_object_that_cannot_be_read_costs_itself_only(make: Make, namespace: str, put: Callable[..., None]) -> None:
+    put("good", x="1")
+    put("bad", x="broken")
+    changes, failures = Changes(), []
+    informer = make(
+        namespaces=[namespace],
+        transform=reads,
+        on_change=changes,
+        on_failure=lambda kind, what: failures.append((kind.kind, what)),
+    )
+    assert informer.wait_synced(10)
+    assert data(informer) == {"good": {"x": "1"}}
+    with pytest.raises(Unreadable, match=r"ConfigMap .*/bad cannot be read: ValueError: invalid literal"):
+        informer.get(namespace, "bad")
+    assert informer.get(namespace, "absent") is None
+    assert failures == [("ConfigMap", "transform")]
+    assert [fault.what for fault in informer.faults()] == [
+        f"ConfigMap {namespace}/bad cannot be read: ValueError: invalid literal"
+    ]
+    put("good", x="2")
+    put("bad", x="2")
+    eventually(lambda: holds(informer, {"good": {"x": "2"}, "bad": {"x": "2"}}), what="both objects")
+    assert not list(informer.faults())
+
+
+def test_an_object_that_becomes_unreadable_keeps_its_last_readable_version(
+    make: Make, client: KubeClient, namespace: str, put: Callable[..., None]
+) -> None:
+    put("one", x="1")
+    changes = Changes()
+    informer = make(namespaces=[namespace], transform=reads, on_change=changes)
+    assert informer.wait_synced(10)
+    put("one", x="broken")
+    eventually(lambda: list(informer.faults()), what="the fault")
+    assert informer.relist(10)
+    assert data(informer) == {"one": {"x": "1"}}
+    assert changes.of("one") == [(None, {"x": "1"})]
+    client.delete(kinds.CONFIG_MAPS, namespace, "one")
+    eventually(lambda: holds(informer, {}), what="the object to go")
+    assert changes.of("one")[-1] == ({"x": "1"}, None)
+    assert not list(informer.faults())
+
+
+def test_a_handler_that_raised_is_told_again_and_until_then_seen(
+    make: Make, namespace: str, put: Callable[..., None]
+) -> None:
+    changes, broken = Changes(), {"one"}
+
+    def handler(old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
+        if (new or old or {})["metadata"]["name"] in broken:
+            raise KeyError("capacity")
+        changes(old, new)
+
+    informer = make(namespaces=[namespace], on_change=handler)
+    assert informer.wait_synced(10)
+    put("one", x="1")
+    eventually(lambda: list(informer.faults()), what="the fault")
+    fault = next(informer.faults())
+    assert fault.what == f"the handler of ConfigMap {namespace}/one raises KeyError: 'capacity'"
+    broken.clear()
+    eventually(lambda: changes.of("one") == [(None, {"x": "1"})], what="the change to be told again")
+    eventually(lambda: not list(informer.faults()), what="the fault to end")

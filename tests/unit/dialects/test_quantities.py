@@ -9,8 +9,8 @@ from decimal import ROUND_UP, Context, Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kubernetes.utils import quantity as of_the_package
+
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import read_quantity
 from program.dialects.quantities import bytes_of, parse_quantity

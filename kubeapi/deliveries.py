@@ -1,0 +1,155 @@
+"""Calls the change handler of an informer, one call at a time, and repeats each call that raised until it succeeds.
+
+Made by `kubeapi.reflector`. The handler's own state (an index, a queue) follows the cache only as long as no call is
+lost, so a call that raised is made again with the object as it is by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kubeapi.kinds import Kind
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+"""Namespace (empty for cluster-scoped kinds) and name."""
+Handler = Callable[[Json | None, Json | None], None]
+
+RETRY_BASE_S = 1.0
+RETRY_CAP_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Failed:
+    """A change that the handler raised on."""
+
+    told: Json | None
+    """The object as the handler last took it; None for one that it never took."""
+    since: float
+    during_first_list: bool
+    why: str = ""
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class FailedDelivery:
+    """An object whose last change the handler does not know, as `Deliveries.failing` lists it."""
+
+    key: Key
+    why: str
+    for_s: float
+    during_first_list: bool
+    """Whether the handler raised already while the objects were listed for the first time."""
+
+
+class Deliveries:
+    """Tells a handler of changes. `current` gives an object as it is cached, or None.
+
+    `on_failure` is called each time that the handler raises.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        handler: Handler,
+        *,
+        current: Callable[[Key], Json | None],
+        first_list_done: Callable[[], bool],
+        on_failure: Callable[[], None],
+        retry_base_s: float = RETRY_BASE_S,
+    ) -> None:
+        self._kind = kind
+        self._handler = handler
+        self._current = current
+        self._first_list_done = first_list_done
+        self._on_failure = on_failure
+        self._retry_base_s = retry_base_s
+        self._lock = threading.RLock()
+        self._failed: dict[Key, _Failed] = {}
+        self._calling: tuple[Key, float] | None = None
+        self._timer: threading.Timer | None = None
+        self._stopped = False
+
+    def tell(self, old: Json | None, new: Json | None) -> None:
+        """Tell of one change. What the handler raises is logged, and the call is repeated later."""
+        key = key_of(new or old or {})
+        with self._lock:
+            if (failed := self._failed.get(key)) is not None:
+                # The handler knows an older version than the cache did, or none.
+                old = failed.told if failed.told is not None or new is not None else old
+            self._call(key, old, new)
+
+    def stop(self) -> None:
+        """Repeat nothing any more. Does not wait for a call in progress."""
+        self._stopped = True
+        timer = self._timer
+        if timer is not None:
+            timer.cancel()
+
+    def failing(self) -> list[FailedDelivery]:
+        """List the objects whose last change the handler raised on."""
+        now = time.monotonic()
+        return [
+            FailedDelivery(key, each.why, now - each.since, each.during_first_list)
+            for key, each in list(self._failed.items())
+        ]
+
+    def calling(self) -> tuple[Key, float] | None:
+        """The object that the handler is being told of, and for how many seconds the call has lasted."""
+        calling = self._calling
+        return None if calling is None else (calling[0], time.monotonic() - calling[1])
+
+    def _call(self, key: Key, old: Json | None, new: Json | None) -> None:
+        self._calling = (key, time.monotonic())
+        try:
+            self._handler(old, new)
+        except Exception as error:
+            failed = self._failed.setdefault(key, _Failed(old, time.monotonic(), not self._first_list_done()))
+            failed.attempts += 1
+            failed.why = f"{type(error).__name__}: {error}"
+            extra = {"kind": self._kind.kind, "key": key, "attempts": failed.attempts}
+            if failed.attempts in (1, 10) or failed.attempts % 100 == 0:
+                _log.exception("Failed in a change handler", extra=extra)
+            self._on_failure()
+            self._later()
+        else:
+            self._failed.pop(key, None)
+        finally:
+            self._calling = None
+
+    def _later(self) -> None:
+        if self._stopped or self._timer is not None:
+            return
+        fewest = min(each.attempts for each in self._failed.values())
+        ceiling_s = min(RETRY_CAP_S, self._retry_base_s * 2.0 ** min(fewest - 1, 10))
+        delay_s = random.uniform(0.5, 1.0) * ceiling_s  # noqa: S311 - spreads load, keeps no secret
+        self._timer = threading.Timer(delay_s, self._again)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _again(self) -> None:
+        with self._lock:
+            self._timer = None
+            for key, failed in list(self._failed.items()):
+                if self._stopped:
+                    return
+                new = self._current(key)
+                if failed.told is None and new is None:
+                    # Never taken, and gone by now.
+                    del self._failed[key]
+                    continue
+                self._call(key, failed.told, new)
+
+
+def key_of(obj: Json) -> Key:
+    """Name an object."""
+    metadata = obj.get("metadata") or {}
+    return (metadata.get("namespace") or "", metadata.get("name") or "")
