@@ -1,7 +1,7 @@
 """Puts the parts of a leading loop together: provider, engine, caches, controllers. Called by `loop` once it leads.
 
 Everything that must be closed is put on the caller's stack, in the order in which it was made. Nothing works before
-`Parts.start`, which comes when the caches are filled.
+`Parts.start`, which comes when the caches are filled, but for the conversion webhook, which the caches may need.
 """
 
 from __future__ import annotations
@@ -200,9 +200,11 @@ def assemble(
     stack.callback(probe.close)
     model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
 
+    # Before the caches are filled: the API server asks the webhook for objects that are stored in another version.
+    _convert(client, stack, settings, shard)
+
     def start() -> None:
         history.renew(namespaces=settings.namespaces, has=shard.has)
-        _convert(client, stack, settings, shard)
         QuotaController(client, world, shard=shard).start()
         KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard).start()
         policies.start()

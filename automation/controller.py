@@ -111,8 +111,12 @@ class Controller:
     def reconcile(self, key: ServiceKey) -> None:
         """Bring one service closer to what its custom resource says, and say in its status how far it is."""
         services, now = self.services.get(key.dialect), self._clock()
-        if services is None or not services.ready():
-            # Its kinds are being listed, are not served any more, or are a newer release's: nothing can be said of it.
+        if services is None:
+            # A newer release's.
+            return
+        if not services.ready():
+            # Its kinds are being listed, cannot be listed, or are not served any more: nothing can be said of it.
+            services.postpone(key)
             return
         cr = services.get(key.namespace, key.name)
         if cr is None or "deletionTimestamp" in cr["metadata"]:

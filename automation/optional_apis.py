@@ -2,10 +2,14 @@
 
 One discovery request a minute, and one at once when an informer hears that its kind is gone. An informer runs for each
 kind while it is served; when a CRD is removed its objects vanish from the index, and nothing asks for them again.
+
+A kind that is served and cannot be listed (its conversion webhook is dead) never holds up the others: it is asked for
+again in the background, and `trouble` names the cause.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +27,12 @@ log = structlog.get_logger(__name__)
 CHECK_EVERY_S = 60.0
 RETRY_S = 2.0
 """After a failed check, and at least between two checks that were asked for."""
-SYNC_TIMEOUT_S = 30.0
+RETRY_CAP_S = 30.0
+"""At most between two checks while one after the other fails."""
+LOOK_S = 20.0
+"""How long one look waits for the kinds that it begins to follow, all together."""
+PATIENCE_S = 2.0
+"""A kind that has not answered for so long no longer holds up those behind it."""
 
 
 class OptionalApis:
@@ -43,8 +52,10 @@ class OptionalApis:
         requires: Kind | None = None,
         check_every_s: float = CHECK_EVERY_S,
         retry_s: float = RETRY_S,
+        look_s: float = LOOK_S,
     ) -> None:
         """`requires` is the kind without which none of the others is of use, and none is followed."""
+        self._look_s = look_s
         self._client = client
         self._requires = requires
         self._kinds = tuple(kinds)
@@ -57,6 +68,10 @@ class OptionalApis:
         self._informers: dict[Kind, Informer] = {}
         self._ready: frozenset[Kind] = frozenset()
         self._refused: set[Kind] = set()
+        self._asking: dict[Kind, _Question] = {}
+        self._troubles: dict[Kind, str] = {}
+        self._assumed: frozenset[Kind] = frozenset()
+        """Kinds that the first look found served and could not list."""
         self._looked = threading.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -81,8 +96,20 @@ class OptionalApis:
             self._wake.set()
 
     def installed(self) -> frozenset[str]:
-        """Name the extensions that are served and can be used, as `RenderOptions.installed` does."""
-        return frozenset(kind.full_name for kind in self._ready if kind in OPTIONAL)
+        """Name the extensions that are served and can be used, as `RenderOptions.installed` does.
+
+        A kind that was served at the start of the loop and could not be listed counts: a service that used it before
+        the start is rendered as before, so that nothing of it is taken away.
+        """
+        return frozenset(kind.full_name for kind in self._ready | self._assumed if kind in OPTIONAL)
+
+    def trouble(self, kind: Kind) -> str:
+        """Why a kind that is served cannot be listed; empty when it is followed, not served, or not allowed."""
+        return self._troubles.get(kind, "")
+
+    def troubles(self) -> dict[Kind, str]:
+        """Every kind that is served and cannot be listed, with the cause."""
+        return dict(self._troubles)
 
     @property
     def served(self) -> frozenset[Kind]:
@@ -101,7 +128,7 @@ class OptionalApis:
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first look is over and all that it found is listed."""
+        """Whether the first look is over: all that it found is listed, or known not to be listable now."""
         return self._looked.is_set()
 
     def wait_synced(self, timeout_s: float) -> bool:
@@ -109,14 +136,13 @@ class OptionalApis:
         return self._looked.wait(timeout_s)
 
     def _run(self) -> None:
+        failures = 0
         while not self._stopping.is_set():
             self._wake.clear()
             complete = self._look()
-            first = complete and not self._looked.is_set()
-            if first:
-                self._looked.set()
+            failures = 0 if complete else failures + 1
             # Also after a look that somebody asked for: a group that is on its way out is not asked for ever again.
-            self._stopping.wait(self._retry_s)
+            self._stopping.wait(min(self._retry_s * 2.0 ** max(0, min(failures, 10) - 1), RETRY_CAP_S))
             if complete:
                 self._wake.wait(max(0.0, self._check_every_s - self._retry_s))
 
@@ -130,67 +156,135 @@ class OptionalApis:
         answer.update((kind, True) for kind in self._kinds if (kind.api_version, kind.kind) in BUILT_IN)
         if self._requires is not None and self._requires in answer and not answer[self._requires]:
             answer = dict.fromkeys(answer, False)
-        complete = True
-        changed: set[Kind] = set()
-        for kind, is_served in answer.items():
-            if self._stopping.is_set():
-                return False
-            running = self.informer(kind) is not None
-            if is_served and kind not in self._ready:
-                usable = self._usable(kind)
-                complete = complete and usable is not None
-                if usable and self._begin(kind):
-                    changed.add(kind)
-                elif usable:
-                    complete = False
-            elif not is_served and running:
-                self._end(kind)
-                changed.add(kind)
-            if not is_served:
-                self._refused.discard(kind)
-        if changed and self._looked.is_set() and not self._stopping.is_set():
+        changed = {kind for kind, is_served in answer.items() if not is_served and self._end(kind)}
+        absent = self._requires is not None and not answer.get(self._requires, True)
+        unknown = set() if absent else set(self._kinds) - answer.keys() - self._ready
+        waiting = [kind for kind, is_served in answer.items() if is_served and kind not in self._ready]
+        begun, failed = self._begin_all(waiting)
+        if self._stopping.is_set():
+            return False
+        self._note_troubles({**failed, **dict.fromkeys(unknown, "the API server does not reach the API's own server")})
+        changed |= begun
+        if not self._looked.is_set():
+            self._assumed = frozenset(self._troubles)
+            self._looked.set()
+            return not failed
+        self._assumed &= frozenset(self._troubles)
+        if changed:
             self._on_change(frozenset(changed))
-        return complete
+        return not failed
 
-    def _usable(self, kind: Kind) -> bool | None:
-        """Whether we may list a kind that is served; None when the server did not say."""
+    def _begin_all(self, kinds: list[Kind]) -> tuple[set[Kind], dict[Kind, str]]:
+        """Follow these kinds. Returns those whose objects are all known now, and those that cannot be listed."""
+        deadline = time.monotonic() + self._look_s
+        begun: set[Kind] = set()
+        failed: dict[Kind, str] = {}
+        slow: list[Kind] = []
+        for patient in (False, True):
+            for kind in slow if patient else kinds:
+                left_s = max(0.0, deadline - time.monotonic())
+                asked = self._asking.get(kind)
+                if asked is None:
+                    asked = self._asking[kind] = _Question(functools.partial(self._why_not, kind))
+                if not asked.answered(left_s if patient else min(left_s, PATIENCE_S)):
+                    failed[kind] = f"no answer within {self._look_s:.0f} s"
+                    if not patient:
+                        slow.append(kind)
+                    continue
+                del self._asking[kind]
+                failed.pop(kind, None)
+                if asked.answer:
+                    failed[kind] = asked.answer
+                elif asked.answer is not None:
+                    if not self._begin(kind):
+                        return begun, failed
+                    if self._synced(kind, by=0.0):
+                        begun.add(kind)
+        for kind in kinds:
+            if kind in begun or kind in failed or self.informer(kind) is None:
+                continue
+            if self._synced(kind, by=deadline):
+                begun.add(kind)
+            else:
+                failed[kind] = f"not listed within {self._look_s:.0f} s"
+        return begun, failed
+
+    def _synced(self, kind: Kind, *, by: float) -> bool:
+        """Whether all objects of a kind are known; waits until `by`, a time of `time.monotonic`."""
+        informer = self.informer(kind)
+        while informer is not None and not self._stopping.is_set():
+            left_s = by - time.monotonic()
+            if informer.wait_synced(max(0.0, min(0.2, left_s))):
+                self._ready |= {kind}
+                log.info("Follows an API", kind=kind.full_name)
+                return True
+            if left_s <= 0:
+                break
+        return False
+
+    def _note_troubles(self, found: dict[Kind, str]) -> None:
+        for kind in self._troubles.keys() - found.keys():
+            log.info("An API that could not be listed is well again", kind=kind.full_name)
+        for kind, why in found.items():
+            if kind not in self._troubles:
+                log.warning("Could not list an API that is served", kind=kind.full_name, error=why)
+        self._troubles = dict(found)
+
+    def _why_not(self, kind: Kind) -> str | None:
+        """Say why a kind that is served cannot be listed: empty when it can, None when it is refused or gone."""
         try:
             self._client.list(kind, self._namespace, limit=1)
         except Forbidden as error:
             if kind not in self._refused:
                 log.warning("May not use an API that is served", kind=kind.full_name, error=str(error))
                 self._refused.add(kind)
-            return False
-        except NotFound:
-            return False
-        except ApiError as error:
-            log.warning("Could not list an API that is served", kind=kind.full_name, error=str(error))
             return None
+        except NotFound:
+            return None
+        except ApiError as error:
+            return str(error)
         self._refused.discard(kind)
-        return True
+        return ""
 
     def _begin(self, kind: Kind) -> bool:
-        """Follow a kind; True once all its objects are known, so that none is taken for missing."""
+        """Start to follow a kind. False when this object was stopped."""
         with self._lock:
             if self._stopping.is_set():
                 # Whoever stops us may have stopped waiting for this look; nobody would stop the informer.
                 return False
-            informer = self._informers.get(kind)
-            if informer is None:
+            if kind not in self._informers:
                 informer = self._informers[kind] = self._make(kind)
                 informer.start()
-        deadline = time.monotonic() + SYNC_TIMEOUT_S
-        while not informer.wait_synced(0.2):
-            if self._stopping.is_set() or time.monotonic() > deadline:
-                return False
-        self._ready |= {kind}
-        log.info("Follows an API", kind=kind.full_name)
         return True
 
-    def _end(self, kind: Kind) -> None:
+    def _end(self, kind: Kind) -> bool:
+        """Follow a kind no longer; True when it was followed."""
+        self._refused.discard(kind)
         with self._lock:
-            informer = self._informers.pop(kind)
+            informer = self._informers.pop(kind, None)
+        if informer is None:
+            return False
         self._ready -= {kind}
         informer.stop()
         informer.drain()
         log.info("An API is no longer served", kind=kind.full_name)
+        return True
+
+
+class _Question:
+    """A question that is asked in a thread of its own, since its answer may take as long as a request lasts."""
+
+    def __init__(self, ask: Callable[[], str | None]) -> None:
+        self.answer: str | None = "the question failed"
+        self._ask = ask
+        self._done = threading.Event()
+        threading.Thread(target=self._run, name="optional-api", daemon=True).start()
+
+    def answered(self, timeout_s: float) -> bool:
+        return self._done.wait(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._ask()
+        finally:
+            self._done.set()

@@ -140,7 +140,10 @@ class World:
             namespace=min(namespaces, default=None),
             check_every_s=api_check_s,
         )
-        self.registry.hosts_served = lambda: kinds.HOSTS in self.optional.served
+        self.registry.hosts_served = lambda: (
+            kinds.HOSTS in self.optional.served or bool(self.optional.trouble(kinds.HOSTS))
+        )
+        self.quotas.unreadable = lambda: self.optional.trouble(kinds.GPU_QUOTAS)
 
     @property
     def informers(self) -> tuple[Informer, ...]:
@@ -187,7 +190,12 @@ class World:
         return of_all and all(each.wait_synced(left_s()) for each in (self.optional, *self.dialects.apis))
 
     def faults(self) -> Iterator[Fault]:
-        """Tell what is wrong with the informers of all kinds."""
+        """Tell what is wrong with the informers of all kinds, and which APIs cannot be listed."""
+        troubles: dict[Kind, str] = {}
+        for apis in (self.optional, *self.dialects.apis):
+            troubles.update(apis.troubles())
+        for kind, why in troubles.items():
+            yield Fault(f"{kind.full_name} is served and cannot be listed: {why}", restart_helps=False)
         optional = (informer for apis in (self.optional, *self.dialects.apis) for informer in apis.informers)
         for informer in (*self.informers, *optional, *self.dialects.config_maps()):
             yield from informer.faults()
@@ -388,6 +396,8 @@ class World:
             self.quotas.resume(name, denials=int(status.get("admissionDenials") or 0), last_denial=denial)
 
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
+        if kinds.GPU_QUOTAS in changed:
+            self.quotas.admit_again()
         concerned = [s for s in self.services.list() if uses(s, changed)]
         for number, service in enumerate(concerned):
             key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])

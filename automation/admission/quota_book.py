@@ -10,7 +10,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from automation.admission.quota import NOTHING, Denial, Quota, QuotaClaim, QuotaName, QuotaUsage, admit, first_denial
+from automation.admission.quota import (
+    NOTHING,
+    REASON,
+    Denial,
+    Quota,
+    QuotaClaim,
+    QuotaName,
+    QuotaUsage,
+    admit,
+    first_denial,
+)
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 
@@ -42,6 +52,8 @@ class QuotaBook:
     """Called after usage or denials changed."""
     now: Callable[[], str] = lambda: ""
     """The time for `lastDenial`, RFC 3339."""
+    unreadable: Callable[[], str] = lambda: ""
+    """Why the quotas are not known; empty when they are. Until they are, nobody gets more than they hold."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _quotas: dict[QuotaName, Quota] = field(default_factory=dict)
     _labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -61,7 +73,9 @@ class QuotaBook:
                 if claim.gpus <= held.gpus:
                     held = replace(held, gpu_memory_bytes=max(held.gpu_memory_bytes, claim.gpu_memory_bytes))
             quotas = self._quotas_of(key.namespace)
-            denial = first_denial(quotas, self._used(quotas, but=key), claim, held) if quotas else None
+            denial = self._unknown(claim, held)
+            if denial is None and quotas:
+                denial = first_denial(quotas, self._used(quotas, but=key), claim, held)
             before = self._waiting.pop(key, None)
             admitted: list[ServiceKey] = []
             if denial is None:
@@ -71,7 +85,7 @@ class QuotaBook:
             else:
                 name = denial[0]
                 changed = before is None or before.claim != claim or before.quota != name
-                if changed:
+                if changed and name in self._quotas:
                     tally = self._tallies.setdefault(name, _Tally())
                     tally.denials += 1
                     tally.last_denial = Denial(f"{key.namespace}/{key.name}", denial[1].message, self.now())
@@ -103,6 +117,12 @@ class QuotaBook:
                 self._tallies.pop(name, None)
             else:
                 self._quotas[name] = quota
+            admitted = self._admit_waiting()
+        self._tell(admitted, changed=True)
+
+    def admit_again(self) -> None:
+        """Decide anew about everyone who waits: the quotas can be read again, or are gone with their API."""
+        with self._lock:
             admitted = self._admit_waiting()
         self._tell(admitted, changed=True)
 
@@ -147,6 +167,13 @@ class QuotaBook:
         with self._lock:
             return [(quota, usages[name]) for name, quota in self._quotas.items() if name in usages]
 
+    def _unknown(self, claim: QuotaClaim, held: QuotaClaim) -> tuple[QuotaName, Problem] | None:
+        why = self.unreadable()
+        if not why or claim.fits_in(held):
+            return None
+        message = f"the GPUQuotas cannot be read, so nothing more is admitted until they can: {why}"
+        return QuotaName("", ""), Problem(reason=REASON, message=message)
+
     def _quotas_of(self, namespace: str) -> tuple[Quota, ...]:
         labels = self._labels.get(namespace, {})
         return tuple(q for _, q in sorted(self._quotas.items()) if q.selects(namespace, labels))
@@ -187,6 +214,8 @@ class QuotaBook:
         for key, waiting in order:
             quotas = self._quotas_of(key.namespace)
             held = self._held.get(key, NOTHING)
+            if self._unknown(waiting.claim, held) is not None:
+                continue
             if admit(quotas, self._used(quotas, but=key), waiting.claim, held) is None:
                 self._hold(key, waiting.claim)
                 del self._waiting[key]

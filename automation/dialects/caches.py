@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from automation import trim
 from automation.concerns import asks_for_work, changed_hands, without_version
@@ -54,6 +54,10 @@ class Reference(NamedTuple):
     name: str
 
 
+Use = Literal["spec", "status"]
+"""What an object was looked up for."""
+
+
 class DialectCaches:
     """What the loop knows of one dialect's services. Thread-safe."""
 
@@ -80,7 +84,7 @@ class DialectCaches:
         self._informer = informer
         self._namespaces = namespaces
         self._lock = threading.Lock()
-        self._needed: dict[ServiceKey, frozenset[Reference]] = {}
+        self._needed: dict[ServiceKey, dict[Use, frozenset[Reference]]] = {}
         self._needed_by: dict[Reference, set[ServiceKey]] = defaultdict(set)
         self._left: set[ServiceKey] = set()
         self.config_maps = ConfigMaps(client, changed=lambda ns, of: self._reference_changed(kinds.CONFIG_MAPS, ns, of))
@@ -110,6 +114,17 @@ class DialectCaches:
         """Whether the dialect's custom resource is served and everything about it that is served is listed."""
         return self.kind in self.apis.served and not self._left_out()
 
+    def postpone(self, key: ServiceKey) -> None:
+        """Look at a service once the caches are filled."""
+        with self._lock:
+            self._left.add(key)
+        if self.ready():
+            self._enqueue(key)
+
+    def trouble(self, kind: Kind) -> str:
+        """Why objects of a kind that is served are not known; empty when nothing is missing."""
+        return self.apis.trouble(kind)
+
     def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         """Give an object of a kind that is followed."""
         if kind is kinds.CONFIG_MAPS:
@@ -129,15 +144,24 @@ class DialectCaches:
 
     # --- who depends on what --------------------------------------------------------------------------------------
 
-    def needs(self, key: ServiceKey, references: frozenset[Reference]) -> None:
-        """Note what was looked up for a service, so that a change of it has the service looked at again."""
+    def will_look_at(self, key: ServiceKey, reference: Reference) -> None:
+        """Have a service looked at again when this changes. Called before the object is looked up.
+
+        An object that is made between a look and a later note of it would wake nobody.
+        """
         with self._lock:
-            before = self._needed.get(key, frozenset())
-            for reference in before - references:
+            self._needed_by[reference].add(key)
+
+    def needs(self, key: ServiceKey, references: frozenset[Reference], use: Use = "spec") -> None:
+        """Note all that was looked up for one use of a service in its last pass; only these wake it from now on."""
+        with self._lock:
+            uses = self._needed.setdefault(key, {})
+            before, uses[use] = uses.get(use, frozenset()), references
+            kept = frozenset().union(*uses.values())
+            for reference in before - kept:
                 self._drop(reference, key)
             for reference in references:
                 self._needed_by[reference].add(key)
-            self._needed[key] = references
 
     def version(self, reference: Reference) -> str:
         """Name the version of an object; of all of a namespace those of each."""
@@ -150,14 +174,14 @@ class DialectCaches:
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone."""
         with self._lock:
-            for reference in self._needed.pop(key, frozenset()):
+            for reference in frozenset().union(*self._needed.pop(key, {}).values()):
                 self._drop(reference, key)
 
     def _drop(self, reference: Reference, key: ServiceKey) -> None:
-        users = self._needed_by[reference]
+        users = self._needed_by.get(reference, set())
         users.discard(key)
         if not users:
-            del self._needed_by[reference]
+            self._needed_by.pop(reference, None)
 
     def enqueue_all(self, namespace: str) -> None:
         """Have all services of a namespace looked at."""
@@ -269,10 +293,14 @@ class DialectCaches:
         if self.kind in changed and self.kind not in self.apis.served:
             # What was made goes with the custom resources, which went with their CRD. Should it come back without
             # them, the engine still knows their objects.
-            self._left |= known
+            with self._lock:
+                self._left |= known
             return
         here = {self._key(obj, obj["metadata"]["name"]) for obj in self.listed(self.kind)}
-        left, self._left = self._left, set()
+        left: set[ServiceKey] = set()
+        if self.ready():
+            with self._lock:
+                left, self._left = self._left, set()
         for number, key in enumerate(sorted(here | left)):
             self._enqueue_after(key, number * SPREAD_S)
 

@@ -41,24 +41,38 @@ from program.dialects.registry import dialect_named
 Object = dict[str, Any]
 
 
+API_UNAVAILABLE = "ApiUnavailable"
+"""Reason of a service that depends on an API whose objects cannot be listed now."""
 _RECORDED = frozenset({kinds.LLM_CONFIGS.kind, kinds.OPEN_MODELS.kind, kinds.BACKEND_RUNTIMES.kind})
 """Kinds that a service's history keeps with it: what it asks for stands partly in them."""
 
 
-class _Recorder:
-    """A `Lookup` over the caches that notes what it was asked for."""
+class NotingLookup:
+    """A `Lookup` over the caches for one service. It notes each object before it reads it.
 
-    def __init__(self, caches: DialectCaches) -> None:
+    With `for_spec` it raises NotYet for an object of a kind that is served and cannot be listed: what it says is not
+    known, and a service must not be made as if it were not there.
+    """
+
+    def __init__(self, caches: DialectCaches, key: ServiceKey, *, for_spec: bool) -> None:
         self._caches = caches
+        self._key = key
+        self._for_spec = for_spec
         self.seen: set[Reference] = set()
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Object | None:
-        self.seen.add(Reference(kind, namespace or "", name))
+        self._note(Reference(kind, namespace or "", name))
         return self._caches.get(kind, namespace, name)
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Object, ...]:
-        self.seen.add(Reference(kind, namespace, ANY))
+        self._note(Reference(kind, namespace, ANY))
         return tuple(self._caches.listed(kind, namespace))
+
+    def _note(self, reference: Reference) -> None:
+        self.seen.add(reference)
+        self._caches.will_look_at(self._key, reference)
+        if self._for_spec and (why := self._caches.trouble(reference.kind)):
+            raise NotYet(reason=API_UNAVAILABLE, why=f"{reference.kind.full_name} cannot be listed: {why}")
 
 
 class DescribedServices:
@@ -81,6 +95,9 @@ class DescribedServices:
 
     def ready(self) -> bool:
         return self._caches.ready()
+
+    def postpone(self, key: ServiceKey) -> None:
+        self._caches.postpone(key)
 
     def get(self, namespace: str, name: str) -> Object | None:
         return self._caches.get(self.kind, namespace, name)
@@ -108,7 +125,7 @@ class DescribedServices:
         return observe_described(self._world, self._caches.index, key, owner=owner)
 
     def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
-        look, registry = _Recorder(self._caches), self._world.registry
+        look, registry = NotingLookup(self._caches, key, for_spec=True), self._world.registry
         mode: Mode = "Apply"
         try:
             mode = mode_of(cr, self._world.namespace_annotations(key.namespace))
@@ -154,10 +171,11 @@ class DescribedServices:
     def status(
         self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> Object:
-        look = _Recorder(self._caches)
-        status = self._dialect.status(cr, desired, facts, look, now=now)
-        self._caches.needs(key, self._parsed_from.get(key, frozenset()) | look.seen)
-        return status
+        look = NotingLookup(self._caches, key, for_spec=False)
+        try:
+            return self._dialect.status(cr, desired, facts, look, now=now)
+        finally:
+            self._caches.needs(key, frozenset(look.seen), "status")
 
     def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
         return described_story(cr, status, facts)

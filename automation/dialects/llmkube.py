@@ -36,6 +36,9 @@ class LlmkubeServices:
     def ready(self) -> bool:
         return True
 
+    def postpone(self, key: ServiceKey) -> None:
+        """These caches are filled before the first pass."""
+
     def get(self, namespace: str, name: str) -> Object | None:
         return self._world.services.get(namespace, name)
 

@@ -36,6 +36,10 @@ class Services(Protocol):
         """Whether the dialect is there and its caches are filled. While it is not, nothing is done to its services."""
         ...
 
+    def postpone(self, key: ServiceKey) -> None:
+        """Enqueue a service once `ready`; nothing else would bring back one whose custom resource is gone."""
+        ...
+
     def get(self, namespace: str, name: str) -> Object | None:
         """Give a service's custom resource; None where there is none."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 
 from automation.dialects.caches import DialectCaches, Reference
+from automation.dialects.described import NotingLookup
 from automation.watch import World
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from program.desired.errors import NotYet
 from program.desired.keys import ServiceKey
 from program.dialects.crds import crd_documents
-from tests.support import controlplane
+from tests.support import controlplane, extensions
 from tests.support.loop import eventually, install_crds
 
 Json = dict[str, Any]
@@ -126,3 +129,67 @@ def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(
     crds(client)
     eventually(caches.ready, what="the dialect to be back")
     eyes.hears_of(key)  # the engine may still have objects of it
+
+
+def test_an_object_that_is_made_right_after_the_look_brings_the_service_back(client: KubeClient, eyes: Eyes) -> None:
+    """The look finds nothing; before the pass is over the object is there, and its event has been told."""
+    crds(client)
+    caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "late")
+    eventually(caches.ready, what="the dialect to be followed")
+    look = NotingLookup(caches, key, for_spec=True)
+    assert look(kinds.OPEN_MODELS, None, "late") is None
+    open_model(client, "late", "acme")
+    eventually(lambda: caches.get(kinds.OPEN_MODELS, None, "late"), what="the model in the cache")
+    caches.needs(key, frozenset(look.seen))
+    eyes.hears_of(key)
+
+    for use in ("spec", "status"):
+        caches.needs(key, frozenset(), use)
+    open_model(client, "late", "other")
+    open_model(client, "later", "acme")
+    eventually(lambda: caches.get(kinds.OPEN_MODELS, None, "later"), what="the next model in the cache")
+    assert key not in eyes.keys, "what is needed no longer wakes nobody"
+
+
+def test_what_the_status_needs_wakes_a_service_whatever_its_spec_needs(client: KubeClient, eyes: Eyes) -> None:
+    crds(client)
+    caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "told")
+    eventually(caches.ready, what="the dialect to be followed")
+    shown = Reference(kinds.OPEN_MODELS, "", "shown")
+    caches.needs(key, frozenset({shown}), "status")
+    caches.needs(key, frozenset())
+    open_model(client, "shown", "acme")
+    eyes.hears_of(key)
+
+
+def test_a_service_whose_caches_are_not_filled_is_looked_at_when_they_are(client: KubeClient, eyes: Eyes) -> None:
+    """Such as one whose custom resource is gone while its objects are not: nothing else brings it back."""
+    for name in left(client):
+        client.delete(kinds.CRDS, None, name)
+    caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "orphan")
+    eventually(lambda: not caches.ready(), what="the dialect to be gone")
+    caches.postpone(key)
+    time.sleep(0.5)
+    assert key not in eyes.keys
+    eventually(lambda: not left(client), what="the definitions to be gone")
+    crds(client)
+    eyes.hears_of(key)
+
+
+def test_an_object_of_a_kind_that_cannot_be_listed_is_not_taken_for_missing(client: KubeClient) -> None:
+    crds(client)
+    with extensions.unreadable(client, kinds.LEADER_WORKER_SETS, "default") as mend:
+        eyes = Eyes(client)
+        try:
+            caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "chat")
+            assert caches.ready(), "one kind that cannot be listed does not stop the dialect"
+            look = NotingLookup(caches, key, for_spec=True)
+            with pytest.raises(NotYet, match=r"LeaderWorkerSet cannot be listed: .*conversion webhook") as caught:
+                look(kinds.LEADER_WORKER_SETS, "default", "chat")
+            assert caught.value.reason == "ApiUnavailable"
+            assert NotingLookup(caches, key, for_spec=False)(kinds.LEADER_WORKER_SETS, "default", "chat") is None
+            mend()
+            eventually(lambda: kinds.LEADER_WORKER_SETS in caches.apis.served, what="the kind to be followed")
+            assert look(kinds.LEADER_WORKER_SETS, "default", "chat") is None
+        finally:
+            eyes.world.stop()

@@ -19,6 +19,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
+from tests.support import extensions
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds, service
 from tools.localcluster import LocalCluster
@@ -256,3 +257,44 @@ def test_a_priority_is_the_value_of_its_class(client: KubeClient, namespace: str
         assert observe(eyes.world, key, owner="x").priority_value == 4321
     finally:
         client.delete(kinds.PRIORITY_CLASSES, None, name)
+
+
+def test_an_optional_api_that_answers_500_stops_nothing_and_is_used_once_it_answers(
+    client: KubeClient, namespace: str
+) -> None:
+    with extensions.unreadable(client, kinds.SCALED_OBJECTS, namespace) as mend:
+        service(client, namespace, autoscaling={"minReplicas": 0, "maxReplicas": 2})
+        eyes = Eyes(client, namespace)
+        try:
+            assert kinds.SCALED_OBJECTS not in eyes.world.optional.served
+            assert "conversion webhook" in eyes.world.optional.trouble(kinds.SCALED_OBJECTS)
+            # What a loop before this one rendered with KEDA is rendered with KEDA.
+            assert kinds.SCALED_OBJECTS.full_name in eyes.world.installed()
+            assert "ScaledObject" not in eyes.world.watched_kinds()
+            (fault,) = [each for each in eyes.world.faults() if "ScaledObject" in each.what]
+            assert not fault.restart_helps
+            eventually(lambda: eyes.enqueued, what="the service to be looked at")
+            eyes.enqueued.clear()
+            mend()
+            eventually(lambda: kinds.SCALED_OBJECTS in eyes.world.optional.served, what="the kind to be followed")
+            eventually(lambda: eyes.enqueued == ["svc"], what="the service that uses it to be looked at")
+            assert not eyes.world.optional.trouble(kinds.SCALED_OBJECTS)
+        finally:
+            eyes.world.stop()
+
+
+def test_while_quotas_cannot_be_read_nobody_gets_more_than_they_hold(client: KubeClient, namespace: str) -> None:
+    eyes = Eyes(client, namespace)
+    eyes.world.stop()
+    quotas, why = eyes.world.quotas, ["ServerError (500): conversion webhook failed"]
+    quotas.unreadable = lambda: why[0]
+    runs, new = ServiceKey("llmkube", namespace, "runs"), ServiceKey("llmkube", namespace, "new")
+    quotas.hold(runs, QuotaClaim(gpus=1))
+    assert quotas.decide(runs, QuotaClaim(gpus=1)) is None
+    problem = quotas.decide(new, QuotaClaim(gpus=1))
+    assert problem is not None and "cannot be read" in problem.message
+    assert eyes.enqueued == []
+    why[0] = ""
+    quotas.admit_again()
+    assert eyes.enqueued == ["new"]
+    assert quotas.decide(new, QuotaClaim(gpus=1)) is None

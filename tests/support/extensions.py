@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
+from kubeapi.errors import NotFound, ServerError
 from kubeapi.kinds import Kind
 from tests.support.controlplane import eventually
 
 DEFINED = tuple(kind for kind in kinds.OPTIONAL if kind != kinds.CLAIM_TEMPLATES)
 """Kinds that come by a definition; claim templates are Kubernetes' own, in releases that have them."""
+STORED = "v9"
+"""The version of objects that a dead webhook should convert."""
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -62,6 +64,53 @@ def installed(client: KubeClient, wanted: Iterable[Kind] = DEFINED) -> Iterator[
         for kind in served:
             # Whoever installs them next must not meet a definition that is on its way out.
             eventually(lambda kind=kind: _is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def unreadable(client: KubeClient, kind: Kind, namespace: str) -> Iterator[Callable[[], None]]:
+    """Serve a kind whose lists are answered with 500: an object is stored in a version that nobody converts.
+
+    Gives what mends it.
+    """
+    definition = crd(kind)
+    (version,) = definition["spec"]["versions"]
+    definition["spec"]["versions"] = [{**version, "storage": False}, {**version, "name": STORED, "storage": True}]
+    stored = Kind(f"{kind.group}/{STORED}", kind.kind, kind.plural, kind.namespaced)
+    nobody = {"url": "https://127.0.0.1:1/convert"}
+    dead = {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": nobody}}
+
+    def mend() -> None:
+        definition["spec"]["conversion"] = {"strategy": "None"}
+        client.apply(kinds.CRDS, None, definition, field_manager="tests", force=True)
+
+    definition["spec"]["conversion"] = dead
+    client.apply(kinds.CRDS, None, definition, field_manager="tests", force=True)
+    obj = {"apiVersion": stored.api_version, "kind": kind.kind, "metadata": {"name": "old"}, "spec": {}}
+    try:
+        eventually(lambda: _is_served(client, stored), what=f"{kind.kind} to be served")
+        eventually(lambda: _taken(client, stored, namespace, obj), what="an object in the other version")
+        eventually(lambda: _fails(client, kind), what="the conversion to fail")
+        yield mend
+    finally:
+        mend()
+        with contextlib.suppress(NotFound):
+            client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
+        eventually(lambda: _is_gone(client, kind), what=f"{kind.kind} to be gone")
+
+
+def _taken(client: KubeClient, kind: Kind, namespace: str, obj: dict[str, Any]) -> bool:
+    with contextlib.suppress(NotFound):
+        client.apply(kind, namespace, obj, field_manager="tests", force=True)
+        return True
+    return False
+
+
+def _fails(client: KubeClient, kind: Kind) -> bool:
+    try:
+        client.list(kind)
+    except ServerError:
+        return True
+    return False
 
 
 def _is_gone(client: KubeClient, kind: Kind) -> bool:
