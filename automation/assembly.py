@@ -41,6 +41,7 @@ from automation.models.prefetch import Prefetcher
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.queue import WorkQueue
+from automation.resync import Resync
 from automation.serving.checks import Checks
 from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import own_address
@@ -166,7 +167,7 @@ def assemble(
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
     stack.callback(metrics.registry.unregister, proxied)
-    history = RevisionRecorder(client, kept=settings.revision_history_limit)
+    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
     stack.callback(history.stop)
     policies = PolicyBook(
         settings.policies, requeue=services.add_after, changed=lambda: every_service(world, services.add_after)
@@ -205,8 +206,22 @@ def assemble(
 
     def start() -> None:
         history.renew(namespaces=settings.namespaces, has=shard.has)
-        QuotaController(client, world, shard=shard).start()
-        KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard).start()
+        quotas = QuotaController(client, world, shard=shard)
+        configs = KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard)
+        quotas.start()
+        configs.start()
+
+        def again(delay_s: Callable[[], float]) -> None:
+            for key in world.every_key():
+                services.add_after(key, delay_s())
+            for obj in world.models.list():
+                models.add_after(ModelKey(obj["metadata"]["namespace"], obj["metadata"]["name"]), delay_s())
+            quotas.ask()
+            configs.ask_all()
+
+        resync = Resync(again, every_s=settings.resync_s)
+        resync.start()
+        stack.callback(resync.stop)
         policies.start()
         sleep.start(settings.namespaces)
         if not shard.is_first:

@@ -139,6 +139,8 @@ class Settings(BaseSettings):
     """How often a ready replica is looked at for that."""
     api_check_s: float = Field(default=60.0, ge=0.1)
     """How often the loop asks which optional APIs the cluster serves: extensions, and the CRDs of other dialects."""
+    resync_s: float = Field(default=1800.0, ge=0)
+    """How often each service and Model is looked at although nothing is known to have changed. 0: never."""
     host_move_after_s: float = Field(default=60.0, ge=0)
     """Services that may move leave a host that was lost for this long."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)

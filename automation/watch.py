@@ -209,6 +209,14 @@ class World:
         """The custom resources of the services of all dialects."""
         return [*self.services.list(), *(cr for _, cr in self.dialects.services())]
 
+    def every_key(self) -> set[ServiceKey]:
+        """The keys of all services, those included of which only what was made for them is left."""
+        listed = [*((DIALECT, cr) for cr in self.services.list()), *self.dialects.services()]
+        keys = {ServiceKey(name, cr["metadata"]["namespace"], cr["metadata"]["name"]) for name, cr in listed}
+        for dialect, index in self.indexes.items():
+            keys.update(ServiceKey(dialect, *found) for found in index.services_with_objects())
+        return keys
+
     def installed(self) -> frozenset[str]:
         """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
         return self.optional.installed() | self.dialects.installed()
@@ -385,6 +393,10 @@ class World:
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
 
     def _quota_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]:
+            # It was deleted and made again between two looks.
+            self._quota_changed(old, None)
+            old = None
         if old is not None and new is not None and old["spec"] == new["spec"]:
             return
         metadata = (new or old or {})["metadata"]

@@ -79,7 +79,7 @@ class Deliveries:
         self._stopped = False
 
     def tell(self, old: Json | None, new: Json | None) -> None:
-        """Tell of one change. What the handler raises is logged, and the call is repeated later."""
+        """Report one change. An exception of the handler is logged, and the call is repeated later."""
         key = key_of(new or old or {})
         with self._lock:
             if (failed := self._failed.get(key)) is not None:

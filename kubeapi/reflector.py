@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Hooks:
-    """What an informer calls. `on_failure` gets the kind and what raised: `transform` or `handler`."""
+    """The functions that an informer calls. `on_failure` gets the kind and what raised: `transform` or `handler`."""
 
     transform: Callable[[Json], Json]
     on_change: Callable[[Json | None, Json | None], None] | None = None

@@ -42,6 +42,8 @@ Json = dict[str, Any]
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """To be answered with an object's metadata alone."""
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""To be answered with the metadata of all objects of a collection."""
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_THROTTLED_S = 30.0

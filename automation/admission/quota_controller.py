@@ -5,7 +5,7 @@ The book decides (`quota_book`); this only reports, soon after something changed
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from math import ceil
@@ -15,7 +15,7 @@ import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
 from automation.concerns import priority_class_of
-from automation.debounce import Debounce
+from automation.debounce import Debounce, start_timer
 from automation.shards import WHOLE, Shard
 from automation.watch import DIALECT, World
 from components import naming
@@ -38,13 +38,25 @@ RETRY_S = 10.0
 class QuotaController:
     """Keeps the status of all GPUQuotas as the book says. Wire `start` after the caches are filled."""
 
-    def __init__(self, client: KubeClient, world: World, *, shard: Shard = WHOLE) -> None:
-        """`shard` is the part that our loop leads: the first one writes, and each hears of the others' services."""
+    def __init__(
+        self,
+        client: KubeClient,
+        world: World,
+        *,
+        shard: Shard = WHOLE,
+        later: Callable[[float, Callable[[], None]], None] = start_timer,
+    ) -> None:
+        """`shard` is the part that this loop leads: the first one writes, and each hears of the others' services.
+
+        `later` starts timers; tests pass their own.
+        """
+        self._later = later
         self._shard = shard
         self._others: dict[ServiceKey, QuotaClaim] = {}
         self._client = client
         self._world = world
-        self._written: dict[QuotaName, Object] = {}
+        self._written: dict[QuotaName, tuple[str, int, Object]] = {}
+        """Of each quota its uid, and the version and the status that were written last."""
         self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
         self._retry = Debounce(self.report, delay_s=RETRY_S)
 
@@ -54,11 +66,24 @@ class QuotaController:
         for key, claim in running_claims(self._world).items():
             self._world.quotas.hold(key, claim)
         if self._shard.of > 1:
-            self._hear_of_others()
+            self._hear_again()
         if not self._shard.is_first:
             return
         self._world.quotas.on_changed = self._soon.ask
-        self._soon.ask()
+        self.ask()
+
+    def ask(self) -> None:
+        """Have the statuses compared soon, and written where they differ."""
+        if self._shard.is_first:
+            self._soon.ask()
+
+    def _hear_again(self) -> None:
+        """Hear of others now, and again after a while whatever came of it."""
+        try:
+            self._hear_of_others()
+        except Exception:
+            log.exception("Failed to count what other loops admitted")
+        self._later(OTHERS_EVERY_S, self._hear_again)
 
     def _hear_of_others(self) -> None:
         """Count what other loops admitted, as their Deployments show it; at the start that was counted above."""
@@ -71,48 +96,51 @@ class QuotaController:
             for key in self._others.keys() - others.keys():
                 self._world.quotas.release(key)
             self._others = others
-        again = threading.Timer(OTHERS_EVERY_S, self._hear_of_others)
-        again.daemon = True
-        again.start()
 
     def report(self) -> None:
         """Write each status that differs from the one that stands there."""
         informer = self._world.optional.informer(kinds.GPU_QUOTAS)
         if informer is None:
             return
-        now = datetime.now(UTC)
         quotas = self._world.quotas.quotas()
+        for gone in self._written.keys() - quotas.keys():
+            del self._written[gone]
         for name, usage in self._world.quotas.usages().items():
-            cr = informer.get(name.namespace, name.name)
-            if cr is None or name not in quotas:
+            if name not in quotas:
                 continue
-            # The cache shows our own write a moment later; until then it is remembered here.
-            current = self._written.get(name) or cr.get("status") or {}
-            status = quota_status(quotas[name], usage, current, generation=cr["metadata"]["generation"], now=now)
-            if status == current:
-                continue
-            body = {
-                "apiVersion": kinds.GPU_QUOTAS.api_version,
-                "kind": kinds.GPU_QUOTAS.kind,
-                "metadata": {"name": name.name, "namespace": name.namespace, "uid": cr["metadata"]["uid"]},
-                "status": status,
-            }
             try:
-                self._client.apply(
-                    kinds.GPU_QUOTAS,
-                    name.namespace,
-                    body,
-                    field_manager=naming.FIELD_MANAGER,
-                    force=True,
-                    subresource="status",
-                )
+                if (cr := informer.get(name.namespace, name.name)) is not None:
+                    self._report(cr, name, quotas[name], usage)
             except NotFound:
                 continue
             except ApiError as error:
                 log.warning("Could not write a quota's status", quota=f"{name.namespace}/{name.name}", error=str(error))
                 self._retry.ask()
-                continue
-            self._written[name] = status
+
+    def _report(self, cr: Object, name: QuotaName, quota: Quota, usage: QuotaUsage) -> None:
+        metadata = cr["metadata"]
+        uid, version, written = self._written.get(name, ("", 0, {}))
+        # The cache shows our own write a moment later. Of a quota that was made again nothing was written.
+        behind = uid == metadata["uid"] and int(metadata["resourceVersion"]) < version
+        current = written if behind else cr.get("status") or {}
+        status = quota_status(quota, usage, current, generation=metadata["generation"], now=datetime.now(UTC))
+        if status == current:
+            return
+        body = {
+            "apiVersion": kinds.GPU_QUOTAS.api_version,
+            "kind": kinds.GPU_QUOTAS.kind,
+            "metadata": {"name": name.name, "namespace": name.namespace, "uid": metadata["uid"]},
+            "status": status,
+        }
+        answer = self._client.apply(
+            kinds.GPU_QUOTAS,
+            name.namespace,
+            body,
+            field_manager=naming.FIELD_MANAGER,
+            force=True,
+            subresource="status",
+        )
+        self._written[name] = metadata["uid"], int(answer["metadata"]["resourceVersion"]), status
 
 
 def quota_status(quota: Quota, usage: QuotaUsage, current: Object, *, generation: int, now: datetime) -> Object:

@@ -69,8 +69,11 @@ class KserveConfigs:
         self._caches.on_change = self._on_change
         for service in self._caches.listed(kinds.LLM_SERVICES):
             self._on_change(kinds.LLM_SERVICES, service["metadata"]["namespace"], service["metadata"]["name"])
-        for config in self._caches.listed(kinds.LLM_CONFIGS):
-            self._ask(config["metadata"]["name"])
+        self.ask_all()
+
+    def ask_all(self) -> None:
+        """Have all configs looked at soon."""
+        self._ask(*(config["metadata"]["name"] for config in self._caches.listed(kinds.LLM_CONFIGS)))
 
     def _on_change(self, kind: Kind, namespace: str, name: str) -> None:
         """Take note of a change; in the informer's thread."""

@@ -19,6 +19,7 @@ import structlog
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
+from automation.history.pruning import prune
 from automation.history.renewing import renew
 from automation.history.revision import Outcome
 from automation.made_for import selector_of
@@ -37,7 +38,8 @@ LONGEST_DATA = 256 * 1024
 """Bytes of a version that is recorded; a larger one could not be kept ten times over."""
 RENEW_AGAIN_S = 60.0
 """How long after a failure the rest of the revisions is renewed."""
-_QUEUE = 10_000
+MOST = 10_000
+"""Versions that may wait to be written."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,28 @@ class _Last:
 class RevisionRecorder:
     """Remembers the newest revision of each service that changed while this loop runs. Thread-safe."""
 
-    def __init__(self, client: KubeClient, *, kept: int = KEPT) -> None:
-        """`kept` revisions of each service stay; 0 writes none."""
+    def __init__(
+        self, client: KubeClient, *, kept: int = KEPT, on_dropped: Callable[[], None] = lambda: None, most: int = MOST
+    ) -> None:
+        """`kept` revisions of each service stay; 0 writes none.
+
+        `on_dropped` is called for each version that is not recorded because `most` others wait to be written.
+        """
         self._client = client
         self._kept = kept
-        self._queue: queue.Queue[_Entry | _Renewal | None] = queue.Queue(_QUEUE)
+        self._on_dropped = on_dropped
+        self._dropping = False
+        self._pruned: set[ServiceKey] = set()
+        """Services of which this loop has removed the revisions that an earlier, higher limit left."""
+        self._queue: queue.Queue[_Entry | _Renewal | None] = queue.Queue(most)
         self._last: dict[ServiceKey, _Last] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="revisions", daemon=True)
         self._thread.start()
 
     def renew(self, *, namespaces: tuple[str, ...] = (), has: Callable[[str], bool] = lambda _: True) -> None:
-        """Have the revisions of earlier releases written anew (see `renewing`). Returns at once.
+        """Have revisions beyond the limit removed (see `pruning`), and those of earlier releases written anew (see
+        `renewing`). Returns at once.
 
         Only those in `namespaces` (none: in all), where `has` takes the namespace.
         """
@@ -95,12 +107,19 @@ class RevisionRecorder:
         changes = told(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
             result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
-            with suppress(queue.Full):
+            try:
                 self._queue.put_nowait(_Entry(key, cr, tuple(models), result))
+                self._dropping = False
+            except queue.Full:
+                self._on_dropped()
+                if not self._dropping:
+                    log.warning("Recorded no revision, too many wait to be written", service=str(key))
+                self._dropping = True
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone; the garbage collector takes its revisions."""
         self._last.pop(key, None)
+        self._pruned.discard(key)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Write what is left, for so long at most."""
@@ -125,6 +144,8 @@ class RevisionRecorder:
 
     def _renew(self, asked: _Renewal) -> None:
         try:
+            if removed := prune(self._client, kept=self._kept, namespaces=asked.namespaces, has=asked.has):
+                log.info("Removed revisions beyond the limit", removed=removed, limit=self._kept)
             count = renew(self._client, namespaces=asked.namespaces, has=asked.has, pause=self._stopped.wait)
         except KubeError as error:
             log.warning("Could not renew all revisions of an earlier release; trying again later", error=str(error))
@@ -193,9 +214,13 @@ class RevisionRecorder:
     def _prune(self, key: ServiceKey) -> None:
         if (last := self._last.get(key)) is None or last.number <= self._kept:
             return
-        oldest = revision.name_of(key, last.number - self._kept)
-        with suppress(NotFound):
-            self._client.delete(kinds.CONTROLLER_REVISIONS, key.namespace, oldest)
+        beyond = [last.number - self._kept]
+        if key not in self._pruned:
+            beyond = [old.number for old in revision.read_all(self._list(key), owner=last.owner)[self._kept :]]
+        for number in beyond:
+            with suppress(NotFound):
+                self._client.delete(kinds.CONTROLLER_REVISIONS, key.namespace, revision.name_of(key, number))
+        self._pruned.add(key)
 
     def _list(self, key: ServiceKey) -> list[Json]:
         selector = selector_of(key.dialect, (key.name,))

@@ -1,7 +1,7 @@
 """Whether a leading loop still works: no worker hangs, no worker died, no informer stands still.
 
-Made by `loop`, asked by `health`. A check that fails has the pod restarted, so it fails only for what a restart may
-mend. What a restart does not mend, such as one object that cannot be read, is a note.
+Made by `loop`, asked by `health`. The kubelet restarts a pod whose check fails, so a check fails only for a
+fault that a restart may mend. Any other fault, such as one object that cannot be read, is a note.
 """
 
 from __future__ import annotations

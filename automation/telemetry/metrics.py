@@ -95,6 +95,11 @@ class Metrics:
         self.events_dropped = Counter(
             "herdsman_events_dropped", "Kubernetes Events that were not written", registry=self.registry
         )
+        self.revisions_dropped = Counter(
+            "herdsman_revisions_dropped",
+            "Versions of services that were not recorded, because too many waited to be written",
+            registry=self.registry,
+        )
         self.leader = Gauge("herdsman_leader", "1 while this process holds the lease", registry=self.registry)
 
     def count_requests(self, client: KubeClient) -> None:

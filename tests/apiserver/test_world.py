@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from automation.admission.quota import QuotaClaim, QuotaName
 from automation.admission.quota_controller import QuotaController, running_claims
 from automation.observe import observe
 from automation.optional_apis import OptionalApis
+from automation.shards import Shard
 from automation.watch import World
 from components import naming
 from kubeapi import kinds
@@ -195,6 +196,54 @@ def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, name
     eyes.enqueued.clear()
     client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 3}})
     eventually(lambda: "b" in eyes.enqueued, what="the one that waits to be enqueued")
+
+
+def test_a_quota_that_is_made_again_gets_a_status_again(client: KubeClient, namespace: str, eyes: Eyes) -> None:
+    QuotaController(client, eyes.world).start()
+
+    def status() -> Json:
+        return client.get(kinds.GPU_QUOTAS, namespace, "team").get("status") or {}
+
+    body = quota("team", namespaceRef=namespace, gpuCount=2)
+    client.create(kinds.GPU_QUOTAS, namespace, body)
+    eventually(lambda: status().get("usedGPUCount") == 0, what="the first status")
+    client.delete(kinds.GPU_QUOTAS, namespace, "team")
+    client.create(kinds.GPU_QUOTAS, namespace, body)
+    eventually(lambda: status().get("usedGPUCount") == 0, what="the status of the second")
+    # One that somebody empties is written again, too.
+    before = client.get(kinds.GPU_QUOTAS, namespace, "team")
+    client.replace(kinds.GPU_QUOTAS, namespace, {**before, "status": {}}, subresource="status")
+    eventually(lambda: not status(), what="the status to be emptied", timeout_s=5)
+    eyes.world.quotas.on_changed()
+    eventually(lambda: status().get("usedGPUCount") == 0, what="the status to be written again")
+
+
+def test_a_failure_does_not_end_hearing_of_the_other_loops(client: KubeClient, namespace: str, eyes: Eyes) -> None:
+    timers: list[Callable[[], None]] = []
+    controller = QuotaController(client, eyes.world, shard=Shard(0, 2), later=lambda _, call: timers.append(call))
+    client.create(kinds.GPU_QUOTAS, namespace, quota("team", namespaceRef=namespace, gpuCount=2))
+    name = QuotaName(namespace, "team")
+    eventually(lambda: name in eyes.world.quotas.usages(), what="the quota to be known")
+    controller.start()
+    for _ in range(3):
+        timers.pop()()
+    labels = {naming.LABEL_SERVICE: "odd"}
+    broken: Any = {"metadata": {"namespace": namespace, "name": "odd", "labels": labels}}
+    next(iter(eyes.world.deployments._reflectors)).objects[(namespace, "odd")] = broken
+    client.apply(
+        kinds.INFERENCE_SERVICES,
+        namespace,
+        {
+            "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+            "kind": "InferenceService",
+            "metadata": {"name": "odd"},
+            "spec": {"modelRef": "m"},
+        },
+        field_manager="tests",
+    )
+    eventually(lambda: eyes.world.services.get(namespace, "odd"), what="the service")
+    timers.pop()()
+    assert len(timers) == 1, "the next look is set all the same"
 
 
 def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, namespace: str, eyes: Eyes) -> None:

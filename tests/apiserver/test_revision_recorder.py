@@ -1,0 +1,102 @@
+"""The recorder of revisions on a real API server: limits that were lowered, and a queue that is full."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.engine.port import EngineFailed, ServiceOutcome
+from automation.history.pruning import prune
+from automation.history.recorder import RevisionRecorder
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+from tests.support.controlplane import eventually
+from tests.support.loop import edit, install_crds, service
+
+Json = dict[str, Any]
+
+
+def failed(key: ServiceKey) -> ServiceOutcome:
+    return ServiceOutcome(key, ok=False, error=EngineFailed("ApplyFailed", "no"))
+
+
+@pytest.fixture
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    made = KubeClient.from_kubeconfig(str(kubeconfig))
+    install_crds(made)
+    yield made
+    made.close()
+
+
+def names(client: KubeClient, namespace: str) -> list[str]:
+    return sorted(obj["metadata"]["name"] for obj in client.list(kinds.CONTROLLER_REVISIONS, namespace)["items"])
+
+
+def record(recorder: RevisionRecorder, client: KubeClient, cr: Json, versions: int) -> None:
+    namespace, name = cr["metadata"]["namespace"], cr["metadata"]["name"]
+    key = ServiceKey("llmkube", namespace, name)
+    for size in range(versions):
+        cr = edit(client, namespace, name, contextSize=1024 * (size + 1))
+        recorder.record(key, cr, (), failed(key), duration=timedelta(seconds=1))
+
+
+def test_a_lower_limit_removes_what_a_higher_one_kept(client: KubeClient, namespace: str) -> None:
+    cr = service(client, namespace)
+    before = RevisionRecorder(client, kept=10)
+    record(before, client, cr, 6)
+    eventually(lambda: len(names(client, namespace)) == 6, what="six revisions")
+    before.stop()
+    after = RevisionRecorder(client, kept=2)
+    cr = edit(client, namespace, contextSize=99999)
+    key = ServiceKey("llmkube", namespace, "svc")
+    after.record(key, cr, (), failed(key), duration=timedelta(seconds=1))
+    eventually(lambda: names(client, namespace) == ["svc-v6", "svc-v7"], what="two revisions")
+    after.stop()
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_services_that_do_not_change_are_pruned_as_well(client: KubeClient, namespace: str, kept: int) -> None:
+    before = RevisionRecorder(client, kept=10)
+    for name in ("one", "two"):
+        record(before, client, service(client, namespace, name), 4)
+    eventually(lambda: len(names(client, namespace)) == 8, what="eight revisions")
+    before.stop()
+    foreign = {
+        "apiVersion": kinds.CONTROLLER_REVISIONS.api_version,
+        "kind": kinds.CONTROLLER_REVISIONS.kind,
+        "metadata": {"name": "a-v9", "labels": {"inference.llmkube.dev/service": "one"}},
+        "data": {},
+        "revision": 1,
+    }
+    client.create(
+        kinds.CONTROLLER_REVISIONS, namespace, {**foreign, "metadata": {**foreign["metadata"], "name": "a-v9"}}
+    )
+    after = RevisionRecorder(client, kept=kept)
+    assert prune(client, kept=kept, namespaces=(namespace,), has=lambda _: False) == 0, "another loop's"
+    after.renew(namespaces=(namespace,), has=lambda at: at == namespace)
+    left = ["one-v3", "one-v4", "two-v3", "two-v4"] if kept else []
+    eventually(lambda: names(client, namespace) == ["a-v9", *left], what="those beyond the limit to go")
+    after.stop()
+
+
+def test_a_version_that_finds_no_room_is_counted(client: KubeClient, namespace: str) -> None:
+    cr = service(client, namespace)
+    let_go, dropped = threading.Event(), []
+
+    class Slow(KubeClient):
+        def create(self, *args: Any, **more: Any) -> Any:
+            let_go.wait(20)
+            return super().create(*args, **more)
+
+    recorder = RevisionRecorder(Slow(client._access), on_dropped=lambda: dropped.append(1), most=2)
+    record(recorder, client, cr, 6)
+    assert 3 <= len(dropped) <= 4, "one is being written, two wait"
+    let_go.set()
+    eventually(lambda: len(names(client, namespace)) >= 2, what="those that had room")
+    recorder.stop()
