@@ -27,6 +27,7 @@ MOST_NOTES = 20
 class Unwell(Exception):
     """A check failed; the message is the reason."""
 
+
 _THIS_MACHINE = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
 """Not all of 127.0.0.0/8: the sidecar of a mesh passes on the requests of other pods from 127.0.0.6."""
 
