@@ -34,6 +34,9 @@ def install(
     policies: Annotated[str | None, typer.Option(help="ConfigMap with a file for each policy.")] = None,
     kserve: Annotated[bool, typer.Option("--kserve", help="Grant what KServe's services need.")] = False,
     llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant what llmaz's services need.")] = False,
+    priority_classes: Annotated[
+        bool, typer.Option("--priority-classes/--no-priority-classes", help="Install the PriorityClasses, too.")
+    ] = True,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of `herdsman run`, as NAME=VALUE; again for more.")
     ] = None,
@@ -62,6 +65,7 @@ def install(
             "policies": policies,
             "kserve": kserve,
             "llmaz": llmaz,
+            "priority_classes": priority_classes,
             "settings": _pairs(settings or ()),
         }
     )

@@ -204,7 +204,7 @@ class Batcher:
         except EngineFailed as failure:
             error = failure
         except Exception as failure:
-            log.exception("The engine failed by a defect of Herdsman", stack=stack.name)
+            log.exception("The engine failed by a defect of Herdsman", stack_name=stack.name)
             error = EngineFailed(APPLY_FAILED, f"{type(failure).__name__}: {failure}")
         if error is not None:
             failed = {key: ServiceOutcome(key, ok=False, error=error) for key in (*batch.keys, *released)}
@@ -243,7 +243,7 @@ class Batcher:
         if not isinstance(error, EngineCancelled):
             log.info(
                 "Ran a batch",
-                stack=stack.name,
+                stack_name=stack.name,
                 services=report.services,
                 failed=failed,
                 duration_s=round(report.duration_s, 3),

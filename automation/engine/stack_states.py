@@ -104,7 +104,7 @@ class StackStates:
 
     def rebuild(self, stack: Stack, run: Run) -> None:
         """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
-        log.warning("The state of a stack could not be read and is made anew from what lives", stack=stack.name)
+        log.warning("The state of a stack could not be read and is made anew from what lives", stack_name=stack.name)
         self._workspace.forget_key(stack)
         if self._files:
             self._files.mend()
@@ -126,7 +126,8 @@ class StackStates:
         self.replace(stack, resealed(export, self._keeper), run)
         self._workspace.forget_key(stack)
         log.warning(
-            "The passphrase does not open the key of a stack, which seals nothing; gave it a new key", stack=stack.name
+            "The passphrase does not open the key of a stack, which seals nothing; gave it a new key",
+            stack_name=stack.name,
         )
 
     def holder(self, stack: Stack, run: Run) -> tuple[str, str] | None:

@@ -51,6 +51,7 @@ LANGUAGE = Language(
         "kserve": _is("kserve"),
         "kserve_alone": f"and {_is('kserve')} (eq (int {_is('replicas')}) 1)",
         "llmaz": _is("llmaz"),
+        "priority_classes": _is("priority_classes"),
         "several": f"gt (int {_is('replicas')}) 1",
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },

@@ -35,6 +35,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "metrics": lambda o: bool(o.metrics_secret),
     "pull_secret": lambda o: bool(o.pull_secret),
     "policies": lambda o: bool(o.policies),
+    "priority_classes": lambda o: o.priority_classes,
     "several": lambda o: o.replicas > 1,
     "kserve": lambda o: o.kserve,
     "kserve_alone": lambda o: o.kserve and o.replicas == 1,
@@ -75,7 +76,7 @@ def parts() -> list[Part]:
             condition="elsewhere",
         ),
         *(Part("cluster", document) for document in crd_documents()),
-        *(Part("cluster", document) for document in priority_classes()),
+        *(Part("cluster", document, condition="priority_classes") for document in priority_classes()),
         *_agents(),
         Part(
             "kept",

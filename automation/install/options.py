@@ -78,6 +78,8 @@ class InstallOptions(BaseModel):
     """Grant what KServe's LLMInferenceServices need. Their CRDs are yours to install: `herdsman crds --dialect`."""
     llmaz: bool = False
     """Grant what llmaz's Playgrounds and Services need, likewise."""
+    priority_classes: bool = True
+    """Install the PriorityClasses that services name. False: they are there, from LLMKube's chart for example."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by their names there."""
 

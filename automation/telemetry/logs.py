@@ -1,7 +1,8 @@
 """One log for everything: our own lines and those of pulumi, kubernetes and urllib3, by structlog.
 
 Set up once by `automation.cli`. Modules log with `structlog.get_logger()`, or, in `kubeapi`, with the standard library
-and `extra=`. Workers bind key, generation and stack with `structlog.contextvars.bound_contextvars`.
+and `extra=`. Workers bind namespace and name with `structlog.contextvars.bound_contextvars`. No
+line uses a key of `RESERVED`, which structlog's renderers treat apart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 Format = Literal["auto", "console", "json"]
 
 REDACTED = "[redacted]"
+RESERVED = frozenset({"event", "exception", "level", "logger", "logger_name", "stack", "timestamp"})
+"""Keys with a meaning for the renderers. The console writes `stack`, for one, on a line of its own."""
 _SECRET_KEY = re.compile(
     r"(?:^|[_\-.])(?:authorization|(?:access|bearer|id|refresh|sa|auth|hf)?[_\-]?token|password|passwd|passphrase|secret"
     r"|api[_\-]?key|private[_\-]?key|client[_\-]?key[_\-]?data)$",

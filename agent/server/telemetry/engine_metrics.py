@@ -26,6 +26,8 @@ _OUR_LABELS = ("namespace", "name", "service")
 _OURS = "herdsman_"
 """No engine speaks in our name."""
 
+_COUNTER = re.compile(r"^#[ \t]+TYPE[ \t]+(\S+)[ \t]+counter[ \t]*$", re.MULTILINE)
+
 TOKENS = ("llamacpp:tokens_predicted_total", "vllm:generation_tokens_total")
 """Counters of generated tokens."""
 BUSY = ("llamacpp:requests_processing", "vllm:num_requests_running")
@@ -169,9 +171,20 @@ def relabelled(texts: Mapping[str, str], engines: Iterable[Engine]) -> Iterator[
 
 def _parsed(text: str) -> list[Metric]:
     try:
-        return list(text_string_to_metric_families(text))
+        families = list(text_string_to_metric_families(text))
     except Exception:
         return []
+    # The parser gives every counter a name that ends in `_total`, also one whose engine calls it otherwise.
+    renamed = {name for name in _COUNTER.findall(text) if not name.endswith("_total")}
+    return [_as_named(family) if family.name in renamed else family for family in families]
+
+
+def _as_named(family: Metric) -> Metric:
+    """Give a counter its engine's own name back. Only a metric without a type is written without `_total`."""
+    named = Metric(family.name, family.documentation, "unknown")
+    for sample in family.samples:
+        named.samples.append(Sample(sample.name.removesuffix("_total"), sample.labels, sample.value))
+    return named
 
 
 def _labels(sample: Sample, engine: Engine) -> dict[str, str]:

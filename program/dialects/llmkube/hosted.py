@@ -59,6 +59,9 @@ def wait_for_host(hosted: HostedFacts, desired: DesiredService | None) -> Wait:
     if hosted.phase in _FAILED:
         message = f"{host}: {hosted.reason or hosted.phase}: {hosted.message}"
         return Wait(reason=Reason.HOST_PROCESS_FAILING, status=_WAITING, message=message)
+    if hosted.phase == "Ready":
+        message = f"{host}: the process is up, and its endpoint takes no requests: its EndpointSlice says not ready"
+        return Wait(reason=Reason.WAITING_FOR_HOST, status=_WAITING, message=message)
     if hosted.phase:
         detail = f": {hosted.message}" if hosted.message else ""
         return Wait(reason=Reason.WAITING_FOR_HOST, status=_WAITING, message=f"{host}: {hosted.phase}{detail}")

@@ -123,3 +123,17 @@ def test_rates_need_two_samples_of_one_process_and_measuring_waits(monkeypatch: 
     records["ns/a"] = ProcessRecord(plan=plan, running=running.model_copy(update={"mark": "another"}))
     now[0] += 20.0
     assert sampler.usage() == {}
+
+
+def test_a_counter_keeps_the_name_that_its_engine_gives_it() -> None:
+    peak = """# HELP llamacpp:n_tokens_max Largest observed n_tokens.
+# TYPE llamacpp:n_tokens_max counter
+llamacpp:n_tokens_max 512
+"""
+    text = served(a=LLAMA + peak, b=peak)
+    assert 'llamacpp:n_tokens_max{name="a",namespace="ns",service="a"} 512.0' in lines(text)
+    assert 'llamacpp:n_tokens_max{name="b",namespace="ns",service="b"} 512.0' in lines(text)
+    assert "n_tokens_max_total" not in text
+    assert text.count("# TYPE llamacpp:n_tokens_max ") == 1
+    # What is a counter by its name, too, stays one.
+    assert "# TYPE llamacpp:tokens_predicted_total counter" in text

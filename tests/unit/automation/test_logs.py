@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automation.telemetry.logs import REDACTED, configure_logging, redact
+from automation.telemetry.logs import REDACTED, RESERVED, configure_logging, redact
 
 
 @pytest.fixture
@@ -132,3 +134,23 @@ def test_secrets_inside_text_are_blanked(text: str) -> None:
 )
 def test_redaction_keeps_the_shape_of_any_event(event: dict[str, Any]) -> None:
     assert redact(None, "info", dict(event)).keys() == event.keys()
+
+
+def test_no_line_uses_a_key_that_the_renderers_treat_apart() -> None:
+    root = Path(__file__).resolve().parents[3]
+    methods = {"debug", "info", "warning", "error", "exception", "critical", "bind", "bound_contextvars"}
+    found = []
+    for folder in ("agent", "automation", "components", "kubeapi", "program", "tools"):
+        for path in (root / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in methods:
+                    found += [f"{path.name}:{node.lineno} {each.arg}" for each in node.keywords if each.arg in RESERVED]
+    assert found == []
+
+
+def test_a_console_line_names_the_stack_of_a_batch_in_the_line_itself() -> None:
+    out = io.StringIO()
+    configure_logging("console", "info", stream=out)
+    structlog.get_logger().info("Ran the engine", stack_name="herdsman-prod", changed=1)
+    (line,) = out.getvalue().splitlines()
+    assert "stack_name=herdsman-prod" in line

@@ -101,6 +101,14 @@ def test_an_eviction_on_a_host_and_its_end_are_told() -> None:
     assert reasons(back) == [("Normal", "Ready")]
 
 
+def test_an_endpoint_that_is_taken_out_of_a_ready_process_is_told_as_that() -> None:
+    withdrawn = HostedFacts(host="mac", phase="Ready")
+    _, gone = told(facts(ready=1), facts(hosted=withdrawn))
+    entry = next(entry for entry in gone if entry.reason == "Unavailable")
+    assert not entry.message.endswith("Ready")
+    assert "Host `mac`: the process is up, and its endpoint takes no requests" in entry.message
+
+
 def test_replicas_that_come_and_go_beside_others_are_no_news() -> None:
     two, one_of_two, three = facts(ready=2, desired=2), facts(ready=1, desired=2), facts(ready=3, desired=3)
     assert told(two, one_of_two, two, facts(ready=2, desired=3), three)[1:] == [[], [], [], []]

@@ -55,6 +55,7 @@ OPTIONS: list[Json] = [
         "policies": "rules",
     },
     {"replicas": 2, "state_secret": "backend", "passphrase_secret": "phrase"},
+    {"priority_classes": False},
 ]
 
 
@@ -120,3 +121,14 @@ def test_helm_refuses_what_install_refuses(given: Json, tmp_path: Path) -> None:
 def test_helm_finds_no_fault_with_the_chart() -> None:
     answer = helm("lint", "--strict", str(ROOT / CHART))
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_a_value_leaves_the_priority_classes_out_of_the_chart_and_of_an_installation() -> None:
+    for path, text in generated().items():
+        if "/templates/priorityclass-" in path:
+            assert "{{- if .Values.priorityClasses }}" in text
+            assert text.rstrip().endswith("{{- end }}")
+    kinds = [document["kind"] for document in documents(InstallOptions())]
+    without = [document["kind"] for document in documents(InstallOptions(priority_classes=False))]
+    assert "PriorityClass" in kinds
+    assert without == [kind for kind in kinds if kind != "PriorityClass"]
