@@ -23,7 +23,7 @@ from agent.server.store import write_private
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
 from kubeapi.kinds import NAMESPACES
-from program.runtimes.host_rules import UNRESTRICTED, Allowance, allowance_of, refusal
+from program.runtimes.host_rules import UNRESTRICTED, Allowance, Need, allowance_of, refusal
 
 SAVED_FILE = "host-allowance.json"
 """In the store: `spec.allow` as it was read last, for a start while the API server does not answer."""
@@ -66,6 +66,12 @@ class Boundary:
                 write_private(self._saved, json.dumps(said or {}))
             except OSError as error:
                 _log.warning("Failed to write down what the Host allows", error=str(error))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Directories of the host below which models may lie, beside those of `--allowed-host-path-roots`."""
+        found = self._of_host.paths if self._of_host is not None else ()
+        return tuple(each for each in found if self._own is None or self._own.grants(Need("path", each)))
 
     def waits(self, key: str) -> Hold | None:
         """Say that nothing may start yet: the Host object was never read."""

@@ -35,6 +35,7 @@ from agent.server.models.download import download
 from agent.server.models.source_access import SourceAccess
 from agent.server.models.source_policy import SourcePolicy
 from agent.server.models.store_space import StoreSpace, named_by
+from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal
 from agent.server.processes.ports import COUNT, FIRST, Ports
@@ -86,6 +87,8 @@ class AgentSettings:
     secrets: Path = FOLDER
     """Directory with the values of services' secret variables, `<namespace>/<secret>/<key>`."""
     memory: MemorySettings = field(default_factory=MemorySettings)
+    engine_user: EngineUser | None = None
+    """Who processes run as; None: the agent's own user."""
     allowance: Allowance | None = None
     """What the machine's owner allows plans to ask for; None: what the Host object says, without a cluster all."""
 
@@ -185,6 +188,7 @@ class Agent:
             find_binary=self._binaries.find,
             on_report=self._on_report,
             admit=self.memory.admit,
+            engine_user=settings.engine_user,
             waits=self._boundary.waits,
             refusal=self._boundary.refusal,
             reserved=self.memory.reserved,
@@ -396,7 +400,7 @@ class Agent:
         return download(
             plan,
             self._store.root,
-            policy=self.settings.source_policy,
+            policy=self.settings.source_policy.with_roots(self._boundary.paths),
             on_progress=on_progress,
             cancel=cancel,
             # Read anew, so that a new token counts without a restart.

@@ -20,6 +20,7 @@ from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
+    from agent.server.processes.engine_user import EngineUser
     from kubeapi.client import KubeClient
     from program.runtimes.host_rules import Allowance
 
@@ -74,6 +75,14 @@ def run(
     allowed_host_path_roots: Annotated[
         str, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
     ] = "",
+    engine_user: Annotated[
+        str | None,
+        typer.Option(
+            help="User that engines run as; takes an agent that runs as root. By default `herdsman-engine` where the "
+            "agent is root on Linux and there is such a user, else the agent's own user.",
+            show_default=False,
+        ),
+    ] = None,
     allow: Annotated[
         Path | None,
         typer.Option(
@@ -210,6 +219,7 @@ def run(
             token_file=_absolute(token_file),
         ),
         keep_processes=keep_processes,
+        engine_user=_engine_user(engine_user),
         allowance=_allowance(allow),
         source_policy=SourcePolicy(
             allowed_remote_hosts=_split(allowed_remote_hosts),
@@ -239,6 +249,8 @@ def run(
     _say(f"  processes listen on {listening}; models, logs and state are in {settings.store}")
     if client is not None:
         _say(f"  the plan comes from {client.server}, {', '.join(namespace or ()) or 'all namespaces'}")
+    if settings.engine_user is not None:
+        _say(f"  engines run as user {settings.engine_user.name}")
     if running.http_port is not None:
         _say(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
         _say(f"  the token for /v1 is in {running.token_file}")
@@ -299,6 +311,15 @@ def _allowance(path: Path | None) -> Allowance | None:
     if strange:
         raise typer.BadParameter(f"--allow {path}: {', '.join(strange)}: is not known")
     return allowance_of(said)
+
+
+def _engine_user(name: str | None) -> EngineUser | None:
+    from agent.server.processes.engine_user import EngineUserWrong, engine_user, usual_engine_user
+
+    try:
+        return engine_user(name) if name is not None else usual_engine_user()
+    except EngineUserWrong as error:
+        raise typer.BadParameter(f"--engine-user: {error}") from None
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import pwd
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ import typer
 from agent.server.host_facts import Binaries, NoAddress, own_address
 from agent.server.memory.budget import MemoryWishes, host_budget
 from agent.server.memory.machine import Machine
+from agent.server.processes.engine_user import USUAL
 from agent.server.processes.ports import COUNT, FIRST, is_free
 from agent.steps.machine import MachineError
 from automation.cli.agent_installation import read_installation
@@ -73,6 +75,9 @@ class Looked:
     address: str | None
     memory_bytes: int | None
     memory_fraction: float | None
+    engine_user: str | None
+    as_root: bool
+    """The agent runs as root, or would."""
 
 
 def doctor(
@@ -91,6 +96,7 @@ def doctor(
         *_engines(binaries),
         *_memory(looked, binaries),
         store_finding(looked.store, os.access),
+        engine_user_finding(looked.engine_user, as_root=looked.as_root, system=platform.system()),
         *_address(looked),
         *_ports(looked, running=running),
         *_certificate(looked.certificate),
@@ -124,6 +130,8 @@ def _looked(given: Sequence[str], name: str, own_user: bool) -> tuple[Looked, bo
         address=values["address"],
         memory_bytes=_bytes(values["memory_budget"]),
         memory_fraction=values["memory_fraction"],
+        engine_user=values["engine_user"],
+        as_root=installed.user == "root" if installed is not None else os.geteuid() == 0,
     )
     return looked, installed is not None
 
@@ -193,6 +201,29 @@ def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Finding:
     if free < LITTLE_SPACE_BYTES:
         return Finding("store", "warning", f"{where}, {size_text(free)} free", "models of a few billion need more")
     return Finding("store", "ok", f"{where}, {size_text(free)} free")
+
+
+def engine_user_finding(name: str | None, *, as_root: bool, system: str) -> Finding:
+    """Say which user engines run as: not root, and best not the agent's own."""
+    if not as_root:
+        if name is None:
+            return Finding("engine user", "ok", "engines run as the agent's own user")
+        hint = "install the agent with `--user root`, or leave --engine-user out"
+        return Finding("engine user", "failed", f"only a root agent can run engines as `{name}`", hint)
+    wanted = name or USUAL
+    try:
+        engines = pwd.getpwnam(wanted)
+    except KeyError:
+        engines = None
+    if engines is not None and engines.pw_uid != 0 and (name is not None or system == "Linux"):
+        return Finding("engine user", "ok", f"engines run as user `{wanted}`")
+    if name is not None:
+        why = "is root" if engines is not None else "does not exist"
+        return Finding("engine user", "failed", f"user `{name}` {why}", "name another with --engine-user")
+    hint = f"`useradd --system --create-home {USUAL}`, or name a user with --engine-user"
+    if system != "Linux":
+        hint = "name a user with --engine-user, or install the agent with --user"
+    return Finding("engine user", "warning", "the agent runs as root, and so do engines", hint)
 
 
 def _address(looked: Looked) -> Iterator[Finding]:

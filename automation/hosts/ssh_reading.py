@@ -27,7 +27,7 @@ def is_ssh(host: Object) -> bool:
 def way_to(host: Object) -> Object:
     """Take from a Host what the connection depends on: another value means another connection."""
     spec = host.get("spec") or {}
-    return {"address": spec.get("address"), "ssh": spec.get("ssh")}
+    return {"address": spec.get("address"), "ssh": spec.get("ssh"), "paths": (spec.get("allow") or {}).get("paths")}
 
 
 def target_of(host: Object, identity: str, *, patience: Patience = Patience()) -> SshTarget:

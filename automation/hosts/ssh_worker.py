@@ -221,7 +221,7 @@ class SshWorker:
                 connection,
                 host=self.name,
                 address=_ip(str(host["spec"].get("address"))),
-                policy=self._policy,
+                policy=self._policy.with_roots(allowance_of((host.get("spec") or {}).get("allow")).paths),
                 asking=Asking("the loop", "apply docs/install/secrets-reader.yaml for {secret}", self._client),
                 may_repair=self._may_repair,
                 refusal=self._refusal,

@@ -245,6 +245,7 @@ AGENT = (
         (*READ, "create"),
         "An agent makes its own Host where nobody did, and reads what people say of it there.",
     ),
+    Permission("", ("namespaces",), ("get",), "A Host may be for namespaces with some labels only."),
     Permission("", ("services",), ("get", "list", "create", "patch", "delete")),
     Permission("discovery.k8s.io", ("endpointslices",), ("get", "list", "create", "patch", "delete")),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
@@ -70,6 +70,10 @@ class SourcePolicy:
     """Absolute directories below which local files may be read; none means no local file is read."""
     ca_file: str | None = None
     """PEM file with certificate authorities to trust beside the system's."""
+
+    def with_roots(self, roots: tuple[str, ...]) -> SourcePolicy:
+        """Give the policy with further directories below which local files may be read."""
+        return replace(self, allowed_host_path_roots=(*self.allowed_host_path_roots, *roots)) if roots else self
 
     def addresses(self, host: str, port: int, *, timeout_s: float | None = None) -> tuple[str, ...]:
         """Resolve `host` and give the addresses that may be dialled, in the resolver's order.

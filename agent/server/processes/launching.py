@@ -18,6 +18,7 @@ from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.daemons.port import DaemonNotReady
 from agent.server.daemons.shared import SharedDaemons
 from agent.server.processes import command_line, engines, flags, process_log
+from agent.server.processes.engine_user import NotReadable
 from agent.server.processes.lifecycle import Goal, Hold, Life, Running
 from agent.server.processes.ports import NoPortFree
 from agent.server.processes.process import LaunchFailed, Marker, launch
@@ -126,10 +127,12 @@ class Launcher:
             arguments = self._arguments(plan, life, binary, address=address, port=port)
             env = command_line.environment(plan, address=address, port=port) if is_daemon(plan) else plan.env
             marker = Marker(around.agent_id, key, goal.launch_hash, port)
-            handle = launch([binary, *arguments], env={**env, **secrets}, log=log_file, marker=marker)
+            self._let_read(life, *arguments)
+            whole = {**env, **secrets}
+            handle = launch([binary, *arguments], env=whole, log=log_file, marker=marker, user=around.engine_user)
         except command_line.FileMissing as failure:
             raise NotLaunched(ProcessReason.PLAN_INVALID, str(failure)) from failure
-        except (NoPortFree, LaunchFailed) as failure:
+        except (NoPortFree, NotReadable, LaunchFailed) as failure:
             raise NotLaunched(ProcessReason.LAUNCH_FAILED, str(failure)) from failure
         return Launched(handle, self._running(handle, goal, port), log_start)
 
@@ -153,14 +156,30 @@ class Launcher:
         around = self._around
         log_start = 0
         try:
+            self._let_read(life)
             place = self._daemons.ensure(key, goal.plan, life.model_path)
             size = self._daemons.size_of(goal.plan, place, life.model_path)
             self._admit(key, goal, life, size_bytes=size)
             unit = self._daemons.load(key, goal.plan, place)
         except DaemonNotReady as failure:
             raise not_ready(failure) from failure
+        except NotReadable as failure:
+            raise NotLaunched(ProcessReason.LAUNCH_FAILED, str(failure)) from failure
         around.ports.release(key)
         return Launched(unit, self._running(unit, goal, place.port), log_start)
+
+    def _let_read(self, life: Life, *arguments: str) -> None:
+        """Let the engines' own user, where there is one, read the files of a process. Raises NotReadable."""
+        user, root = self._around.engine_user, self._around.store.root
+        if user is None:
+            return
+        files = [path for _, path in life.file_paths]
+        files += [life.model_path] if life.model_path is not None else []
+        files += [each for each in arguments if each.startswith(f"{root}/")]
+        try:
+            user.let_read(files, store=root)
+        except OSError as error:
+            raise NotReadable(f"{error.filename}: {error.strerror or error}") from error
 
     def _binary(self, plan: ProcessPlan) -> str:
         name = plan.argv[0] if plan.argv else ""

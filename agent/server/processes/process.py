@@ -15,11 +15,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
 from agent.contract import ProcessReason
+from agent.server.processes.engine_user import EngineUser
 
 MARKER = "HERDSMAN_PROCESS"
 """Environment variable of every started process: who started it, for which key, how. It finds a process whose agent
@@ -152,21 +153,30 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
             continue
 
 
-def launch(argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Marker) -> Handle:
+def launch(
+    argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Marker, user: EngineUser | None = None
+) -> Handle:
     """Start `argv` in its own session with its output appended to `log`. Raises LaunchFailed with the cause.
 
-    The child writes to the file itself: a pipe through the agent would break when the agent dies.
+    The child writes to the file itself: a pipe through the agent would break when the agent dies. `user` is who the
+    child runs as; None is the agent's own user.
     """
+    theirs: Mapping[str, str] = user.environment if user is not None else {}
+    changed: dict[str, Any] = {}
+    if user is not None:
+        changed = {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)}
     try:
         with _opened(log) as output:
             child = subprocess.Popen(
                 list(argv),
-                env={**_home(), **inherited_environment(os.environ), **env, MARKER: marker.encode()},
+                env={**_home(), **inherited_environment(os.environ), **theirs, **env, MARKER: marker.encode()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                cwd=log.parent,
+                # Only the agent gets into the folder of the logs.
+                cwd=log.parent if user is None else "/",
+                **changed,
             )
     except OSError as error:
         raise LaunchFailed(f"{argv[0]}: {error.strerror or error}") from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
+from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.exits import ExitWatch
 from agent.server.processes.flags import Vocabulary
 from agent.server.processes.holds import Holds
@@ -59,6 +60,8 @@ class Surroundings:
     """The port that clients use instead of the process's own, where a proxy stands before it."""
     stands_in: Callable[[str, ProcessPhase], bool] = lambda _key, _phase: False
     """Whether that proxy takes requests for a process in this phase: one that sleeps or is being woken."""
+    engine_user: EngineUser | None = None
+    """Who processes run as; None: the agent's own user."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     policy: Policy = field(default_factory=Policy)
     clock: Callable[[], float] = time.monotonic

@@ -9,6 +9,8 @@ import pytest
 
 from agent.contract import FilePlan, ProcessPlan
 from agent.server.boundary import Boundary
+from agent.server.errors import SourceRefused
+from agent.server.models.source_policy import SourcePolicy
 from program.runtimes.host_rules import allowance_of
 from tests.support.supervising import Supervised, server_plan, supervised
 
@@ -108,3 +110,17 @@ def test_a_selector_looks_at_the_namespaces_labels(tmp_path: Path) -> None:
     assert boundary.refusal("prod/x", HARMLESS) == ""
     assert "namespace `dev`" in boundary.refusal("dev/x", HARMLESS)
     assert "namespace `gone`" in boundary.refusal("gone/x", HARMLESS)
+
+
+def test_models_may_lie_in_directories_that_the_host_allows(tmp_path: Path) -> None:
+    boundary = of_cluster(tmp_path)
+    assert boundary.paths == ()
+    boundary.heed({"paths": [str(tmp_path)]})
+    (tmp_path / "m.gguf").write_text("x")
+    policy = SourcePolicy()
+    with pytest.raises(SourceRefused):
+        policy.allowed_path(str(tmp_path / "m.gguf"))
+    assert policy.with_roots(boundary.paths).allowed_path(str(tmp_path / "m.gguf")) == (tmp_path / "m.gguf").resolve()
+    narrowed = Boundary(own=allowance_of({"paths": ["/srv"]}), saved=tmp_path / "b", in_cluster=True)
+    narrowed.heed({"paths": [str(tmp_path), "/srv/models"]})
+    assert narrowed.paths == ("/srv/models",)
