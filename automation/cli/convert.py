@@ -15,6 +15,7 @@ from rich.table import Table
 
 from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import complain
+from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
 from program.dialects.converting.checking import Target
@@ -65,7 +66,7 @@ def convert(
         typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
     else:
         typer.echo(yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True), nl=False)
-    _tell(losses, output)
+    _tell(losses, _refused(manifests, documents), output)
     if losses and strict:
         raise typer.Exit(EXIT_LOST)
 
@@ -103,12 +104,32 @@ def _distinct(converted: list[Converted]) -> list[JsonObject]:
     return list(found.values())
 
 
-def _tell(losses: list[Loss], output: ConvertFormat) -> None:
-    if not losses:
+def _refused(manifests: Manifests, documents: list[JsonObject]) -> list[str]:
+    """Name what the hosts of the converted services do not allow. Host objects among the files say what they do."""
+    written = Manifests(manifests.namespace)
+    for each in (*documents, *manifests.listed(kinds.HOSTS, "")):
+        written.read_text("converted", json.dumps(each))
+    found = []
+    for document, desired in written.services():
+        try:
+            written.check_allowed(desired)
+        except DesiredError as error:
+            found.append(f"{document}: {error}")
+    return found
+
+
+def _tell(losses: list[Loss], refused: list[str], output: ConvertFormat) -> None:
+    if not losses and not refused:
         return
     if output is ConvertFormat.JSON:
-        typer.echo(json.dumps({"lost": [asdict(loss) for loss in losses]}, indent=2), err=True)
-    elif sys.stderr.isatty():
+        said = {"lost": [asdict(loss) for loss in losses], **({"notAllowed": refused} if refused else {})}
+        typer.echo(json.dumps(said, indent=2), err=True)
+        return
+    for each in refused:
+        typer.echo(f"Not allowed: {each}", err=True)
+    if not losses:
+        return
+    if sys.stderr.isatty():
         table = Table("lost", "field", "why", title_justify="left", box=None)
         for loss in losses:
             table.add_row(loss.document, loss.field, loss.why)

@@ -255,3 +255,35 @@ def test_a_group_of_pods_stays_one_where_there_are_groups_and_else_its_leader_is
         assert container["command"] == ["sh", "-c"]
         assert rank in container["args"][0]
     assert not [line for line in group.stderr.splitlines() if "workerTemplate: " in line or ".size: " in line]
+
+
+def on_a_host(**spec: Any) -> str:
+    documents = list(yaml.safe_load_all(manifest(**spec)))
+    documents[1]["metadata"]["annotations"] = {"herdsman.dev/host": "mac"}
+    return yaml.safe_dump_all(documents)
+
+
+def test_what_a_host_does_not_allow_is_named_with_the_field_that_it_becomes() -> None:
+    text = on_a_host(extraArgs=["--seed", "1", "--tools", "all"])
+    result = convert("-f", "-", "--to", "kserve", text=text)
+    assert result.exit_code == 0, result.stderr
+    assert "Not allowed: converted: LLMInferenceService `chat`: spec.template.containers[0].args[" in result.stderr
+    assert "host `mac` does not allow flag `--tools`" in result.stderr
+    allowing = {
+        "apiVersion": "herdsman.dev/v1alpha1",
+        "kind": "Host",
+        "metadata": {"name": "mac"},
+        "spec": {"allow": {"flags": ["--tools"]}},
+    }
+    result = convert("-f", "-", "--to", "kserve", text=f"{text}---\n{yaml.safe_dump(allowing)}")
+    assert "Not allowed" not in result.stderr
+    result = convert("-f", "-", "--to", "kserve", "-o", "json", text=text)
+    assert "--tools" in json.loads(result.stderr)["notAllowed"][0]
+
+
+def test_render_refuses_what_a_host_does_not_allow() -> None:
+    result = CliRunner().invoke(
+        application(["convert", "render"]), ["render", "-f", "-"], input=on_a_host(extraArgs=["--tools", "all"])
+    )
+    assert result.exit_code == 1
+    assert "spec.extraArgs[0]: host `mac` does not allow flag `--tools`" in result.stderr
