@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agent.steps import directories
 from agent.steps.machine import COMMAND_TIMEOUT_S, CommandFailed, Facts, FileStat, Finished, MachineError, NotPermitted
 
 _AS_ROOT = "run the same command with sudo"
@@ -76,14 +77,13 @@ class LocalMachine:
         return FileStat(kind=kind, mode=stat.S_IMODE(found.st_mode), owner=owner, size=found.st_size)  # type: ignore[arg-type]
 
     def write(self, path: str, content: bytes, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.herdsman-new")
         self._allow(sudo, f"write {path}")
-        with self._explained("write", path):
+        with self._explained("write", path), self._directory_of(path) as (directory, target):
+            draft = str(Path(target).with_name(f".{Path(target).name}.herdsman-new"))
             try:
                 # O_EXCL: nobody else's file or link of that name is written through.
-                draft.unlink(missing_ok=True)
-                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                _unlink(draft, directory)
+                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(content)
                     file.flush()
@@ -91,27 +91,44 @@ class LocalMachine:
                         os.fchown(file.fileno(), *_ids(owner))
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
-                draft.replace(target)
+                os.replace(draft, target, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    draft.unlink(missing_ok=True)
+                    _unlink(draft, directory)
                 raise
-            _make_durable(target.parent)
+            _make_durable(Path(target).parent, directory)
 
     def remove(self, path: str, *, sudo: bool = False) -> None:
         self._allow(sudo, f"remove {path}")
-        with self._explained("remove", path):
-            Path(path).unlink(missing_ok=True)
+        absent = contextlib.suppress(FileNotFoundError)
+        with self._explained("remove", path), absent, self._directory_of(path) as (directory, target):
+            _unlink(target, directory)
 
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
         target = Path(path)
         self._allow(sudo, f"make {path}")
         with self._explained("make", path):
+            if os.geteuid() == 0:
+                with directories.opened(str(target.absolute()), make=True) as handle:
+                    if owner is not None:
+                        os.fchown(handle, *_ids(owner))
+                    os.fchmod(handle, mode)
+                return
             target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             target.mkdir(mode=0o700, exist_ok=True)
             if owner is not None:
                 os.chown(target, *_ids(owner))
             target.chmod(mode)
+
+    @contextlib.contextmanager
+    def _directory_of(self, path: str) -> Iterator[tuple[int | None, str]]:
+        """Give what to call a file by: for root its name and the descriptor of its directory, else its path alone."""
+        if os.geteuid() != 0:
+            yield None, path
+            return
+        target = Path(path).absolute()
+        with directories.opened(str(target.parent)) as handle:
+            yield handle, target.name
 
     @contextlib.contextmanager
     def _explained(self, verb: str, path: str) -> Iterator[None]:
@@ -136,9 +153,14 @@ def _ids(owner: str) -> tuple[int, int]:
     return entry.pw_uid, entry.pw_gid
 
 
-def _make_durable(directory: Path) -> None:
+def _unlink(path: str, directory: int | None) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path, dir_fd=directory)
+
+
+def _make_durable(path: Path, directory: int | None) -> None:
     # Without this a rename can be lost with the power, on file systems that delay it.
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY, dir_fd=directory)
     try:
         with contextlib.suppress(OSError):
             os.fsync(descriptor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import subprocess
 import time
 import urllib.request
@@ -34,7 +35,7 @@ from agent.client.ssh.target import SshServer, SshTarget
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.models.source_policy import SourcePolicy
 from agent.steps import launchd
-from agent.steps.machine import NotPermitted
+from agent.steps.machine import MachineError, NotPermitted
 from agent.steps.service import Service
 from agent.steps.step import State
 from tests.hosts.test_agent_drain import TOKENS, LongAnswer
@@ -423,6 +424,48 @@ def test_a_machine_over_ssh_has_files(plain_server: Sshd) -> None:
     assert machine.stat(path) is None
     assert machine.run(["no-such-command"]).code == 127
     assert [p.name for p in (plain_server.directory / "home").iterdir() if "herdsman-new" in p.name] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away; run the tests as root")
+def test_root_over_ssh_follows_no_link_that_another_user_made(plain_server: Sshd, tmp_path: Path) -> None:
+    connection = SshConnection(plain_server.target())
+    machine = SshMachine(connection)
+    home, precious = tmp_path / "u", tmp_path / "precious"
+    precious.mkdir(mode=0o755)
+    (precious / "kept").write_text("kept")
+    home.mkdir()
+    (home / "store").symlink_to(precious)
+    (home / "up").symlink_to("..")
+    for path in (home, home / "store", home / "up"):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    for path in ("store", "store/models", "up/precious", "up/made"):
+        with pytest.raises(MachineError, match="symbolic link"):
+            machine.make_directory(str(home / path), mode=0o700, owner="nobody")
+    for name in ("store/new", "up/precious/new"):
+        with pytest.raises(MachineError, match="symbolic link"):
+            machine.write(str(home / name), b"x", mode=0o644)
+    with pytest.raises(MachineError, match="symbolic link"):
+        machine.remove(str(home / "store/kept"))
+    with pytest.raises(MachineError, match="others may change"):
+        machine.write(str(home / "given"), b"x", mode=0o644, owner="root")
+    assert (precious.stat().st_uid, precious.stat().st_mode & 0o777) == (0, 0o755)
+    assert sorted(path.name for path in precious.iterdir()) == ["kept"]
+
+    machine.make_directory(str(home / "real/models"), mode=0o750, owner="nobody")
+    assert ((home / "real/models").stat().st_uid, (home / "real/models").stat().st_mode & 0o777) == (65534, 0o750)
+    assert (home / "real").stat().st_uid == 0
+    machine.write(str(home / "file"), b"x", mode=0o640)
+    assert ((home / "file").read_bytes(), (home / "file").stat().st_mode & 0o777) == (b"x", 0o640)
+    (home / "link").symlink_to(precious)
+    machine.write(str(home / "link"), b"y", mode=0o644)
+    assert not (home / "link").is_symlink() and (home / "link").read_bytes() == b"y"
+    machine.remove(str(home / "link"))
+    machine.remove(str(home / "none/at/all"))
+    # What root itself linked is followed, as /var is on macOS.
+    (tmp_path / "short").symlink_to("u")
+    machine.make_directory(str(tmp_path / "short/more"), mode=0o755, owner="nobody")
+    assert (home / "more").stat().st_uid == 65534
+    connection.close()
 
 
 def test_a_bastion_is_checked_like_a_host(tmp_path: Path) -> None:

@@ -18,12 +18,69 @@ _READ = f'[ -e "$1" ] || exit {_NOTHING_THERE}; cat -- "$1"'
 _STAT = f"""[ -e "$1" ] || exit {_NOTHING_THERE}
 if [ -f "$1" ]; then k=file; elif [ -d "$1" ]; then k=directory; else k=other; fi
 stat -L -c "$k %a %U %s" "$1" 2>/dev/null || stat -L -f "$k %Lp %Su %z" "$1" """
-# The draft is made readable by nobody else, filled from stdin, and only then given its owner and mode.
-_WRITE = """umask 077; draft="$(dirname "$1")/.$(basename "$1").herdsman-new"
-rm -f "$draft" && cat >"$draft" && { [ -z "$3" ] || chown "$3" "$draft"; } &&
-chmod "$2" "$draft" && mv -f "$draft" "$1" && exit
+# A path below a user's directory is that user's: a link planted there would lead what root does elsewhere. So root goes
+# from directory to directory, as `agent.steps.directories` does, and changes only the one that it stands in.
+_ENTER = r"""refuse() { echo "$1 is a symbolic link that another user than root can point elsewhere" >&2; exit 1; }
+others() {
+  set -- $(LC_ALL=C ls -ldn .)
+  case $3,$1 in 0,?????w* | 0,????????w*) return 0 ;; 0,*) return 1 ;; esac
+}
+roots() { set -- $(LC_ALL=C ls -ldn "./$1") && [ "$3" = 0 ]; }
+enter() {
+  if [ "$(id -u)" != 0 ]; then
+    [ "$2" != make ] || [ -d "$1" ] || (umask 022 && mkdir -p -- "$1") || return
+    cd -- "$1"
+    return
+  fi
+  cd / && rest=${1#/} links=0 || return
+  while [ -n "$rest" ]; do
+    name=${rest%%/*}
+    case $rest in */*) rest=${rest#*/} ;; *) rest='' ;; esac
+    case $name in '' | .) continue ;; esac
+    before=$(pwd -P)
+    if [ -L "./$name" ]; then
+      links=$((links + 1))
+      [ "$links" -le 40 ] && roots "$name" && ! others || refuse "${before%/}/$name"
+      to=$(readlink "./$name")
+      case $to in /*) cd / ;; esac
+      rest=${to#/}${rest:+/$rest}
+      continue
+    fi
+    [ "$2" != make ] || [ -e "./$name" ] || (umask 022 && mkdir "./$name") || return
+    cd -P "./$name" || return
+    # It may have become a link since it was looked at.
+    [ "$name" = .. ] || [ "$(pwd -P)" = "${before%/}/$name" ] || refuse "${before%/}/$name"
+  done
+}
+"""
+# The draft is made readable by nobody else, filled from stdin, and only then given its owner and mode. Where others may
+# put something else in its place meanwhile, root makes it with its mode and gives it to nobody.
+_WRITE = (
+    _ENTER
+    + r"""enter "$(dirname "$1")" '' || exit 1
+name=$(basename "$1"); draft=./.$name.herdsman-new
+place() { mv -fT "$draft" "./$name" 2>/dev/null || mv -fh "$draft" "./$name" 2>/dev/null || mv -f "$draft" "./$name"; }
+rm -f "$draft"; set -C
+if [ "$(id -u)" = 0 ] && others; then
+  plain=yes
+  case $2 in *[1357]*) plain='' ;; esac
+  if [ -n "$3" ] || [ -z "$plain" ]; then
+    echo "$(pwd -P) is a directory that others may change; root makes no file there for another user or to be run" >&2
+    exit 1
+  fi
+  umask "$4" && cat >"$draft" && place && exit
+else
+  umask 077
+  cat >"$draft" && { [ -z "$3" ] || chown "$3" "$draft"; } && chmod "$2" "$draft" && place && exit
+fi
 rm -f "$draft"; exit 1"""
-_DIRECTORY = """[ -d "$1" ] || (umask 022; mkdir -p "$1") && chmod "$2" "$1" && { [ -z "$3" ] || chown "$3" "$1"; }"""
+)
+_DIRECTORY = _ENTER + """enter "$1" make && { [ -z "$3" ] || chown "$3" .; } && chmod "$2" ."""
+_REMOVE = (
+    _ENTER
+    + """[ -d "$(dirname "$1")" ] || exit 0
+enter "$(dirname "$1")" '' && rm -f -- "./$(basename "$1")\""""
+)
 
 
 class SshMachine:
@@ -82,10 +139,11 @@ class SshMachine:
         return FileStat(kind=kind, mode=int(mode, 8), owner=owner, size=int(size))  # type: ignore[arg-type]
 
     def write(self, path: str, content: bytes, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
-        self._script(_WRITE, f"write {path}", path, f"{mode:o}", owner or "", sudo=sudo, stdin=content)
+        arguments = (path, f"{mode:o}", owner or "", f"{0o777 & ~mode:o}")
+        self._script(_WRITE, f"write {path}", *arguments, sudo=sudo, stdin=content)
 
     def remove(self, path: str, *, sudo: bool = False) -> None:
-        self._script('rm -f -- "$1"', f"remove {path}", path, sudo=sudo)
+        self._script(_REMOVE, f"remove {path}", path, sudo=sudo)
 
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
         self._script(_DIRECTORY, f"make {path}", path, f"{mode:o}", owner or "", sudo=sudo)

@@ -111,3 +111,41 @@ def test_a_run_stops_at_the_first_failure_and_the_next_one_goes_on_there() -> No
         State.CHANGED,
     ]
     assert (first.done, second.done, third.done) == (1, 1, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away; run the tests as root")
+def test_root_follows_no_link_that_another_user_made(tmp_path: Path) -> None:
+    machine = LocalMachine()
+    home, precious = tmp_path / "u", tmp_path / "precious"
+    precious.mkdir(mode=0o755)
+    (precious / "kept").write_text("kept")
+    home.mkdir()
+    (home / "store").symlink_to(precious)
+    (home / "up").symlink_to("..")
+    (home / "round").symlink_to("round")
+    for path in (home, home / "store", home / "up", home / "round"):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    for name in ("store", "store/models", "up/precious", "up/made", "round/x"):
+        with pytest.raises(MachineError, match="symbolic link"):
+            machine.make_directory(str(home / name), mode=0o700, owner="nobody")
+        with pytest.raises(MachineError, match="symbolic link"):
+            machine.write(str(home / name / "new"), b"x", mode=0o644, owner="nobody")
+    with pytest.raises(MachineError, match="symbolic link"):
+        machine.remove(str(home / "store/kept"))
+    assert (precious.stat().st_uid, precious.stat().st_mode & 0o777) == (0, 0o755)
+    assert sorted(path.name for path in precious.iterdir()) == ["kept"]
+
+    machine.make_directory(str(home / "real/models"), mode=0o750, owner="nobody")
+    assert ((home / "real/models").stat().st_uid, (home / "real/models").stat().st_mode & 0o777) == (65534, 0o750)
+    (home / "link").symlink_to(precious)
+    machine.write(str(home / "link"), b"y", mode=0o640, owner="nobody")
+    assert not (home / "link").is_symlink() and (home / "link").read_bytes() == b"y"
+    assert ((home / "link").stat().st_uid, (home / "link").stat().st_mode & 0o777) == (65534, 0o640)
+    machine.remove(str(home / "link"))
+    machine.remove(str(home / "none/at/all"))
+    with pytest.raises(MachineError):
+        machine.make_directory(str(precious / "kept" / "below"), mode=0o755)
+    # What root itself linked is followed, as /var is on macOS.
+    (tmp_path / "short").symlink_to("u")
+    machine.make_directory(str(tmp_path / "short/more"), mode=0o755, owner="nobody")
+    assert (home / "more").stat().st_uid == 65534
