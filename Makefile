@@ -52,6 +52,7 @@ bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compa
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 crds: install-files ## Generate the CRDs in docs/crds again, and what is made of them
+	@$(BIN)/python -m tools.pod_fields program/dialects/pod_fields.json
 	@$(BIN)/python -m program.dialects.crds docs/crds
 
 install-files: $(STAMP) ## Generate docs/install and the Helm chart again

@@ -1,7 +1,7 @@
 """Whether pod specs and routes are made of what they are made of. Pure.
 
-The CRD lets them pass unread, and Kubernetes judges the finished ones. What is looked at here is only what this
-package itself goes into: a text where a list belongs must end as an error with its path, and not as a crash.
+The CRD lets them pass unread. What this package itself goes into is looked at first: a text where a list belongs must
+end as an error with its path, and not as a crash. Then a pod spec may have no field that Kubernetes does not know.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from program.desired.errors import SpecInvalid
+from program.dialects.pod_fields import POD_SPEC, check_fields
 
 _LISTS_OF_NAMED = ("containers", "initContainers", "volumes")
 _OF_CONTAINER = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
@@ -29,6 +30,7 @@ def check_pod_spec(spec: Any, *, field: str) -> None:
             if name != "volumes":
                 _container(entry, path)
     _text(spec, "serviceAccountName", field)
+    check_fields(spec, POD_SPEC, field=field)
 
 
 def check_route_spec(spec: Any, *, field: str) -> None:

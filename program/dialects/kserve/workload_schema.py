@@ -2,7 +2,8 @@
 
 The fields stand at the top of the spec for the pods that serve, and again under `prefill`. The rules are those that
 KServe's webhooks check, so that a cluster without them refuses the same objects; bounds are there so that the API
-server can tell what a rule costs. Pod specs pass unread: their own API checks them. Used by `schema`.
+server can tell what a rule costs. Pod specs pass unread here, since configs hold template expressions in them: `shapes`
+checks them once they are merged. Used by `schema`.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from program.dialects.conditions import Reason
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.merging import limit_below_request
 from program.dialects.llmaz.runtime_schema import BackendRuntimeSpec
+from program.dialects.pod_fields import check_fields
 from program.dialects.reading import read, without_nulls
 
 SHIPPED = ("llamacpp", "ollama", "sglang", "tensorrt-llm", "tgi", "vllm")
@@ -111,6 +112,8 @@ def engine_in(words: Iterable[str]) -> str:
 
 def _check(raw: dict[str, Any]) -> None:
     spec = read(BackendRuntimeSpec, raw, field="spec")
+    for name in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
+        check_fields(raw.get(name), "V1Lifecycle" if name == "lifecycle" else "V1Probe", field=f"spec.{name}")
     names = [config.name for config in spec.recommended_configs]
     for index, config in enumerate(raw.get("recommendedConfigs") or ()):
         where = f"spec.recommendedConfigs[{index}]"

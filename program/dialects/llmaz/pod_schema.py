@@ -1,6 +1,6 @@
 """Pod templates as users of llmaz's Services write them: what the dialect reads of them has a type, all else is kept.
 
-The API server checks the rest where it ends up, in the pods. Used by `service_schema`.
+`program.dialects.pod_fields` checks the rest. Used by `service_schema`.
 """
 
 from __future__ import annotations

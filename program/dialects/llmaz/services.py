@@ -31,6 +31,7 @@ from program.dialects.llmaz.open_models import Model, claims_of, find_models, la
 from program.dialects.llmaz.pods import PodPlan, completed, unlabelled
 from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.status import SERVICE_WORDS, service_status
+from program.dialects.pod_fields import POD_SPEC, check_fields
 from program.dialects.reading import read, unknown_fields, without_nulls
 
 _TEMPLATE = "spec.workloadTemplate"
@@ -51,6 +52,9 @@ class Services:
         _check_not_derived(cr)
         written = raw["workloadTemplate"]
         worker, leader = written["workerTemplate"], written.get("leaderTemplate")
+        check_fields(worker["spec"], POD_SPEC, field=f"{_TEMPLATE}.workerTemplate.spec")
+        if leader is not None:
+            check_fields(leader["spec"], POD_SPEC, field=f"{_TEMPLATE}.leaderTemplate.spec")
         if not any(container["name"] == RUNNER for container in worker["spec"]["containers"]):
             raise SpecInvalid(
                 field=f"{_TEMPLATE}.workerTemplate.spec.containers",

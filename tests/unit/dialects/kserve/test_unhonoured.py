@@ -66,7 +66,7 @@ def test_what_has_no_effect_is_named(spec: Json, field: str, word: str) -> None:
         {"template": {"initContainers": [{"name": "storage-initializer", "image": "mine:1"}]}},
         {"model": {"uri": "hf://acme/tiny", "confidential": {"enabled": True}}},
         {"model": {"uri": "pvc://claim", "confidential": {"enabled": False}}},
-        {"template": {"anything": 1}, "router": {"scheduler": {"config": {"inline": {"any": 1}}}}},
+        {"template": {"hostname": "h"}, "router": {"scheduler": {"config": {"inline": {"any": 1}}}}},
     ],
 )
 def test_what_is_given_is_not(spec: Json) -> None:

@@ -249,3 +249,32 @@ class TestDevices:
         with pytest.raises(SpecInvalid) as refused:
             made(cr)
         assert refused.value.field == f"metadata.annotations[{self.PREFIX}container-name]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "why"),
+    [
+        ({"template": {"nodeSelectr": {"a": "b"}}}, "spec.template.nodeSelectr", "did you mean `nodeSelector`?"),
+        (
+            {"template": {"containers": [{"name": "main", "resorces": {"limits": {"nvidia.com/gpu": "1"}}}]}},
+            "spec.template.containers[0].resorces",
+            "`resources`",
+        ),
+        (
+            {
+                "template": {
+                    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+                }
+            },
+            "spec.template.spec",
+            "without `spec`",
+        ),
+        ({"prefill": {"template": {"volums": [{"name": "a"}]}}}, "spec.prefill.template.volums", "`volumes`"),
+        (GROUP | {"worker": {"spec": {"containers": [{"name": "main"}]}}}, "spec.worker.spec", "without `spec`"),
+    ],
+)
+def test_a_field_that_no_pod_has_is_named(spec: Json, field: str, why: str) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        made(service(spec))
+    assert refused.value.field == field
+    assert why in refused.value.why

@@ -351,3 +351,9 @@ def test_a_version_may_be_a_digest() -> None:
     cluster = Cluster(open_model(), runtime())
     parsed = DIALECT.parse(playground(backendRuntimeConfig={"backendName": "engine", "version": "sha256:0af"}), cluster)
     assert container(parsed.desired)["image"] == "registry.example/engine@sha256:0af"
+
+
+def test_a_field_that_no_probe_has_is_named_with_its_runtime() -> None:
+    cr = playground(backendRuntimeConfig={"backendName": "engine"})
+    with pytest.raises(SpecInvalid, match=r"spec\.startupProbe\.httpGet\.prot.*`port`"):
+        parse(cr, runtime(startupProbe={"httpGet": {"path": "/", "prot": 1}}))

@@ -218,3 +218,19 @@ def test_a_service_may_run_on_a_host() -> None:
     assert parsed.desired.model.source.address == "/srv/tiny.gguf"
     with pytest.raises(SpecInvalid, match="cannot run on hosts"):
         DIALECT.parse(service(worker, {"herdsman.dev/host": "mac"}, template={"size": 2}), Cluster(gguf))
+
+
+@pytest.mark.parametrize(
+    ("cr", "field"),
+    [
+        (service(runner(resorces={})), "spec.workloadTemplate.workerTemplate.spec.containers[0].resorces"),
+        (
+            service(template={"leaderTemplate": {"spec": {"containers": [runner()], "volums": []}}}),
+            "spec.workloadTemplate.leaderTemplate.spec.volums",
+        ),
+    ],
+)
+def test_a_field_that_no_pod_has_is_named(cr: Json, field: str) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        parse(cr)
+    assert refused.value.field == field
