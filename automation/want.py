@@ -12,6 +12,7 @@ from typing import Any
 from automation.approval.modes import Mode, mode_of
 from automation.hosts.host_book import Decision
 from automation.hosts.hosted import without_agent
+from automation.node_paths import check_node_paths
 from automation.observe import Observed, scaled_elsewhere
 from automation.serving.sleep import Sleep
 from automation.serving.sleep_rule import State, asleep_mark, hosted_sleep
@@ -23,7 +24,7 @@ from components.rendered import RenderedService
 from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
-from program.desired.model import DesiredModel
+from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
 from program.dialects.llmkube.model_status import known_status
@@ -71,6 +72,7 @@ def want(
             return Wanted()
         draft = _draft(world, key, cr)
         parsed = parse_service(cr, model_of(model_cr), draft=draft)
+        check_node_paths(_node_paths(parsed), options.node_path_roots)
         desired, hosts = world.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
@@ -97,6 +99,15 @@ def want(
         return Wanted(problem=problem_of(error, terminal=True))
     except NotYet as error:
         return Wanted(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+
+
+def _node_paths(desired: DesiredService) -> tuple[tuple[str, str], ...]:
+    """Name the files of nodes that pods read. A host has rules of its own (`agent run --allowed-host-path-roots`)."""
+    if desired.host_placement is not None:
+        return ()
+    models = [each for each in (desired.model, desired.draft) if each is not None]
+    files = [each for each in models if each.source.kind is SourceKind.FILE]
+    return tuple((f"Model/{each.name} spec.source", each.source.path) for each in files)
 
 
 def model_is_ready(model_cr: Object) -> bool:

@@ -31,6 +31,9 @@ class RenderOptions(Desired):
     """Kinds of optional extensions that the cluster serves now, as `group/version/Kind`
     (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered. None: there is no cluster to ask. Then a
     service has all that it describes itself, and of what Herdsman adds by itself nothing."""
+    node_path_roots: tuple[str, ...] | None = None
+    """Directories of nodes below which models may lie. None: whoever renders has the rights of the pods' owner, as in a
+    static fleet, and no path is refused."""
     hub_url: str = "https://huggingface.co"
     """Where Hugging Face's files come from; a mirror or an in-house hub otherwise."""
     prometheus_url: str = ""

@@ -19,6 +19,7 @@ from automation.dialects.described_facts import described_facts
 from automation.dialects.described_story import described_story
 from automation.engine_runs import Asked
 from automation.hosts.hosted import without_agent
+from automation.node_paths import check_node_paths
 from automation.observe import Observed, observe_described
 from automation.service_kinds import is_part_of_another
 from automation.status_ownership import written_by_another
@@ -130,6 +131,7 @@ class DescribedServices:
         try:
             mode = mode_of(cr, self._world.namespace_annotations(key.namespace))
             parsed = self._dialect.parse(cr, look)
+            check_node_paths(parsed.node_paths, options.node_path_roots)
             desired, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
             rendered = render(desired, options)
             in_vain = (*parsed.unhonoured, *asked_in_vain(desired, options), *without_agent(registry, desired))

@@ -38,6 +38,9 @@ class Parsed:
     desired: DesiredService
     unhonoured: tuple[Problem, ...] = ()
     """What was asked for and will have no effect; each is named in condition SpecHonoured=False."""
+    node_paths: tuple[tuple[str, str], ...] = ()
+    """Paths of nodes that models are read from in place, each behind the field that names it. The operator says which
+    may be read (`--allowed-host-path-roots`)."""
 
 
 class Dialect(Protocol):

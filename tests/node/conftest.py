@@ -79,7 +79,10 @@ def loop(
     running = LoopProcess(
         kubeconfig,
         folder,
-        (f"--allowed-remote-hosts={node.network.link}",),
+        (
+            f"--allowed-remote-hosts={node.network.link}",
+            f"--allowed-host-path-roots={tmp_path_factory.getbasetemp()}",
+        ),
         {
             "HERDSMAN_INIT_CONTAINER_IMAGE": image_set.DOWNLOADER_IMAGE,
             "HERDSMAN_PROXY_ADDRESS": node.network.gateway,

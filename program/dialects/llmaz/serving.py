@@ -159,7 +159,11 @@ def desired_service(
         drift=annotated.drift,
         adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
-    return Parsed(desired, tuple(dict.fromkeys((*problems, *not_in_workloads(annotations)))))
+    return Parsed(
+        desired,
+        tuple(dict.fromkeys((*problems, *not_in_workloads(annotations)))),
+        node_paths=tuple((m.claim.field, m.source.host_path) for m in models if m.source.kind == "host"),
+    )
 
 
 def owner_of(cr: JsonObject) -> Owner | None:
