@@ -1,51 +1,163 @@
-"""How a pod ends when its service asks to wait for idle, or may sleep: requests under way are answered first.
+"""How a pod ends: requests under way are answered before the kubelet stops the engine. docs/adr/0037.
 
-Called by `components.pod_template`. The loop holds a change back until the replicas are idle; this is what each pod
-does by itself, whoever ends it: a rollout, a drained node, an autoscaler.
+Called by `components.pod_template`; `components.rendered` asks what of it counts in hashes, and
+`components.providers.kubernetes_templates` what stays in pods that run. The loop holds a change back until the replicas
+are idle where the service asks for that; this is what each pod does by itself, whoever ends it: a rollout, a drained
+node, an autoscaler.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 from components.download_script import script_without_comments
 from program.desired.base import JsonObject
 from program.desired.engines import LlamaCpp, LlamaCppRouter
 from program.desired.service import DesiredService
+from program.runtimes import Runtime, runtime_for
 
 BLIND_S = 15
-"""Seconds to go on where nobody can say whether a request is under way."""
+"""Seconds to go on where nothing is known of the image, so that no script can run in it."""
 STOP_S = 30
 """Seconds for the engine itself to stop, Kubernetes' own default."""
+HUNG_S = 25
+"""Seconds for an engine whose probe failed: requests of an engine that hangs are not waited for."""
+OWN_ACCORD = "drain-by-default"
+"""Name of the script (`$0`) where the service did not ask for a drain."""
+ASKED = "drain"
+"""Its name where the service asked."""
 
 _ANY_ADDRESS = ("", "::", "0.0.0.0")  # noqa: S104 - an address to recognise
+_NAMES = (ASKED, OWN_ACCORD)
+_SLOTS = "slots"
+_COMMAND_LENGTH = 8
+_PROBES = ("livenessProbe", "startupProbe")
+_GRACE = "terminationGracePeriodSeconds"
+
+
+def is_asked_for(desired: DesiredService) -> bool:
+    """Tell whether a service says itself that its requests end first, or is put to sleep unasked."""
+    asleep = desired.sleep is not None and desired.autoscaling is None
+    return bool(desired.drain_s) or desired.rollout.wait_for_idle or asleep
 
 
 def drains(desired: DesiredService) -> bool:
-    """Tell whether a pod finishes its requests first: where the service asks for that, or is put to sleep unasked."""
-    return desired.rollout.wait_for_idle or (desired.sleep is not None and desired.autoscaling is None)
+    """Tell whether a pod finishes its requests first: by default where the engine would drop them."""
+    if desired.drain_s == 0:
+        return False
+    return runtime_for(desired.engine).drains or is_asked_for(desired)
+
+
+def timeout_s(desired: DesiredService) -> int:
+    """Give how long requests under way may take."""
+    return math.ceil(desired.drain_s) if desired.drain_s else desired.rollout.idle_timeout_s
+
+
+def grace_period_s(desired: DesiredService) -> int:
+    """Give the seconds after which the kubelet ends the pod whatever it still does."""
+    return timeout_s(desired) + STOP_S
 
 
 def pre_stop(desired: DesiredService, port: int) -> JsonObject:
     """Build the handler that the kubelet runs before it ends the engine.
 
-    llama-server is asked until no slot is at work, with what its image has to ask; any other engine gets a pause.
+    The script asks the engine and reads the kernel's table of connections. An engine whose image the user chose gets a
+    pause: nothing is known of what the image can run.
     """
-    if not isinstance(desired.engine, (LlamaCpp, LlamaCppRouter)):
+    runtime = runtime_for(desired.engine)
+    if not runtime.drains:
         return {"sleep": {"seconds": BLIND_S}}
-    slots, left = f"http://{_address(desired)}:{port}/slots", str(desired.rollout.idle_timeout_s)
-    return {"exec": {"command": ["sh", "-c", drain_script(), "drain", slots, left]}}
+    name = ASKED if is_asked_for(desired) else OWN_ACCORD
+    path, what = _question(desired, runtime)
+    url = f"http://{_address(desired)}:{port}{path}"
+    command = ["sh", "-c", drain_script(), name, url, str(timeout_s(desired)), str(port), what]
+    return {"exec": {"command": command}}
 
 
-def grace_period_s(desired: DesiredService) -> int:
-    """Give the seconds after which the kubelet ends the pod whatever it still does."""
-    return desired.rollout.idle_timeout_s + STOP_S
+def probe_of_drained(probe: JsonObject) -> JsonObject:
+    """Let a failed probe end the engine soon, unless the user says when."""
+    return {**probe, _GRACE: probe.get(_GRACE, HUNG_S)}
 
 
 @functools.cache
 def drain_script() -> str:
-    """Return the script that waits for llama-server's slots."""
+    """Return the script that waits until no request is under way."""
     return script_without_comments("drain.sh")
+
+
+def as_in_hashes(value: object) -> object:
+    """Copy JSON as hashes count it: pods as releases before the default drain rendered them.
+
+    A drain that the service did not ask for does not count at all, one that it asked for counts as it was then.
+    """
+    if isinstance(value, dict):
+        known = {key: as_in_hashes(each) for key, each in value.items()}
+        return without_new_drain(known) if "containers" in known else known
+    return [as_in_hashes(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def without_new_drain(pod: JsonObject) -> JsonObject:
+    """Give a pod's spec as releases before the default drain rendered it; the same where it has none."""
+    containers, by_default = [], False
+    for container in pod["containers"]:
+        command = script_command(container)
+        if command is None:
+            containers.append(container)
+            continue
+        by_default = by_default or command[3] == OWN_ACCORD
+        rest = {key: each for key, each in container.items() if key != "lifecycle"}
+        if (lifecycle := _before(command)) is not None:
+            rest["lifecycle"] = lifecycle
+        containers.append({key: _own_probe(each) if key in _PROBES else each for key, each in rest.items()})
+    return {
+        **{key: each for key, each in pod.items() if not (by_default and key == _GRACE)},
+        "containers": containers,
+    }
+
+
+def script_command(container: object) -> list[str] | None:
+    """Return the command that runs a drain script of this release's form, whatever its text; None where none runs."""
+    step = container
+    for key in ("lifecycle", "preStop", "exec", "command"):
+        step = step.get(key) if isinstance(step, dict) else None
+    if not isinstance(step, list) or len(step) != _COMMAND_LENGTH or step[:2] != ["sh", "-c"]:
+        return None
+    return step if step[3] in _NAMES else None
+
+
+def without_script(lifecycle: object) -> object:
+    """Copy a container's hooks without the text of a drain script, of whatever release."""
+    command: object = lifecycle
+    for key in ("preStop", "exec", "command"):
+        command = command.get(key) if isinstance(command, dict) else None
+    if isinstance(command, list) and len(command) > 3 and command[:2] == ["sh", "-c"]:
+        return {"preStop": {"exec": {"command": [*command[:2], *command[3:]]}}} if command[3] in _NAMES else lifecycle
+    return lifecycle
+
+
+def _before(command: list[str]) -> JsonObject | None:
+    """Give the hooks of a container as releases before rendered them for the same wish."""
+    _, _, _, name, url, left, _, what = command
+    if name == OWN_ACCORD:
+        return None
+    if what != _SLOTS:
+        return {"preStop": {"sleep": {"seconds": BLIND_S}}}
+    script = script_without_comments("drain.v1.sh")
+    return {"preStop": {"exec": {"command": ["sh", "-c", script, ASKED, url, left]}}}
+
+
+def _own_probe(probe: JsonObject) -> JsonObject:
+    return {key: each for key, each in probe.items() if (key, each) != (_GRACE, HUNG_S)}
+
+
+def _question(desired: DesiredService, runtime: Runtime) -> tuple[str, str]:
+    """Say at which path an engine tells whether it works, and what it answers there; two empty texts: it does not."""
+    if isinstance(desired.engine, (LlamaCpp, LlamaCppRouter)):
+        # In the pod the script has the API key. A router does not answer, and its connections count.
+        return "/slots", _SLOTS
+    probe = runtime.idle_probe(desired)
+    return (probe.path, probe.gauge) if probe is not None and probe.kind == "gauge" else ("", "")
 
 
 def _address(desired: DesiredService) -> str:

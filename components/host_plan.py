@@ -102,6 +102,7 @@ def _hosting(desired: DesiredService) -> dict[str, Any]:
         "residency": placement.residency,
         "group": placement.group or None,
         "min_dwell_s": placement.min_dwell_s,
+        "drain_timeout_s": desired.drain_s,
         "idle_timeout_s": sleep.idle_timeout_s if sleep else None,
         "wake_timeout_s": sleep.wake_timeout_s if sleep else None,
         "max_held_requests": sleep.max_held_requests if sleep else None,

@@ -9,6 +9,7 @@ import hashlib
 from typing import Literal
 
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
+from program.desired.keys import ANNOTATION_DRAIN as ANNOTATION_DRAIN
 from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
 from program.desired.keys import LABEL_DIALECT as LABEL_DIALECT

@@ -7,7 +7,7 @@ weights, `components.hardware` for devices and `components.drain` for the end.
 from __future__ import annotations
 
 from components import hardware, naming
-from components.drain import drains, grace_period_s, pre_stop
+from components.drain import drains, grace_period_s, pre_stop, probe_of_drained
 from components.model_files import ModelFiles, model_files
 from components.object_metadata import workload_labels
 from components.options import RenderOptions
@@ -40,7 +40,7 @@ def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
     files = model_files(desired, options)
     runtime = runtime_for(desired.engine)
     metadata: JsonObject = {"labels": {**pod.labels, **workload_labels(desired)}}
-    if annotations := {**_disruption(desired), **pod.annotations}:
+    if annotations := {**_disruption(desired), **_undrained(desired), **pod.annotations}:
         metadata["annotations"] = annotations
     # What is empty says nothing, and is left out.
     optional: JsonObject = {
@@ -80,12 +80,15 @@ def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles, opt
         "resources": hardware.resources(desired),
         "lifecycle": {"preStop": pre_stop(desired, port)} if drains(desired) else {},
     }
+    startup, liveness = pod.startup_probe or probes.startup, pod.liveness_probe or probes.liveness
+    if drains(desired) and runtime.drains:
+        startup, liveness = probe_of_drained(startup), probe_of_drained(liveness)
     return {
         "name": runtime.container_name,
         "image": _image(desired, runtime, options),
         "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
-        "startupProbe": pod.startup_probe or probes.startup,
-        "livenessProbe": pod.liveness_probe or probes.liveness,
+        "startupProbe": startup,
+        "livenessProbe": liveness,
         "readinessProbe": pod.readiness_probe or probes.readiness,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": pod.security_context
@@ -109,6 +112,11 @@ def _disruption(desired: DesiredService) -> dict[str, str]:
     disruption = desired.disruption
     protected = disruption.protect_startup or disruption.protect_always
     return {naming.ANNOTATION_DO_NOT_DISRUPT: "true"} if protected else {}
+
+
+def _undrained(desired: DesiredService) -> dict[str, str]:
+    """Note on the pods that they drop their requests. Hashes do not count a default drain, but they count this."""
+    return {naming.ANNOTATION_DRAIN: "false"} if desired.drain_s == 0 else {}
 
 
 def _pod_security(desired: DesiredService, options: RenderOptions) -> JsonObject:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from components import naming
 from components.download_script import script_by_version
+from components.drain import as_in_hashes
 from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
@@ -70,9 +71,10 @@ class RenderedService:
 def fingerprint_of(value: object) -> str:
     """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form.
 
-    Of the downloader's script the version counts and not the text (`components.download_script`). An owner reference
-    counts as if it did not block the owner's deletion: earlier releases wrote it so, and an upgrade runs no engine.
+    Of the downloader's script the version counts and not the text (`components.download_script`), and how pods end
+    counts as in releases before the default drain (`components.drain`). An owner reference counts as if it did not
+    block the owner's deletion: earlier releases wrote it so, and an upgrade runs no engine.
     """
-    text = script_by_version(json.dumps(value, sort_keys=True, separators=(",", ":")))
+    text = script_by_version(json.dumps(as_in_hashes(value), sort_keys=True, separators=(",", ":")))
     text = text.replace('"blockOwnerDeletion":true', '"blockOwnerDeletion":false')
     return hashlib.sha256(text.encode()).hexdigest()[:16]

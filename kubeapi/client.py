@@ -129,14 +129,17 @@ class KubeClient(RestClient):
         uid: str | None = None,
         resource_version: str | None = None,
         propagation: str = "Background",
+        grace_period_s: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Delete one object.
+        """Delete one object. A pod has `grace_period_s` to end, or what its spec says.
 
         Raises NotFound; Conflict when `uid` is given and the object is another one by now, or when `resource_version`
         is given and somebody wrote to it meanwhile.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         if any(preconditions.values()):
             options["preconditions"] = {name: value for name, value in preconditions.items() if value}

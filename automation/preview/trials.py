@@ -19,7 +19,7 @@ from components.providers.kubernetes_diff import MISSING, leaving, parse_path, v
 from components.providers.kubernetes_errors import about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
-from components.providers.kubernetes_templates import keeping_script
+from components.providers.kubernetes_templates import keeping_drain, keeping_script
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
@@ -100,7 +100,8 @@ def _tried(
     if not (owner.ours or given or objects.adoption_asked(wanted)):
         why = objects.foreign_words(each.kind, Identity.of(wanted), owner.words)
         return Trial(comparing.rejected(each, live, why, shared=shared), live)
-    wanted = keeping_script(leaving(wanted, live, [parse_path(text) for text in each.ignore]), live)
+    left = leaving(wanted, live, [parse_path(text) for text in each.ignore])
+    wanted = keeping_drain(keeping_script(left, live), live)
     replicas = value_at(live, _REPLICAS)
     if value_at(wanted, _REPLICAS) is MISSING and replicas and owns(live, naming.FIELD_MANAGER, _REPLICAS):
         wanted = with_value(wanted, _REPLICAS, replicas)

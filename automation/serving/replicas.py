@@ -29,6 +29,7 @@ from automation.serving.readiness import (
 )
 from automation.serving.stall_watch import StallWatch
 from components import naming
+from components.drain import HUNG_S
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
@@ -213,7 +214,9 @@ class Replicas:
             serving = any(other is not None and other.serves for other in proofs.values())
             return Problem(reason="CompletionFailed", message=message, terminal=not serving)
         try:
-            self._client.delete(kinds.PODS, key.namespace, name, uid=pod["metadata"]["uid"])
+            # Its requests would not be answered, so that it need not wait for them before it ends.
+            uid = pod["metadata"]["uid"]
+            self._client.delete(kinds.PODS, key.namespace, name, uid=uid, grace_period_s=HUNG_S)
         except (NotFound, Conflict):
             return None
         except ApiError as error:

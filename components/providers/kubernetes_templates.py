@@ -1,9 +1,9 @@
-"""Keeps the downloader's script of pods that run, where it is all that an upgrade changed about them. Pure.
+"""Keeps of pods that run what an upgrade alone would change: the downloader's script, and how they end. Pure.
 
-Called by `components.providers.kubernetes` and `kubernetes_calls`. The renderers put a hash of the pod template on each
-Deployment, for which the script counts by its version only (`components.download_script`). Kubernetes, which compares
-text, would restart every pod for another text; so as long as the hash is the same, the text that is there stays.
-docs/adr/0008.
+Called by `components.providers.kubernetes` and `kubernetes_calls`, and by previews. The renderers put a hash of the pod
+template on each Deployment, for which the downloader's script counts by its version only (`components.download_script`)
+and the default drain not at all (`components.drain`). Kubernetes, which compares text, would restart every pod for
+another text. So as long as the hash is the same, what is there stays. docs/adr/0008, docs/adr/0037.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from components import naming
+from components.drain import without_new_drain, without_script
 from components.providers.kubernetes_diff import Path, value_at, with_value
 
 _HASH: Path = ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH)
-_INIT_CONTAINERS: Path = ("spec", "template", "spec", "initContainers")
+_POD: Path = ("spec", "template", "spec")
+_INIT_CONTAINERS: Path = (*_POD, "initContainers")
+
+_DEFAULT_GRACE_S = 30
+"""What the API server fills in."""
 
 
 def same_template(wanted: Any, before: Any) -> bool:
@@ -36,3 +41,38 @@ def keeping_script(wanted: Any, before: Any) -> Any:
         for one in containers
     ]
     return with_value(wanted, _INIT_CONTAINERS, kept)
+
+
+def keeping_drain(wanted: Any, before: Any) -> Any:
+    """Copy `wanted` with the end that the pods of `before` have, if both mean the same pods; else give it back.
+
+    Pods of a release before the default drain stay as they are, and those that run a script keep its text. Where the
+    end of `before` is of no release, somebody changed it: then `wanted` holds.
+    """
+    pod, known = value_at(wanted, _POD), value_at(before, _POD)
+    if not same_template(wanted, before) or not isinstance(pod, dict) or not isinstance(known, dict):
+        return wanted
+    if not isinstance(pod.get("containers"), list) or not isinstance(known.get("containers"), list):
+        return wanted
+    for release in (pod, without_new_drain(pod)):
+        if _end(release) == _end(known):
+            hooks = {each["name"]: each["lifecycle"] for each in _with_hooks(known)}
+            names = {each["name"] for each in _with_hooks(release)}
+            kept = [
+                {**each, "lifecycle": hooks[each["name"]]}
+                if isinstance(each, dict) and each.get("name") in names
+                else each
+                for each in release["containers"]
+            ]
+            return with_value(wanted, _POD, {**release, "containers": kept})
+    return wanted
+
+
+def _end(pod: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Say how pods end, whatever the text of a script."""
+    ends = {each["name"]: without_script(each["lifecycle"]) for each in _with_hooks(pod)}
+    return pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S), ends
+
+
+def _with_hooks(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in pod["containers"] if isinstance(each, dict) and {"name", "lifecycle"} <= each.keys()]

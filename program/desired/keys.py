@@ -75,6 +75,9 @@ ANNOTATION_WAKE_TIMEOUT = "herdsman.dev/wake-timeout"
 ANNOTATION_MAX_HELD_REQUESTS = "herdsman.dev/max-held-requests"
 """On a service with an idle timeout: how many requests may wait at once; more are answered 503."""
 
+ANNOTATION_DRAIN = "herdsman.dev/drain"
+"""On a service: how long requests under way may take when a replica is told to stop (`2m`); `"false"` drops them."""
+
 ANNOTATION_MODE = "herdsman.dev/mode"
 """On a service or a namespace: `Apply`, `Preview` (changes wait until they are approved) or `Paused` (none is made)."""
 ANNOTATION_APPROVED = "herdsman.dev/approved"

@@ -265,6 +265,9 @@ class DesiredService(Desired):
     """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
     sleep: Sleep | None = None
     """None: replicas run whether anybody asks or not."""
+    drain_s: float | None = None
+    """How long requests under way may take when a replica is told to stop; 0 does not wait for them, None leaves it to
+    the rollout policy, on a host to the agent."""
     drift: DriftPolicy = DriftPolicy()
     adopt: bool = False
     """Take over objects of the same names that somebody else made (annotation `herdsman.dev/adopt: "true"`)."""

@@ -87,6 +87,8 @@ class Annotated(Desired):
     scale_query: str = ""
     idle_path: str = ""
     sleep: Sleep | None = None
+    drain_s: float | None = None
+    """As `DesiredService.drain_s`."""
     drift: DriftPolicy = DriftPolicy()
     hosting: HostPlacement = HostPlacement()
     """What a service that runs on hosts wishes there; `host` is only the pin."""
@@ -115,6 +117,7 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
         scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
         idle_path=_idle_path(annotations),
         sleep=_sleep(annotations),
+        drain_s=_drain_s(annotations),
         drift=_drift(annotations),
         hosting=_hosting(annotations),
     )
@@ -272,6 +275,18 @@ def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
                 raise _invalid(name, f"says nothing without {keys.ANNOTATION_IDLE_TIMEOUT}")
         return None
     return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=int(held) if held else None)
+
+
+def _drain_s(annotations: Mapping[str, str]) -> float | None:
+    value = annotations.get(keys.ANNOTATION_DRAIN, "")
+    if value in ("", "true"):
+        return None
+    if value == "false":
+        return 0.0
+    try:
+        return _duration_s(annotations, keys.ANNOTATION_DRAIN)
+    except SpecInvalid as error:
+        raise _invalid(keys.ANNOTATION_DRAIN, f'{error.why}, or "false" to drop requests') from None
 
 
 def _drift(annotations: Mapping[str, str]) -> DriftPolicy:

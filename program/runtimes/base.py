@@ -78,6 +78,10 @@ class Runtime(Protocol):
     api_key_env: str
     """The variable that the engine takes its API key from; empty where it has none, and a key has no effect."""
 
+    drains: bool
+    """A pod waits until its requests have ended before the engine is told to stop. The engine would drop them, or its
+    own patience ends with Kubernetes' 30 seconds. False: the image is the user's, and nothing is known of it."""
+
     def default_image(self, desired: DesiredService) -> str | None:
         """Name the image for the service's accelerator; None when the user must give one."""
         ...

@@ -29,6 +29,7 @@ class GenericRuntime:
     default_hpa_metric = "llamacpp:requests_processing"
     service_links = True
     api_key_env = ""
+    drains = False
 
     def default_image(self, desired: DesiredService) -> str | None:
         return None

@@ -71,6 +71,7 @@ class LlamaCppRuntime:
     default_hpa_metric = "llamacpp:requests_processing"
     service_links = True
     api_key_env = "LLAMA_API_KEY"
+    drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
         """Follow the GPU that the pod gets, also when only the service asks for it."""

@@ -69,6 +69,7 @@ class OllamaRuntime:
     default_hpa_metric = ""
     service_links = True
     api_key_env = ""
+    drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
         amd = desired.gpu is not None and desired.gpu.vendor is GpuVendor.AMD

@@ -42,6 +42,7 @@ class SglangRuntime:
     service_links = True
     # SGLang takes a key by argument only, where everyone who may read the pod would see it.
     api_key_env = ""
+    drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
         amd = desired.gpu is not None and desired.gpu.vendor is GpuVendor.AMD

@@ -43,6 +43,7 @@ class TensorRtLlmRuntime:
     default_hpa_metric = ""
     service_links = True
     api_key_env = ""
+    drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
         return IMAGE

@@ -40,6 +40,7 @@ class VllmRuntime:
     # A Service named `vllm` would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own setting.
     service_links = False
     api_key_env = "VLLM_API_KEY"
+    drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
         return "vllm/vllm-openai:v0.25.1"

@@ -68,7 +68,8 @@ def test_the_objects_are_as_recorded(vector: Vector, replayed: dict[str, Replaye
     result = play(vector, replayed, no_local_models)
     for prefix, stage, recorded in stages(vector, result):
         expected, actual = flatten_all(recorded["objects"]), flatten_all(stage.objects)
-        differences = compare_flat(expected, actual, vector.defects, corrections_of(vector.number), prefix=prefix)
+        corrections = corrections_of(vector.number, expected)
+        differences = compare_flat(expected, actual, vector.defects, corrections, prefix=prefix)
         assert not differences, f"{prefix}\n{as_text(differences)}"
 
 

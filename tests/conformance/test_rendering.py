@@ -65,7 +65,7 @@ def check(vector: Vector, inputs: list[Json], output: Json, defects: list[Defect
             replicas = f"Deployment/{cr['metadata']['name']}/replicas"
             assert actual.pop(replicas, ABSENT) is ABSENT
             expected.pop(replicas, None)
-    differences = compare_flat(expected, actual, defects, corrections_of(vector.number), prefix=prefix)
+    differences = compare_flat(expected, actual, defects, corrections_of(vector.number, expected), prefix=prefix)
     assert not differences, as_text(differences)
 
 

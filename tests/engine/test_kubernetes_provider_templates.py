@@ -8,9 +8,14 @@ from typing import Any
 import pulumi
 
 from components import naming
-from kubeapi.client import KubeClient
+from components.drain import as_in_hashes
+from components.render import RenderOptions, render
+from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.kinds import DEPLOYMENTS
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
 from tests.engine.stacks import Stack
+from tests.support.builders import service
 
 
 def deployment(
@@ -69,3 +74,50 @@ def test_stopped_pods_that_are_left_to_an_autoscaler_start_with_one(
     stack.up(deployment(namespace, replicas=0))
     stack.up(deployment(namespace, replicas=None))
     assert client.get(DEPLOYMENTS, namespace, "web")["spec"]["replicas"] == 1
+
+
+def test_pods_of_a_release_before_end_as_they_did_until_their_template_changes(
+    stack: Stack, client: KubeClient, namespace: str
+) -> None:
+    desired = service(key=ServiceKey("llmkube", namespace, "web"), owner=None)
+
+    def program(wanted: DesiredService, *, before: bool = False) -> Callable[[], None]:
+        manifest = next(one.manifest for one in render(wanted, RenderOptions()).objects if one.kind == "Deployment")
+        inputs = as_in_hashes(manifest) if before else manifest
+        assert isinstance(inputs, dict)
+        props = {"metadata": inputs["metadata"], "spec": inputs["spec"]}
+
+        def declare() -> None:
+            pulumi.CustomResource("kubernetes:apps/v1:Deployment", "web", props)
+
+        return declare
+
+    def replicas_and_end() -> tuple[int, bool, int]:
+        live = client.get(DEPLOYMENTS, namespace, "web")
+        pod = live["spec"]["template"]["spec"]
+        drained = "lifecycle" in pod["containers"][0]
+        return live["spec"]["replicas"], drained, pod["terminationGracePeriodSeconds"]
+
+    stack.up(program(desired, before=True))
+    assert replicas_and_end() == (1, False, 30)
+    assert stack.up(program(desired)).steps() == {"web": "same"}
+    more = desired.model_copy(update={"replicas": 2})
+    assert set(stack.preview(program(more)).detailed("web")) == {
+        "spec.replicas",
+        'metadata.annotations["herdsman.dev/applied-hash"]',
+    }
+    stack.up(program(more))
+    assert replicas_and_end() == (2, False, 30)
+    stack.forget()
+    stack.up(program(more))
+    stack.up(program(desired))
+    assert replicas_and_end() == (1, False, 30)
+
+    changed = desired.model_copy(update={"mode": "embedding"})
+    stack.up(program(changed))
+    assert replicas_and_end() == (1, True, 330)
+    # What somebody takes away now is drift, and comes back.
+    gone = {"spec": {"template": {"spec": {"containers": [{"name": "llama-server", "lifecycle": None}]}}}}
+    client.patch(DEPLOYMENTS, namespace, "web", gone, content_type=STRATEGIC_PATCH)
+    stack.up(program(changed), refresh=True)
+    assert replicas_and_end() == (1, True, 330)

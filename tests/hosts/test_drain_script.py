@@ -1,14 +1,17 @@
-"""The script that ends a llama-server gently, run by sh with a server that plays the slots."""
+"""The script that ends an engine gently, run by shells that images have, with a server that plays the engine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,10 +21,21 @@ from components.drain import drain_script
 
 IDLE = b'[{"id":0,"is_processing":false}]'
 BUSY = b'[{"id":0,"is_processing":false},{"id":1,"is_processing":true}]'
+METRICS = (
+    b"# HELP vllm:num_requests_running Number of requests.\n"
+    b"vllm:num_requests_running_total 7.0\n"
+    b'vllm:num_requests_running{engine="0"} 0.0\n'
+    b'vllm:num_requests_running{engine="1"} %s\n'
+    b'vllm:num_requests_waiting{engine="0"} 3.0\n'
+)
+ANSWER = b"x" * 16_000_000
+"""More than the kernel takes for a client that does not read."""
 
 
 class Slots(ThreadingHTTPServer):
-    """Answers `answers` in turn, the last one for ever; None is a refusal."""
+    """Answers `answers` in turn, the last one for ever; None is a refusal. `GET /answer` is a long answer."""
+
+    daemon_threads = True
 
     def __init__(self, answers: list[bytes | None]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -33,8 +47,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: Slots
 
     def do_GET(self) -> None:
-        self.server.seen.append(self.headers.get("Authorization"))
-        answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+        answer: bytes | None = ANSWER
+        if self.path != "/answer":
+            self.server.seen.append(self.headers.get("Authorization"))
+            answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
         self.send_response(501 if answer is None else 200)
         self.end_headers()
         self.wfile.write(answer or b"")
@@ -43,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(*answers: bytes | None) -> Iterator[Slots]:
     server = Slots(list(answers))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -54,38 +70,140 @@ def serving(*answers: bytes | None) -> Iterator[Slots]:
         server.server_close()
 
 
-def drain(server: Slots, *, left: int = 60, path: str | None = None, **env: str) -> float:
-    """Run the script to its end and give the seconds that it took."""
+def drain(
+    server: Slots,
+    *,
+    left: int = 60,
+    path: str | None = None,
+    shell: str = "sh",
+    what: str = "slots",
+    port: int | None = None,
+    **env: str,
+) -> float:
+    """Run the script to its end and give the seconds that it took. `port` is the engine's, the server's by default."""
     started = time.monotonic()
-    url = f"http://127.0.0.1:{server.server_address[1]}/slots"
-    environment = {"PATH": path or os.environ["PATH"], "FORGOTTEN_S": "0", "BLIND_S": "1", **env}
-    shell = shutil.which("sh") or "/bin/sh"
-    command = [shell, "-c", drain_script(), "drain", url, str(left)]
-    subprocess.run(command, env=environment, check=True, timeout=30)
+    url = f"http://127.0.0.1:{server.server_address[1]}/ask"
+    clients = str(port or server.server_address[1])
+    environment = {"PATH": path or os.environ["PATH"], "FORGOTTEN_S": "0", "BLIND_S": "1", "KEPT_S": "3", **env}
+    runs = [shutil.which(each) or each for each in shell.split()]
+    command = [*runs, "-c", drain_script(), "drain", url, str(left), clients, what]
+    subprocess.run(command, env=environment, check=True, timeout=40)
     return time.monotonic() - started
 
 
-def test_an_idle_server_ends_at_once() -> None:
+@contextlib.contextmanager
+def connected(server: Slots, request: bytes = b"") -> Iterator[socket.socket]:
+    """A client that takes little at a time."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.server_address[1]))
+        client.sendall(request)
+        yield client
+
+
+SHELLS = [
+    pytest.param(shell, marks=pytest.mark.skipif(shutil.which(shell.split()[0]) is None, reason=f"no {shell} on PATH"))
+    for shell in ("dash", "bash", "busybox sh")
+]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_idle_server_ends_after_two_looks(shell: str) -> None:
     with serving(IDLE) as server:
-        assert drain(server) < 1.5
-        assert server.seen == [None]
+        assert drain(server, shell=shell) < 3
+        assert server.seen == [None, None]
 
 
-def test_a_busy_server_is_waited_for() -> None:
-    with serving(BUSY, IDLE) as server:
-        assert drain(server) >= 2
-        assert len(server.seen) == 2
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_busy_server_is_waited_for(shell: str) -> None:
+    with serving(BUSY, BUSY, IDLE) as server:
+        assert drain(server, shell=shell) >= 2
+        assert len(server.seen) == 4
+
+
+def test_a_request_between_two_looks_starts_the_count_anew() -> None:
+    with serving(IDLE, BUSY, IDLE) as server:
+        drain(server)
+        assert len(server.seen) == 4
 
 
 def test_waiting_ends_with_the_time_that_is_left() -> None:
     with serving(BUSY) as server:
-        assert drain(server, left=2) < 5
-        assert len(server.seen) == 1
+        assert 2 <= drain(server, left=2) < 5
 
 
-def test_a_server_that_cannot_say_gets_a_pause() -> None:
-    with serving(None) as server:
-        assert 1 <= drain(server) < 3
+def test_a_slow_client_of_an_idle_server_gets_its_whole_answer() -> None:
+    """The slot is idle once the last token is made, and the client has not taken what was made."""
+    asked = b"GET /answer HTTP/1.0\r\n\r\n"
+    with serving(IDLE) as server, connected(server, asked) as client, ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(drain, server)
+        time.sleep(6)  # longer than a connection of an idle server is waited for
+        assert not ending.done()
+        received = 0
+        while piece := client.recv(1_000_000):
+            received += len(piece)
+        assert received > len(ANSWER)
+        ending.result()
+
+
+def test_the_rest_of_an_answer_is_waited_for_when_the_server_has_closed_the_connection() -> None:
+    """A pod takes its network along when it ends, and with it what the kernel still has to send."""
+    with (
+        serving(IDLE) as server,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        accepted, _ = listener.accept()
+        accepted.setblocking(False)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += accepted.send(ANSWER)
+        accepted.close()
+        ending = pool.submit(drain, server, port=listener.getsockname()[1])
+        time.sleep(4)
+        assert not ending.done()
+        while sent > 0:
+            sent -= len(client.recv(1_000_000))
+        ending.result()
+
+
+def test_a_connection_that_its_client_keeps_holds_an_idle_server_up_for_a_moment_only() -> None:
+    with serving(IDLE) as server, connected(server):
+        assert 2 <= drain(server) < 8
+
+
+def test_a_connection_to_a_server_that_cannot_say_counts_as_a_request() -> None:
+    with serving(None) as server, ThreadPoolExecutor(1) as pool:
+        with connected(server):
+            ending = pool.submit(drain, server)
+            time.sleep(5)
+            assert not ending.done()
+        ending.result()
+    with serving(IDLE) as server:
+        assert drain(server, what="") < 3
+        assert server.seen == []
+
+
+@pytest.mark.parametrize("running", [b"2.0", b"1e+01"])
+def test_a_gauge_says_it_too(running: bytes) -> None:
+    with serving(METRICS % running, METRICS % running, METRICS % b"0.0") as server:
+        drain(server, what="vllm:num_requests_running")
+        assert len(server.seen) == 4
+
+
+def test_a_server_that_is_gone_is_not_waited_for() -> None:
+    with serving(IDLE) as server:
+        pass
+    assert drain(server) < 3
+
+
+def test_no_proxy_is_asked() -> None:
+    with serving(IDLE) as server, serving(BUSY) as proxy:
+        there = f"http://127.0.0.1:{proxy.server_address[1]}"
+        drain(server, http_proxy=there, HTTP_PROXY=there, all_proxy=there)
+        assert len(server.seen) == 2 and not proxy.seen
 
 
 def test_the_key_is_sent_and_stands_in_no_argument(tmp_path: Path) -> None:
@@ -95,21 +213,29 @@ def test_the_key_is_sent_and_stands_in_no_argument(tmp_path: Path) -> None:
     spy.chmod(0o755)
     with serving(IDLE) as server:
         drain(server, path=f"{tmp_path}:{os.environ['PATH']}", LLAMA_API_KEY='se"cret\\1')
-        assert server.seen == ['Bearer se"cret\\1']
+        assert server.seen == ['Bearer se"cret\\1'] * 2
     assert "cret" not in arguments.read_text()
 
 
-@pytest.mark.skipif(shutil.which("wget") is None, reason="wget is not on PATH; install it to run this")
-def test_an_image_with_wget_alone_will_do(tmp_path: Path) -> None:
-    for tool in ("sh", "sleep", "wget"):
-        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
-    with serving(BUSY, IDLE) as server:
+@pytest.mark.parametrize("tool", ["wget", "python3"])
+def test_an_image_with_one_other_client_will_do(tmp_path: Path, tool: str) -> None:
+    client = sys.executable if tool == "python3" else shutil.which(tool)
+    if client is None:
+        pytest.skip(f"{tool} is not on PATH; install it to run this")
+    for each in ("sh", "sleep", "date", tool):
+        program = client if each == tool else shutil.which(each)
+        (tmp_path / each).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        (tmp_path / each).chmod(0o755)
+    with serving(BUSY, BUSY, IDLE) as server:
         assert drain(server, path=str(tmp_path)) >= 2
+        assert len(server.seen) == 4
 
 
-def test_an_image_without_any_of_them_pauses(tmp_path: Path) -> None:
+def test_an_image_without_any_of_them_counts_connections(tmp_path: Path) -> None:
     for tool in ("sh", "sleep"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
-    with serving(IDLE) as server:
-        assert 1 <= drain(server, path=str(tmp_path)) < 3
+    with serving(BUSY) as server:
+        with connected(server):
+            assert 3 <= drain(server, path=str(tmp_path), left=3) < 8
+        assert drain(server, path=str(tmp_path)) < 3
         assert server.seen == []

@@ -13,6 +13,7 @@ from automation.serving.completion_check import CompletionCheck
 from automation.serving.readiness import MOST_REPLACED, Proofs
 from automation.serving.replicas import Replicas
 from automation.serving.stall_watch import StallWatch
+from components.drain import HUNG_S
 from program.desired.engines import SecretKey
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -111,6 +112,7 @@ def test_a_replica_that_fails_three_times_is_replaced_with_an_event(scene: Scene
         scene.pass_(remembered("a"))
     path, body = scene.writes("DELETE")[0]
     assert path == "/api/v1/namespaces/ns/pods/a" and body["preconditions"] == {"uid": "uid-a"}
+    assert body["gracePeriodSeconds"] == HUNG_S, "requests that nobody answers are not waited for"
     assert len(scene.writes("DELETE")) == 1, "the cache still has the pod, which is gone"
     assert scene.events() == ["ReplicaReplaced"]
     assert [round(delay_s) for delay_s in scene.requeued if delay_s][:1] == [5]

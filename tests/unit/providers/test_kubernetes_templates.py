@@ -1,10 +1,15 @@
-"""What of a pod template stays as it is when an upgrade brings another downloader."""
+"""What of a pod template stays as it is when an upgrade brings another downloader, or another end of pods."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from components.providers.kubernetes_templates import keeping_script
+from components.drain import as_in_hashes, drain_script
+from components.providers.kubernetes_templates import keeping_drain, keeping_script
+from program.desired.service import DesiredService, RolloutPolicy
+from tests.support.builders import service
+from tests.unit.components.views import objects
 
 
 def deployment(
@@ -51,3 +56,47 @@ def test_objects_of_other_shapes_pass_unchanged() -> None:
     marked: dict[str, Any] = {"metadata": {"annotations": {"llmkube.ai/desired-template-hash": "h1"}}, "spec": {}}
     for before in ({}, marked, deployment("old"), {"metadata": None}):
         assert keeping_script(marked, before) == marked
+
+
+def ending(desired: DesiredService, *, script: str = "", mark: str = "h1") -> dict[str, Any]:
+    """A Deployment with the pods of a service; `script` is the drain of another release."""
+    template = objects(desired)["deployment"]["spec"]["template"]
+    if script:
+        template = json.loads(json.dumps(template).replace(json.dumps(drain_script()), json.dumps(script)))
+    return {
+        "metadata": {"annotations": {"llmkube.ai/desired-template-hash": mark}},
+        "spec": {"template": template},
+    }
+
+
+def before_the_default(desired: DesiredService) -> dict[str, Any]:
+    found = as_in_hashes(ending(desired))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_pods_without_a_drain_stay_so_while_the_template_means_the_same() -> None:
+    old = before_the_default(service())
+    assert "lifecycle" not in old["spec"]["template"]["spec"]["containers"][0]
+    assert keeping_drain(ending(service()), old) == old
+
+
+def test_pods_whose_service_asked_for_a_drain_keep_the_one_they_have() -> None:
+    asked = service(rollout=RolloutPolicy(wait_for_idle=True))
+    old = before_the_default(asked)
+    assert keeping_drain(ending(asked), old) == old
+
+
+def test_the_drain_of_another_release_keeps_its_text() -> None:
+    assert keeping_drain(ending(service()), ending(service(), script="exit 0")) == ending(service(), script="exit 0")
+
+
+def test_a_template_that_changes_takes_the_drain() -> None:
+    new = ending(service(), mark="h2")
+    assert keeping_drain(new, before_the_default(service())) == new
+
+
+def test_a_drain_passes_objects_of_other_shapes_unchanged() -> None:
+    for other in (deployment("new"), {"metadata": {}}, {"metadata": None, "spec": 3}):
+        assert keeping_drain(other, deployment("old")) == other
+        assert keeping_drain(deployment("old"), other) == deployment("old")
