@@ -78,6 +78,9 @@ ANNOTATION_MAX_HELD_REQUESTS = "herdsman.dev/max-held-requests"
 ANNOTATION_DRAIN = "herdsman.dev/drain"
 """On a service: how long requests under way may take when a replica is told to stop (`2m`); `"false"` drops them."""
 
+ANNOTATION_SERVED_NAME = "herdsman.dev/served-name"
+"""On a service: the model's name for clients, in `/v1/models` and in requests; without it the engine's own choice."""
+
 ANNOTATION_MODE = "herdsman.dev/mode"
 """On a service or a namespace: `Apply`, `Preview` (changes wait until they are approved) or `Paused` (none is made)."""
 ANNOTATION_APPROVED = "herdsman.dev/approved"

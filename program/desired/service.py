@@ -265,6 +265,8 @@ class DesiredService(Desired):
     """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
     sleep: Sleep | None = None
     """None: replicas run whether anybody asks or not."""
+    served_name: str = ""
+    """The model's name for clients; empty leaves it to the engine. Only some engines can be given one."""
     drain_s: float | None = None
     """How long requests under way may take when a replica is told to stop; 0 does not wait for them, None leaves it to
     the rollout policy, on a host to the agent."""

@@ -42,6 +42,8 @@ POD_ONLY_ANNOTATIONS = (
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
 _DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)", re.ASCII)
+# No comma: llama-server takes several names by comma.
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._/:@]{0,252}", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,4})(?P<percent>%)?", re.ASCII)
@@ -87,6 +89,7 @@ class Annotated(Desired):
     scale_query: str = ""
     idle_path: str = ""
     sleep: Sleep | None = None
+    served_name: str = ""
     drain_s: float | None = None
     """As `DesiredService.drain_s`."""
     drift: DriftPolicy = DriftPolicy()
@@ -117,6 +120,7 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
         scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
         idle_path=_idle_path(annotations),
         sleep=_sleep(annotations),
+        served_name=_served_name(annotations),
         drain_s=_drain_s(annotations),
         drift=_drift(annotations),
         hosting=_hosting(annotations),
@@ -275,6 +279,17 @@ def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
                 raise _invalid(name, f"says nothing without {keys.ANNOTATION_IDLE_TIMEOUT}")
         return None
     return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=int(held) if held else None)
+
+
+def _served_name(annotations: Mapping[str, str]) -> str:
+    name = annotations.get(keys.ANNOTATION_SERVED_NAME, "")
+    if name and not _MODEL_NAME.fullmatch(name):
+        raise _invalid(
+            keys.ANNOTATION_SERVED_NAME,
+            f"`{name[:64]}` is no name of a model; use up to 253 letters, digits and . _ - / : @, and begin with a "
+            "letter or digit",
+        )
+    return name
 
 
 def _drain_s(annotations: Mapping[str, str]) -> float | None:

@@ -53,6 +53,7 @@ _MODE_FLAGS: dict[Mode, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     "embedding": (_EMBEDDING, (("--pooling",), ("last",)), _NO_CACHE),
     "rerank": ((("--reranking", "--rerank"), ()), _EMBEDDING, (("--pooling",), ("rank",)), _NO_CACHE),
 }
+_ALIAS = ("--alias", "-a")
 _PROJECTOR = ("--mmproj", "-mm")
 
 Accelerator = Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"]
@@ -93,6 +94,7 @@ class LlamaCppRuntime:
                 draft=_draft(desired, model_path, draft_path),
                 projector=_projector(desired, model_path),
                 mode=desired.mode,
+                served_name=desired.served_name,
             ),
         ]
 
@@ -164,6 +166,7 @@ def host_argv(
             draft=_host_draft(desired, draft_path),
             projector=["--mmproj", projector_path] if _projector(desired, model_path) else [],
             mode=desired.mode,
+            served_name=desired.served_name,
         ),
     ]
 
@@ -238,6 +241,7 @@ def _engine(
     draft: list[str] | None = None,
     projector: list[str] | None = None,
     mode: Mode = "chat",
+    served_name: str = "",
 ) -> list[str]:
     extra = settings.extra_args
     flags = [
@@ -267,6 +271,8 @@ def _engine(
     flags += projector or []
     for override in settings.metadata_overrides:
         flags += ["--override-kv", override]
+    if not any(mentions(extra, flag) for flag in _ALIAS):
+        flags += option("--alias", served_name)
     flags += _of_mode(mode, extra)
     flags += extra
     return flags if mentions(extra, "--metrics") else [*flags, "--metrics"]

@@ -63,7 +63,7 @@ class SglangRuntime:
             *["--port", str(port), "--enable-metrics"],
             *([] if mentions(settings.extra_args, "--host") else ["--host", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
-            *option("--served-model-name", settings.served_model_name),
+            *option("--served-model-name", _served_name(desired, settings)),
             *positive("--tp", settings.tensor_parallel_size),
             *positive("--ep", settings.expert_parallel_size),
             *positive("--dp", settings.data_parallel_size),
@@ -108,6 +108,11 @@ class SglangRuntime:
         return ProgressMetrics(
             generated_tokens="sglang:realtime_tokens_total", running_requests="sglang:num_running_reqs"
         )
+
+
+def _served_name(desired: DesiredService, settings: Sglang) -> str:
+    wished = "" if mentions(settings.extra_args, "--served-model-name") else desired.served_name
+    return wished or settings.served_model_name
 
 
 def _speculative(wish: SglangSpeculative | None) -> list[str]:

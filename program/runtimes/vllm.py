@@ -16,6 +16,7 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
+    mentions,
     option,
     positive,
     secret_env,
@@ -24,6 +25,8 @@ from program.runtimes.base import (
     switch,
     weights_path,
 )
+
+_SERVED = "--served-model-name"
 
 
 class VllmRuntime:
@@ -59,6 +62,7 @@ class VllmRuntime:
             source.repository if repository else files or source.address,
             *["--port", str(port), "--host", desired.bind_address or host],
             *option("--revision", source.revision if repository else None),
+            *option(_SERVED, "" if mentions(settings.extra_args, _SERVED) else desired.served_name),
             *(["--tensor-parallel-size", str(explicit)] if explicit > 1 else []),
             *positive("--max-model-len", settings.max_model_len),
             *option("--quantization", settings.quantization),

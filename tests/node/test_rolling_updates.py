@@ -50,10 +50,11 @@ def pods(client: KubeClient, place: str, name: str) -> list[dict[str, Any]]:
 
 def test_a_rolling_update_as_it_is_by_default_loses_no_request(client: KubeClient, node: Node, place: str) -> None:
     """Two replicas, eight clients: with connections of their own and kept ones, for streams and whole answers."""
-    service(client, place, "chat", **ENGINE)
+    service(client, place, "chat", annotations={"herdsman.dev/served-name": "tiny-chat"}, **ENGINE)
     await_condition(client, place, "chat", "Ready", "True", saying="2 of 2 replicas", timeout_s=STARTED_S)
     address = real.cluster_address(client, node, place, "chat")
     eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10)
+    assert [each["id"] for each in real.ask(address, "/v1/models").json["data"]] == ["tiny-chat"]
     old = {pod["metadata"]["uid"] for pod in pods(client, place, "chat")}
 
     def replaced() -> bool:

@@ -94,6 +94,7 @@ def parse_service(
         gpu_memory_bytes=gpu_memory_of(spec.resources, model, gpu),
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
+        served_name=annotated.served_name,
         drain_s=annotated.drain_s,
         drift=annotated.drift,
         adopt=annotations.get(ANNOTATION_ADOPT) == "true",

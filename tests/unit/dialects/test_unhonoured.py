@@ -160,6 +160,10 @@ def said(*names: str) -> list[str]:
         ({"scale-query": "up"}, {}, said("scale-query")),
         ({"scale-query": "up"}, {"autoscaling": {"minReplicas": 0, "maxReplicas": 2}}, []),
         ({"network-policy": "namespace", "max-unavailable": "1", "rollback": "true"}, {}, []),
+        ({"served-name": "chat", "drain": "2m"}, {}, []),
+        ({"served-name": "chat"}, {"runtime": "vllm"}, []),
+        ({"served-name": "chat"}, {"runtime": "tgi"}, said("served-name")),
+        ({"served-name": "chat"}, {"extraArgs": ["--alias", "mine"]}, said("served-name")),
     ],
 )
 def test_annotations_in_pods(annotations: Json, spec: Json, expected: list[str]) -> None:

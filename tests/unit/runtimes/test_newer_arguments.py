@@ -306,3 +306,23 @@ def test_a_host_names_further_files_by_their_tokens() -> None:
     assert argv[-3:] == ["--mmproj", "{mmproj}", "--metrics"]
     own = service(model=seeing, engine=LlamaCpp(extra_args=("--mmproj", "/my.gguf")))
     assert "{mmproj}" not in host_argv(own, model_path="{model}", port="{port}", accelerator="cpu")
+
+
+def test_a_served_name_is_the_models_name_for_clients() -> None:
+    assert llama({"served_name": "chat"}) == ["--alias", "chat"]
+    assert llama({"served_name": "chat"}, extra_args=("-a", "mine")) == ["-a", "mine"]
+    assert llama({"served_name": "chat"}, extra_args=("--alias=mine",)) == ["--alias=mine"]
+    on_host = host_argv(service(served_name="chat"), model_path="/m.gguf", port="1", accelerator="metal")
+    assert on_host[on_host.index("--alias") + 1] == "chat"
+    for engine in (Vllm, Sglang):
+        named = argv(service(engine=engine(), served_name="org/chat"))
+        assert named[named.index("--served-model-name") + 1] == "org/chat"
+        flag = ("--served-model-name", "mine")
+        assert argv(service(engine=engine(extra_args=flag), served_name="chat")).count(flag[0]) == 1
+    own = argv(service(engine=Sglang(served_model_name="model"), served_name="chat"))
+    assert own[own.index("--served-model-name") + 1] == "chat" and "model" not in own
+
+
+@pytest.mark.parametrize("engine", [LlamaCpp(), LlamaCppRouter(), Vllm(), Sglang(), Tgi()])
+def test_without_a_served_name_the_arguments_are_the_peers(engine: Any) -> None:
+    assert not {"--alias", "--served-model-name"} & set(argv(service(engine=engine)))
