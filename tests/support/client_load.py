@@ -38,7 +38,10 @@ class Load:
 
 @dataclass
 class _Client:
-    """One client. `keeps` uses its connection again, as libraries with a pool do; `streams` asks for a stream."""
+    """One client. `keeps` uses its connection again, as libraries with a pool do; `streams` asks for streams.
+
+    llama-server closes a connection after each stream without saying so before, update or not: none is kept then.
+    """
 
     address: Address
     tokens: int
@@ -54,9 +57,9 @@ class _Client:
             problem = self._ask()
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
-        if problem or not self.keeps:
+        kind = "stream" if self.streams else f"whole answer, {'kept' if self.keeps else 'new'} connection"
+        if problem or self.streams or not self.keeps:
             self.close()
-        kind = f"{'kept' if self.keeps else 'new'} connection, {'stream' if self.streams else 'whole'}"
         return f"{kind}, after {time.monotonic() - began:.1f} s: {problem}" if problem else ""
 
     def close(self) -> None:
@@ -72,7 +75,10 @@ class _Client:
             "stream": self.streams,
         }
         connection = self._connected()
-        headers = {"Content-Type": "application/json", "Connection": "keep-alive" if self.keeps else "close"}
+        headers = {
+            "Content-Type": "application/json",
+            "Connection": "keep-alive" if self.keeps and not self.streams else "close",
+        }
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         text = answer.read().decode()
@@ -99,7 +105,7 @@ class _Client:
 
 @contextmanager
 def under_load(address: Address, *, clients: int = 8, tokens: int = 64, timeout_s: float = 60.0) -> Iterator[Load]:
-    """Have clients ask as long as the context lasts: half of them keep connections, half of each ask for streams."""
+    """Have clients ask as long as the context lasts. Half want streams; of the others half keep their connections."""
     load, done = Load(), threading.Event()
 
     def work(number: int) -> None:
