@@ -35,6 +35,7 @@ from program.desired.facts import (
 )
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
+from program.dialects.llmkube.model_status import failure_of
 
 Object = dict[str, Any]
 
@@ -220,6 +221,7 @@ def service_facts(
     common: dict[str, Any] = {
         "model_found": model is not None,
         "model_ready": model_status.get("phase") == "Ready",
+        "model_failed": failure_of(model) if model is not None else "",
         "objects_exist": objects_exist,
         "applying": applying,
         "problem": problem,

@@ -108,7 +108,9 @@ class _View:
 
     @property
     def waiting_for(self) -> str:
-        return str(self.status.get("waitingFor", ""))
+        """What it has a place in the queue for."""
+        fits = self.status.get("schedulingStatus") != "NoNodeFits"
+        return str(self.status.get("waitingFor", "")) if fits else ""
 
 
 def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:

@@ -27,7 +27,7 @@ from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
-from program.dialects.llmkube.model_status import known_status
+from program.dialects.llmkube.model_status import failure_of, known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
 
@@ -135,6 +135,9 @@ def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
         return None
     if not model_is_ready(found):
         # A change of the Model enqueues the service.
+        if failed := failure_of(found):
+            why = f"draft Model `{name}` failed: {failed}"
+            raise SpecInvalid(field="", reason=Reason.MODEL_NOT_READY, why=why)
         why = f"draft Model `{name}` is not Ready yet"
         raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)
     return model_of(found)

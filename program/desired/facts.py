@@ -215,6 +215,8 @@ class ServiceFacts(Desired):
     ready_replicas: int = 0
     model_found: bool = True
     model_ready: bool = False
+    model_failed: str = ""
+    """Why the Model failed, in its own words; empty where it did not."""
     objects_exist: bool = False
     """The service's objects are all there as rendered."""
     applying: bool = False

@@ -69,7 +69,8 @@ ALERTS = (
     Alert(
         name="ServiceNotReady",
         expr="(herdsman_service_ready == 0) unless on (namespace, name) "
-        '(herdsman_service_phase{phase="WaitingForGPU"} or herdsman_service_not_ready{reason="QuotaExceeded"})',
+        '((herdsman_service_phase{phase="WaitingForGPU"} unless on (namespace, name) '
+        'herdsman_service_not_ready{reason="NoNodeFits"}) or herdsman_service_not_ready{reason="QuotaExceeded"})',
         lasts="15m",
         severity="warning",
         summary="InferenceService {{ $labels.namespace }}/{{ $labels.name }} is not ready",

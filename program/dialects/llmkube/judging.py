@@ -58,8 +58,10 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
     problem = facts.problem
     if problem is not None and problem.terminal:
         # What a policy forbids is not made; what was made before it serves on.
-        serving = facts.ready_replicas > 0 and _reason(problem) is Reason.POLICY_VIOLATED
-        return _of_problem(problem, _of_replicas(desired, facts).phase if serving else "Failed", "stalled")
+        serving = facts.ready_replicas > 0 and _reason(problem) in (Reason.POLICY_VIOLATED, Reason.MODEL_NOT_READY)
+        # A draft Model that failed holds the service as its main Model does.
+        idle: Phase = "Pending" if _reason(problem) is Reason.MODEL_NOT_READY else "Failed"
+        return _of_problem(problem, _of_replicas(desired, facts).phase if serving else idle, "stalled")
     if not facts.model_found:
         name = (cr.get("spec") or {}).get("modelRef", "")
         message = f"spec.modelRef: Model `{name}` not found in this namespace; create it or name another"
@@ -72,14 +74,14 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
         pending = _reason(problem) in PENDING_REASONS
         return _of_problem(problem, "Pending" if pending else "Failed", "reconciling")
     if not facts.model_ready and facts.ready_replicas == 0:
-        return _model_not_ready(cr, "Pending")
+        return _model_not_ready(cr, facts, "Pending")
     replicas = _suspended(facts) if is_suspended(cr, desired) else _of_replicas(desired, facts)
     if facts.sleep and problem is None and facts.model_ready:
         return _sleeping(facts, replicas)
     if problem is not None:
         return _of_problem(problem, replicas.phase, "reconciling")
     if not facts.model_ready:
-        return _model_not_ready(cr, replicas.phase)
+        return _model_not_ready(cr, facts, replicas.phase)
     if facts.pending is not None:
         return _held(cr, facts.pending, replicas, nothing=facts.ready_replicas == 0 and not facts.pods)
     if replicas.outcome in ("ready", "idle"):
@@ -135,8 +137,13 @@ def _of_problem(problem: Problem, phase: Phase, outcome: Literal["reconciling", 
     return Judgement(phase=phase, outcome=outcome, reason=reason, message=": ".join([*parts, problem.message]))
 
 
-def _model_not_ready(cr: JsonObject, phase: Phase) -> Judgement:
-    message = f"Waiting for Model `{(cr.get('spec') or {}).get('modelRef', '')}` to be Ready"
+def _model_not_ready(cr: JsonObject, facts: ServiceFacts, phase: Phase) -> Judgement:
+    """A Model that is on its way is waited for; one that failed is stuck, and so is the service."""
+    name = (cr.get("spec") or {}).get("modelRef", "")
+    if facts.model_failed:
+        message = f"spec.modelRef: Model `{name}` failed: {facts.model_failed}"
+        return Judgement(phase=phase, outcome="stalled", reason=Reason.MODEL_NOT_READY, message=message)
+    message = f"Waiting for Model `{name}` to be Ready"
     return Judgement(phase=phase, outcome="reconciling", reason=Reason.MODEL_NOT_READY, message=message)
 
 
@@ -251,14 +258,17 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
     if cause is not None:
         creating = _creating(cause.reason, f"{counted}; {cause.told}")
         return creating.model_copy(update={"cause": cause, "outcome": "stalled" if cause.terminal else "reconciling"})
+    place = unscheduled(facts, desired)
     if facts.never_fits:
-        return _creating(
+        # It waits for a GPU as others do, so that `queue` of LLMKube's CLI lists it, and has no place in the queue.
+        gpu = place.waiting_for if place is not None else ""
+        fits_nowhere = _creating(
             Reason.NO_NODE_FITS,
             f"{counted}; no node could hold a replica: {facts.never_fits}",
             status="NoNodeFits",
             why=facts.never_fits,
         )
-    place = unscheduled(facts, desired)
+        return fits_nowhere.model_copy(update={"phase": "WaitingForGPU", "waiting_for": gpu}) if gpu else fits_nowhere
     if place is not None:
         return Judgement(
             phase="WaitingForGPU" if place.waiting_for else "Creating",

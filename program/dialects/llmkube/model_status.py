@@ -109,6 +109,16 @@ def known_status(cr: JsonObject) -> JsonObject:
     return status if subject is not None and _is_about(status, subject) else {}
 
 
+def failure_of(cr: JsonObject) -> str:
+    """Say why a Model failed, as its status does of its present generation; empty where it did not fail."""
+    status: JsonObject = cr.get("status") or {}
+    if status.get("phase") != "Failed" or status.get("observedGeneration", _generation(cr)) != _generation(cr):
+        return ""
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    ready = conditions.get("Ready") or conditions.get("Degraded") or {}
+    return ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part) or "its status says Failed"
+
+
 def download_status(transfer: TransferFacts) -> dict[str, Any]:
     """Write a download that is under way for people: bytes, share, rate, and the time that is left."""
     found: dict[str, Any] = {"bytes": transfer.done_bytes, "where": transfer.where}

@@ -38,6 +38,8 @@ def in_pods(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredS
     yield from _of_rollouts(spec, desired)
     yield from _of_access(spec, annotations, desired)
     yield from _of_checks(annotations, desired)
+    if desired.autoscaling is not None and spec.replicas > 1:
+        yield _problem("spec.replicas", "has no effect beside spec.autoscaling, which sets the number of replicas")
     if annotations.get(keys.ANNOTATION_SCALE_QUERY) and desired.autoscaling is None:
         yield _problem(f"metadata.annotations[{keys.ANNOTATION_SCALE_QUERY}]", "has no effect without spec.autoscaling")
 

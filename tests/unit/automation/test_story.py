@@ -66,6 +66,8 @@ def test_leaving_the_queue_for_another_reason_is_no_success() -> None:
     _, left = told(facts(pods=(WAITS,)), facts(never_fits="no node has a GPU"))
     assert reasons(left) == [("Normal", "Dequeued"), ("Warning", "NoNodeFits")]
     assert "Got" not in left[0].message
+    _, left = told(facts(pods=(WAITS,)), facts(pods=(WAITS,), never_fits="no node has a GPU"))
+    assert reasons(left) == [("Normal", "Dequeued"), ("Warning", "NoNodeFits")]
 
 
 def test_preemption_is_told_once_on_both_sides() -> None:

@@ -112,14 +112,49 @@ def test_some_replicas_may_serve_while_another_waits_in_the_queue() -> None:
     assert conditions(status)["Available"][0] == "True"
 
 
-def test_what_no_node_could_ever_hold_is_not_in_the_queue() -> None:
+def test_a_gpu_that_no_node_has_is_waited_for_without_a_place_in_the_queue() -> None:
     why = "it asks for nvidia.com/gpu: 8 and the largest node has 4"
     status = status_of(facts(pods=(waits_for("nvidia.com/gpu", "8"),), never_fits=why), gpu=ModelGpu(count=8))
-    assert (status["phase"], status["schedulingStatus"]) == ("Creating", "NoNodeFits")
+    # LLMKube's CLI lists what is in this phase.
+    assert (status["phase"], status["schedulingStatus"]) == ("WaitingForGPU", "NoNodeFits")
     assert protocol(status) == ("False", "True", "False", "NoNodeFits")
     assert status["schedulingMessage"] == why
-    assert not {"queuePosition", "queueLength", "waitingFor"} & set(status)
-    assert "GPUAvailable" not in conditions(status)
+    assert status["waitingFor"] == "nvidia.com/gpu: 8"
+    assert not {"queuePosition", "queueLength"} & set(status)
+    assert conditions(status)["GPUAvailable"] == ("False", "InsufficientGPU")
+
+
+def test_memory_that_no_node_has_is_no_wait_for_a_gpu() -> None:
+    pod = PodFacts(name="svc-1", phase="Pending", unschedulable="0/2 nodes are available: 2 Insufficient memory.")
+    status = status_of(facts(pods=(pod,), never_fits="512Gi of memory asked, and the largest node has 64Gi"))
+    assert (status["phase"], status["schedulingStatus"]) == ("Creating", "NoNodeFits")
+    assert not {"waitingFor", "queuePosition"} & set(status)
+
+
+# --- a Model that failed ----------------------------------------------------------------------------------------------
+
+
+def test_a_service_names_why_its_model_failed() -> None:
+    why = "IntegrityCheckFailed: the file has another SHA-256"
+    cr = service()
+    status = service_status(cr, None, facts(model_ready=False, model_failed=why, objects_exist=False), now=NOW)
+    assert status["phase"] == "Pending"
+    assert protocol(status) == ("False", "False", "True", "ModelNotReady")
+    assert message(status, "Ready") == f"spec.modelRef: Model `base` failed: {why}"
+    waiting = service_status(cr, None, facts(model_ready=False, objects_exist=False), now=NOW)
+    assert protocol(waiting) == ("False", "True", "False", "ModelNotReady")
+
+
+def test_a_service_that_serves_names_the_failure_of_its_edited_model() -> None:
+    status = service_status(service(), None, facts(ready=1, model_ready=False, model_failed="NotGguf: no"), now=NOW)
+    assert protocol(status) == ("False", "False", "True", "ModelNotReady")
+    assert conditions(status)["Available"][0] == "True"
+
+
+def test_a_draft_model_that_failed_holds_the_service_as_its_main_model_does() -> None:
+    problem = Problem(reason="ModelNotReady", message="draft Model `d` failed: NotGguf: no", terminal=True)
+    status = service_status(service(), None, facts(model_ready=True, problem=problem), now=NOW)
+    assert (status["phase"], protocol(status)) == ("Pending", ("False", "False", "True", "ModelNotReady"))
 
 
 def test_who_lost_its_place_says_to_whom() -> None:
