@@ -1,13 +1,16 @@
 """How to reach a cluster: server, trust and credentials, read from a kubeconfig or from inside a pod.
 
-Called by `kubeapi.client`. A single kubeconfig with certificates, a token or a password is read here, and so is a
-pod's service account. Everything else (exec plugins, auth providers, several merged files) is left to the `kubernetes`
-package, which is imported only then: it costs a process 12 MB and a tenth of a second.
+Called by `kubeapi.client`. Kubeconfigs with certificates, a token or a password are read here, one or several that are
+merged, and so is a pod's service account. Exec plugins and auth providers are left to the `kubernetes` package, which
+is imported only then: it costs a process 12 MB and a tenth of a second. Whom to act as is always read here, since the
+package does not.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import hashlib
 import ipaddress
 import os
 import pathlib
@@ -25,6 +28,7 @@ import yaml
 
 from kubeapi import yaml_text
 from kubeapi.errors import ConfigInvalid
+from kubeapi.impersonation import Headers, impersonation_headers
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -50,6 +54,8 @@ class Endpoint:
     verify: bool = True
     tls_server_name: str | None = None
     proxy: str | None = None
+    impersonation: Headers = ()
+    """Headers that name the identity to act as."""
 
 
 class Access:
@@ -86,9 +92,34 @@ class Access:
         """The Authorization header, or None where a client certificate is all there is. Raises ConfigInvalid."""
         return self._endpoint.authorization()
 
+    @property
+    def impersonation(self) -> Headers:
+        """Headers that name the identity to act as; none where requests are made as the user itself."""
+        return self._endpoint.impersonation
+
     def reload(self) -> None:
-        """Read everything again: a token or kubeconfig may have been renewed on disk. Raises ConfigInvalid."""
-        self._endpoint = self._load()
+        """Read everything again: a token or kubeconfig may have been renewed on disk.
+
+        Raises ConfigInvalid, also for another server: its credentials must not be sent to this one.
+        """
+        endpoint = self._load()
+        if endpoint.server.rstrip("/") != self.server:
+            raise ConfigInvalid(f"the kubeconfig names {endpoint.server} now and no longer {self.server}")
+        self._endpoint = endpoint
+
+    def tls_identity(self) -> str:
+        """A digest of everything that `ssl_context` is made of, files included: another one asks for new connections.
+
+        A file that cannot be read now counts as absent.
+        """
+        endpoint = self._endpoint
+        digest = hashlib.sha256()
+        given = (endpoint.ca_data, endpoint.cert_data, endpoint.key_data, endpoint.tls_server_name)
+        for text in (*given, str(endpoint.verify)):
+            digest.update(f"{text}\0".encode())
+        for file in (endpoint.ca_file, endpoint.cert_file, endpoint.key_file):
+            digest.update(_bytes_of(file) + b"\0")
+        return digest.hexdigest()
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """TLS with verification on unless the kubeconfig switches it off; None for a plain http server."""
@@ -119,11 +150,7 @@ def kubeconfig_access(path: str | None = None, context: str | None = None) -> Ac
         raise ConfigInvalid(f"no kubeconfig at {files}")
 
     def load() -> Endpoint:
-        if len(found) == 1:
-            endpoint = _read_kubeconfig(found[0], context)
-            if endpoint is not None:
-                return endpoint
-        return _read_by_package(os.pathsep.join(map(str, found)), context)
+        return _read_kubeconfigs(found, context)
 
     return Access(load)
 
@@ -153,41 +180,52 @@ def default_access(path: str | None = None) -> Access:
 
 
 class _TokenFile:
-    """The bearer token that stands in a file, read again every minute."""
+    """The bearer token that stands in a file, read again every minute.
 
-    def __init__(self, path: pathlib.Path) -> None:
+    While the file cannot be read, the token that was read last holds, and before there is one, `otherwise`. Without
+    either, the call raises ConfigInvalid.
+    """
+
+    def __init__(self, path: pathlib.Path, otherwise: str = "") -> None:
         self._path = path
         self._read_at = float("-inf")
-        self._header = ""
+        self._token = otherwise
 
     def __call__(self) -> str:
         if time.monotonic() - self._read_at > TOKEN_REREAD_S:
             try:
-                self._header = f"Bearer {self._path.read_text().strip()}"
-            except OSError as error:
-                raise ConfigInvalid(f"the token cannot be read: {error}") from error
-            self._read_at = time.monotonic()
-        return self._header
+                if not (token := self._path.read_text().strip()):
+                    raise ConfigInvalid(f"the token in {self._path} is empty")
+                self._token, self._read_at = token, time.monotonic()
+            except (OSError, ValueError, ConfigInvalid) as error:
+                if not self._token:
+                    raise ConfigInvalid(f"the token cannot be read: {error}") from error
+        return f"Bearer {self._token}"
 
 
-def _read_kubeconfig(file: pathlib.Path, context: str | None) -> Endpoint | None:
-    """Read one plain kubeconfig; None where it needs what only the `kubernetes` package knows."""
+def _read_kubeconfigs(files: list[pathlib.Path], context: str | None) -> Endpoint:
+    """Read kubeconfigs as one: of entries with one name, and of current contexts, the first counts."""
     try:
-        config = yaml_text.load(file.read_text())
-        chosen = context or config.get("current-context")
+        config = _merged(files)
+        chosen = context or config["current-context"]
         pair = _named(config, "contexts", chosen)["context"]
-        cluster = _named(config, "clusters", pair["cluster"])["cluster"]
-        user = (_named(config, "users", pair["user"]).get("user") or {}) if pair.get("user") else {}
+        entry = _named(config, "clusters", pair["cluster"])
+        cluster, beside = entry["cluster"], entry[_DIRECTORY]
+        named = _named(config, "users", pair["user"]) if pair.get("user") else {}
+        user, beside_user = named.get("user") or {}, named.get(_DIRECTORY)
+        acting = impersonation_headers(user)
         if _FOREIGN & user.keys():
-            return None
+            by_package = _read_by_package(os.pathsep.join(map(str, files)), context)
+            return dataclasses.replace(by_package, impersonation=acting)
 
         def at(value: str | None) -> str | None:
-            return str(file.parent / value) if value else None
+            return str(beside_user / value) if value and beside_user else None
 
+        authority = cluster.get("certificate-authority")
         return Endpoint(
             server=cluster["server"],
             authorization=_authorization(user, at(user.get("tokenFile"))),
-            ca_file=None if cluster.get("certificate-authority-data") else at(cluster.get("certificate-authority")),
+            ca_file=str(beside / authority) if authority and not cluster.get("certificate-authority-data") else None,
             ca_data=_pem(cluster.get("certificate-authority-data")),
             cert_file=at(user.get("client-certificate")),
             cert_data=_pem(user.get("client-certificate-data")),
@@ -196,30 +234,53 @@ def _read_kubeconfig(file: pathlib.Path, context: str | None) -> Endpoint | None
             verify=not cluster.get("insecure-skip-tls-verify"),
             tls_server_name=cluster.get("tls-server-name"),
             proxy=cluster.get("proxy-url"),
+            impersonation=acting,
         )
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigInvalid(f"kubeconfig {file} is not usable: {error}") from error
+        raise ConfigInvalid(f"kubeconfig {os.pathsep.join(map(str, files))} is not usable: {error}") from error
 
 
-def _named(config: dict[str, Any], section: str, name: str | None) -> dict[str, Any]:
+_DIRECTORY = object()
+"""Key under which a merged entry has the directory of its file, to which its paths are relative."""
+
+
+def _merged(files: list[pathlib.Path]) -> dict[str, Any]:
+    merged: dict[str, Any] = {"current-context": None, "contexts": [], "clusters": [], "users": []}
+    for file in files:
+        config = yaml_text.load(file.read_text())
+        merged["current-context"] = merged["current-context"] or config.get("current-context")
+        for section in ("contexts", "clusters", "users"):
+            merged[section] += [{**entry, _DIRECTORY: file.parent} for entry in config.get(section) or ()]
+    return merged
+
+
+def _named(config: dict[str, Any], section: str, name: str | None) -> dict[Any, Any]:
     for entry in config.get(section) or ():
         if entry.get("name") == name:
-            found: dict[str, Any] = entry
+            found: dict[Any, Any] = entry
             return found
     raise ValueError(f"it has no entry {name!r} in `{section}`")
 
 
 def _authorization(user: dict[str, Any], token_file: str | None) -> Callable[[], str | None]:
-    if user.get("token"):  # kubectl lets it win over the file
+    # As client-go: the file is the newer of two, and the token stands in for a file that cannot be read.
+    if token_file:
+        return _TokenFile(pathlib.Path(token_file), otherwise=str(user.get("token") or ""))
+    if user.get("token"):
         header = f"Bearer {user['token']}"
         return lambda: header
-    if token_file:
-        return _TokenFile(pathlib.Path(token_file))
     if user.get("username") and user.get("password"):
         pair = f"{user['username']}:{user['password']}".encode()
         basic = "Basic " + base64.b64encode(pair).decode()
         return lambda: basic
     return lambda: None
+
+
+def _bytes_of(file: str | None) -> bytes:
+    try:
+        return pathlib.Path(file).read_bytes() if file else b""
+    except OSError:
+        return b""
 
 
 def _pem(data: str | None) -> str | None:

@@ -53,6 +53,8 @@ PATH_NOT_FOUND = "404 page not found"
 """The plain answer to a path that serves no kind, other than that to a name that no object has."""
 RELOAD_INTERVAL_S = 10.0
 """Credentials are read again after a 401, but not more often than this."""
+CERTIFICATES_CHECK_S = 60.0
+"""How often the files of certificates are looked at; a renewed one is used for new connections."""
 
 
 class RestClient:
@@ -64,7 +66,13 @@ class RestClient:
         """`give_up_s`: what the server's machine does not acknowledge for so long is never delivered (Linux)."""
         self._access = access
         self._sleep = sleep
+        self._give_up_s = give_up_s
         self._pool = connection_pool(access, give_up_s=give_up_s)
+        self._tls_identity = access.tls_identity()
+        self._tls_checked_at = time.monotonic()
+        self._reloading = threading.Lock()
+        self._reloads = 0
+        """How often the credentials were read again."""
         self._server = access.server
         self._discovery = Discovery(lambda path: self.request("GET", path))
         self._lock = threading.Lock()
@@ -171,6 +179,7 @@ class RestClient:
         throttled_s = 0.0
         resets = refusals = 0
         while True:
+            reloads = self._reloads
             try:
                 response = self._send(method, path, query, payload, content_type, timeout_s, accept=accept)
                 if response.status < 400:
@@ -188,7 +197,7 @@ class RestClient:
                 throttled_s += max(wait_s, 0.05)
                 self._sleep(wait_s)
             except Unauthorized:
-                if refusals or not self._reload_credentials():
+                if refusals or not self._reload_credentials(reloads):
                     raise
                 refusals += 1
             except NotFound as error:
@@ -200,8 +209,9 @@ class RestClient:
         self, path: str, query: Mapping[str, str | None] | None, silence_s: float, *, verb: str = ""
     ) -> urllib3.BaseHTTPResponse:
         """Begin to read an answer that has no end; the caller closes it. Raises ApiError."""
+        reloads = self._reloads
         response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb=verb)
-        if response.status == 401 and self._reload_credentials():
+        if response.status == 401 and self._reload_credentials(reloads):
             response.close()
             response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb=verb)
         if response.status >= 400:
@@ -221,11 +231,12 @@ class RestClient:
         stream: bool = False,
         verb: str = "",
     ) -> urllib3.BaseHTTPResponse:
+        self._check_certificates()
         url = self._server + path
         pairs = {key: value for key, value in (query or {}).items() if value is not None}
         if pairs:
             url += "?" + urlencode(pairs)
-        headers = {"Accept": ACCEPT.get(path, accept), "User-Agent": "herdsman"}
+        headers = urllib3.HTTPHeaderDict({"Accept": ACCEPT.get(path, accept), "User-Agent": "herdsman"})
         if payload is not None:
             headers["Content-Type"] = content_type
         try:
@@ -234,6 +245,8 @@ class RestClient:
             raise Unauthorized(401, "Unauthorized", str(error)) from error
         if authorization:
             headers["Authorization"] = authorization
+        for name, value in self._access.impersonation:
+            headers.add(name, value)
         if method != "GET" and self.may_write is not None and not self.may_write():
             raise NotLeading(f"{method} {path} was not sent: the lease may be another's by now")
         with self._lock:
@@ -260,16 +273,44 @@ class RestClient:
             if self.on_request is not None:
                 self.on_request(verb or method, status)
 
-    def _reload_credentials(self) -> bool:
-        with self._lock:
+    def _reload_credentials(self, refused: int) -> bool:
+        """Read the credentials again after a 401. True when there are others than those of reload number `refused`.
+
+        Of several requests that are refused together, one reads and the others use what it read.
+        """
+        with self._reloading:
+            if self._reloads != refused:
+                return True
             if time.monotonic() - self._reloaded_at < RELOAD_INTERVAL_S:
                 return False
             self._reloaded_at = time.monotonic()
-        try:
-            self._access.reload()
-        except ConfigInvalid:
-            return False  # the 401 is the better message
+            try:
+                self._access.reload()
+            except ConfigInvalid:
+                return False  # the 401 is the better message
+            self._reloads += 1
+            self._renew_connections()
         return True
+
+    def _check_certificates(self) -> None:
+        if time.monotonic() - self._tls_checked_at > CERTIFICATES_CHECK_S and self._reloading.acquire(blocking=False):
+            try:
+                self._renew_connections()
+            finally:
+                self._reloading.release()
+
+    def _renew_connections(self) -> None:
+        """Use new connections where the certificates are others now: those that stand keep the old identity."""
+        self._tls_checked_at = time.monotonic()
+        identity = self._access.tls_identity()
+        if identity == self._tls_identity:
+            return
+        try:
+            pool = connection_pool(self._access, give_up_s=self._give_up_s)
+        except ConfigInvalid:
+            return  # a certificate and its key are renewed one after the other; the next look finds both
+        self._tls_identity, old, self._pool = identity, self._pool, pool
+        old.clear()
 
 
 def _error(response: urllib3.BaseHTTPResponse) -> ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import uuid
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ import yaml
 
 from kubeapi import errors, kinds
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.config import kubeconfig_access
+from kubeapi.config import Access, _read_by_package, kubeconfig_access
 from kubeapi.kinds import Kind
+from tests.support.certificates import own_certificate
 from tests.support.controlplane import eventually
 from tools.localcluster import LocalCluster
 
@@ -250,6 +252,66 @@ def test_the_kubernetes_package_reads_the_same_access(kubeconfig: Path, tmp_path
     (tmp_path / "empty").write_text("apiVersion: v1\nkind: Config\n")
     merged = KubeClient(kubeconfig_access(f"{kubeconfig}:{tmp_path / 'empty'}"))
     assert merged.text("/readyz") == "ok"
+    by_package = KubeClient(Access(lambda: _read_by_package(str(kubeconfig), None)))
+    assert by_package.text("/readyz") == "ok"
+
+
+def who_am_i(client: KubeClient) -> dict[str, Any]:
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=review)
+    found: dict[str, Any] = answer["status"]["userInfo"]
+    return found
+
+
+def test_the_api_server_acts_as_whom_the_kubeconfig_names(kubeconfig: Path, tmp_path: Path, namespace: str) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    extra = {"example.com/Scopes": ["view", "edit"]}
+    for user in config["users"]:
+        user["user"] |= {"as": "ann", "as-uid": "u-1", "as-groups": ["dev", "ops"], "as-user-extra": extra}
+    (tmp_path / "acting").write_text(yaml.safe_dump(config))
+    client = KubeClient.from_kubeconfig(str(tmp_path / "acting"))
+    found = who_am_i(client)
+    assert (found["username"], found["uid"]) == ("ann", "u-1")
+    assert {"dev", "ops"} <= set(found["groups"]) and "system:masters" not in found["groups"]
+    assert found["extra"] == {"example.com/scopes": ["view", "edit"]}
+    with pytest.raises(errors.Forbidden, match='User "ann"'):
+        client.list(kinds.SECRETS, namespace)
+    with pytest.raises(errors.Forbidden, match='User "ann"'):
+        client.watch(kinds.PODS, namespace)
+    with pytest.raises(errors.Forbidden, match='User "ann"'):
+        list(client.stream(f"{kinds.PODS.path(namespace, 'a')}/log", silence_s=5))
+    refused = client.exchange("GET", f"{kinds.PODS.path(namespace, 'a')}:80/proxy/", timeout_s=5, max_bytes=4096)
+    assert refused.status == 403
+
+
+def test_a_renewed_client_certificate_is_used(control_plane: LocalCluster, tmp_path: Path) -> None:
+    def renew(user: str) -> dict[str, Any]:
+        control_plane.write_kubeconfig(tmp_path / "of-user", user=user)
+        config = yaml.safe_load((tmp_path / "of-user").read_text())
+        pair = config["users"][0]["user"]
+        for field in ("client-certificate", "client-key"):
+            (tmp_path / field).write_bytes(base64.b64decode(pair[f"{field}-data"]))
+        config["users"][0]["user"] = {field: field for field in ("client-certificate", "client-key")}
+        return dict(config)
+
+    (tmp_path / "config").write_text(yaml.safe_dump(renew("first")))
+    client = KubeClient.from_kubeconfig(str(tmp_path / "config"))
+    assert who_am_i(client)["username"] == "first"
+    renew("second")
+    assert who_am_i(client)["username"] == "first", "connections that stand are kept for a minute"
+    client._tls_checked_at = float("-inf")
+    assert who_am_i(client)["username"] == "second"
+
+    # A certificate that the server refuses, as one that has expired, is replaced at once.
+    own = own_certificate(tmp_path).read_text()
+    for field in ("client-certificate", "client-key"):
+        (tmp_path / field).write_text(own)
+    refused = KubeClient.from_kubeconfig(str(tmp_path / "config"))
+    with pytest.raises(errors.Unauthorized):
+        who_am_i(refused)
+    renew("third")
+    refused._reloaded_at = float("-inf")
+    assert who_am_i(refused)["username"] == "third"
 
 
 def test_many_threads_share_one_client(client: KubeClient, namespace: str) -> None:

@@ -178,3 +178,104 @@ def test_kubeconfig_comes_before_the_pod_and_home_last(write: Write, monkeypatch
     monkeypatch.setenv("KUBECONFIG", write("env", server="https://env.example"))
     assert default_access().server == "https://env.example"
     assert default_access(write("flag", server="https://flag.example")).server == "https://flag.example"
+
+
+def test_a_token_file_goes_before_a_token_which_stands_in_while_the_file_is_away(
+    write: Write, tmp_path: pathlib.Path
+) -> None:
+    """As client-go: the last token that was read from the file takes precedence."""
+    path = write(user={"token": "given", "tokenFile": "token"})
+    assert kubeconfig_access(path).authorization() == "Bearer given"
+    (tmp_path / "token").write_text("")
+    assert kubeconfig_access(path).authorization() == "Bearer given"
+    (tmp_path / "token").write_text("from-file\n")
+    access = kubeconfig_access(path)
+    assert access.authorization() == "Bearer from-file"
+
+
+def test_a_token_file_alone_must_be_there(write: Write) -> None:
+    with pytest.raises(ConfigInvalid, match="token"):
+        kubeconfig_access(write(user={"tokenFile": "token"})).authorization()
+
+
+ACTING = {
+    "token": "t",
+    "as": "ann@example.com",
+    "as-uid": "u-1",
+    "as-groups": ["dev", "ops"],
+    "as-user-extra": {"example.com/Scopes": ["view", "edit"]},
+}
+HEADERS = [
+    ("Impersonate-User", "ann@example.com"),
+    ("Impersonate-Uid", "u-1"),
+    ("Impersonate-Group", "dev"),
+    ("Impersonate-Group", "ops"),
+    ("Impersonate-Extra-example.com%2Fscopes", "view"),
+    ("Impersonate-Extra-example.com%2Fscopes", "edit"),
+]
+
+
+def test_whom_to_act_as_is_read(write: Write) -> None:
+    assert list(kubeconfig_access(write(user=ACTING)).impersonation) == HEADERS
+    assert kubeconfig_access(write()).impersonation == ()
+
+
+def test_whom_to_act_as_is_read_beside_an_exec_plugin_and_in_merged_files(
+    write: Write, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "false", "interactiveMode": "Never"}
+    token = 'echo \'{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"p"}}\''
+    user = {**ACTING, "exec": {**plugin, "command": "sh", "args": ["-c", token]}}
+    del user["token"]
+    access = kubeconfig_access(write(user=user))
+    assert (access.authorization(), list(access.impersonation)) == ("Bearer p", HEADERS)
+    second = tmp_path / "second"
+    second.write_text(yaml.safe_dump({"users": [{"name": "u", "user": {"token": "other"}}]}))
+    monkeypatch.setenv("KUBECONFIG", f"{write(user=ACTING)}:{second}")
+    assert list(kubeconfig_access().impersonation) == HEADERS
+    assert kubeconfig_access().authorization() == "Bearer t"
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"as-groups": ["system:masters"]},
+        {"as-uid": "1"},
+        {"as-user-extra": {"a": ["b"]}},
+        {"as": "ann\r\nX-Other: 1"},
+        {"as": "ann", "as-groups": "dev"},
+        {"as": "ann", "as-user-extra": {"a": "b"}},
+    ],
+)
+def test_an_identity_that_makes_no_sense_is_refused(write: Write, user: dict[str, Any]) -> None:
+    with pytest.raises(ConfigInvalid, match=r"as-|Impersonate-User"):
+        kubeconfig_access(write(user={"token": "t", **user}))
+
+
+def test_paths_of_merged_files_are_relative_to_their_own_file(
+    write: Write, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "token").write_text("of-one")
+    one = write("one/config", user={"tokenFile": "token"})
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{write('two/config')}")
+    assert kubeconfig_access().authorization() == "Bearer of-one"
+
+
+def test_renewed_credentials_are_not_sent_to_another_server(write: Write) -> None:
+    path = write()
+    access = kubeconfig_access(path)
+    write(server="https://evil.example", user={"token": "new"})
+    with pytest.raises(ConfigInvalid, match=r"names https://evil\.example now"):
+        access.reload()
+    assert access.authorization() == "Bearer t0ken"
+
+
+def test_a_renewed_certificate_is_another_identity(write: Write, tmp_path: pathlib.Path) -> None:
+    for name in ("cert", "key"):
+        (tmp_path / name).write_text("one")
+    access = kubeconfig_access(write(user={"client-certificate": "cert", "client-key": "key"}))
+    before = access.tls_identity()
+    assert access.tls_identity() == before
+    (tmp_path / "cert").write_text("two")
+    assert access.tls_identity() != before

@@ -24,11 +24,11 @@ class Handler:
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
-        self.calls: list[tuple[str, str | None, str | None]] = []
+        self.calls: list[tuple[str | None, ...]] = []
 
     def __call__(self, old: Json | None, new: Json | None) -> None:
         name = key_of(new or old or {})[1]
-        self.calls.append((name, old and old["data"], new and new["data"]))
+        self.calls.append((name, *(str(each["data"]) if each is not None else None for each in (old, new))))
         if name in self.broken:
             raise KeyError("capacity")
 

@@ -28,6 +28,7 @@ class Script:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.groups: list[list[str]] = []
         self.url = ""
 
 
@@ -83,6 +84,7 @@ def script() -> Iterator[Script]:
 
         def _serve(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            script.groups.append(self.headers.get_all("Impersonate-Group") or [])
             script.asked.append((self.command, self.path, dict(self.headers)))
             script.answers.pop(0)(self)
 
@@ -187,6 +189,47 @@ def test_a_watch_reads_credentials_again_too(client: KubeClient, script: Script)
     script.answers = [status(401, "Unauthorized"), chunks(event("ADDED", "a", 2))]
     assert watch(client) == [("ADDED", "a")]
     assert script.asked[-1][2]["Authorization"] == "Bearer new"
+
+
+def test_requests_that_are_refused_together_all_use_the_credentials_that_one_of_them_read(
+    client: KubeClient, script: Script
+) -> None:
+    together = threading.Barrier(3)
+
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        together.wait(10)
+        status(401, "Unauthorized")(handler)
+
+    script.answers = [refuse, refuse, refuse, body(200, POD), body(200, POD), body(200, POD)]
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(client.get(kinds.PODS, "p", "a"))
+        except errors.ApiError as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [POD, POD, POD]
+    assert sorted(headers["Authorization"] for _, _, headers in script.asked[3:]) == ["Bearer new"] * 3
+
+
+def test_whom_to_act_as_is_told_with_every_request(script: Script) -> None:
+    acting = (("Impersonate-User", "ann"), ("Impersonate-Group", "dev"), ("Impersonate-Group", "ops"))
+    client = KubeClient(Access(lambda: Endpoint(script.url, impersonation=acting)))
+    script.answers = [body(200, POD), chunks(event("ADDED", "a", 2)), chunks(b"line"), body(200, POD), body(200, POD)]
+    client.get(kinds.PODS, "p", "a")
+    assert watch(client) == [("ADDED", "a")]
+    assert b"".join(client.stream("/log", silence_s=5)) == b"line"
+    client.exchange("POST", "/proxy", timeout_s=5, max_bytes=1000)
+    client.patch(kinds.PODS, "p", "a", {})
+    assert len(script.groups) == 5
+    assert all(found == ["dev", "ops"] for found in script.groups)
+    assert {headers["Impersonate-User"] for _, _, headers in script.asked} == {"ann"}
 
 
 def test_credentials_that_cannot_be_had_are_a_401(script: Script) -> None:
