@@ -87,7 +87,11 @@ class DialectCaches:
         self._needed: dict[ServiceKey, dict[Use, frozenset[Reference]]] = {}
         self._needed_by: dict[Reference, set[ServiceKey]] = defaultdict(set)
         self._left: set[ServiceKey] = set()
-        self.config_maps = ConfigMaps(client, changed=lambda ns, of: self._reference_changed(kinds.CONFIG_MAPS, ns, of))
+        self.config_maps = ConfigMaps(
+            client,
+            changed=lambda namespace, of: self._reference_changed(kinds.CONFIG_MAPS, namespace, of),
+            in_use=lambda namespace, of: Reference(kinds.CONFIG_MAPS, namespace, of) in self._needed_by,
+        )
         referred = [kind for kind in REFERS_TO[name] if kind is not kinds.CONFIG_MAPS]
         self._refers_to = frozenset(referred)
         self._process_changed = self._on_object(kinds.HOST_PROCESSES)

@@ -63,7 +63,12 @@ class NotingLookup:
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Object | None:
         self._note(Reference(kind, namespace or "", name))
-        return self._caches.get(kind, namespace, name)
+        found = self._caches.get(kind, namespace, name)
+        waits = found is None and self._for_spec and kind is kinds.CONFIG_MAPS
+        if waits and self._caches.config_maps.pending(namespace or "", name):
+            why = f"ConfigMap {namespace}/{name} has not been read yet"
+            raise NotYet(reason=API_UNAVAILABLE, why=why, retry_after_s=5.0)
+        return found
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Object, ...]:
         self._note(Reference(kind, namespace, ANY))
