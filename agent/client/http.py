@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import urllib3
 
 from agent.client.port import HostRefused, HostUnreachable, ProcessNotFound, ProcessState
 from agent.contract import HostPlan, HostReport, LogPiece, ProcessPlan, ProcessReport
 from agent.token_proof import SCHEME, proof
+from program.desired.web_address import AddressInvalid, WebAddress, shown
 
 TIMEOUT_S = 30.0
 
@@ -128,10 +129,16 @@ class HttpHost:
 
 
 def _pool(endpoint: str, ca_file: Path | None, fingerprint: str) -> urllib3.PoolManager:
-    parts = urlsplit(endpoint)
-    if parts.scheme == "http" and _is_loopback(parts.hostname or ""):
+    try:
+        # What is looked at here and what urllib3 dials must be the same: the token goes there.
+        address = WebAddress.parse(endpoint)
+    except AddressInvalid as error:
+        raise HostRefused(
+            "NotPrivate", f"`{shown(endpoint)}` is no https:// URL of an agent: it {error}; write https://address:port"
+        ) from None
+    if address.scheme == "http" and _is_loopback(address.host):
         return urllib3.PoolManager(maxsize=4)
-    if parts.scheme != "https" or not parts.hostname:
+    if address.scheme != "https":
         raise HostRefused(
             "NotPrivate",
             f"`{endpoint}` is no https:// URL, and the token would be readable on the way; "
