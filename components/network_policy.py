@@ -14,16 +14,22 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """The API server puts it on every namespace."""
 
 
+def other_namespaces(desired: DesiredService, access: NetworkAccess) -> tuple[str, ...]:
+    """Name the namespaces whose pods may connect beside those of the service's own namespace."""
+    gateway = desired.expose.gateway_namespace if desired.expose else ""
+    return tuple(dict.fromkeys((*access.namespaces, *([gateway] if gateway else []))))
+
+
 def network_policy(desired: DesiredService, access: NetworkAccess) -> RenderedObject:
     """Build the policy: pods of the service's own namespace and of those named, to the engine's port and no other.
 
     The kubelet's probes come from the node, which network plugins let through. What a pod itself asks for is free.
     """
     labels = selector_labels(desired)
-    gateway = desired.expose.gateway_namespace if desired.expose else ""
-    namespaces = dict.fromkeys((*access.namespaces, *([gateway] if gateway else [])))
     sources: list[JsonObject] = [{"podSelector": {}}]
-    sources += [{"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: name}}} for name in namespaces]
+    sources += [
+        {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: name}}} for name in other_namespaces(desired, access)
+    ]
     manifest: JsonObject = {
         "apiVersion": kinds.NETWORK_POLICIES.api_version,
         "kind": kinds.NETWORK_POLICIES.kind,

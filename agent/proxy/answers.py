@@ -7,6 +7,7 @@ from enum import StrEnum
 
 _PHRASES = {
     400: "Bad Request",
+    403: "Forbidden",
     408: "Request Timeout",
     413: "Content Too Large",
     431: "Request Header Fields Too Large",
@@ -31,6 +32,8 @@ class Code(StrEnum):
     UPSTREAM_FAILED = "upstream_failed"
     """The engine ended the connection, or said something that is not HTTP, before it answered."""
     SHUTTING_DOWN = "shutting_down"
+    SOURCE_NOT_ADMITTED = "source_not_admitted"
+    """The client's address belongs to nobody whom the service's NetworkPolicy admits."""
     TOO_MANY_CONNECTIONS = "too_many_connections"
 
 

@@ -96,6 +96,22 @@ class Client(asyncio.Protocol):
             self._transport.close()
             return
         service.clients.add(self)
+        peer = self._transport.get_extra_info("peername")
+        if not service.admit(str(peer[0]) if peer else "", self._admitted):
+            self._transport.pause_reading()
+
+    def _admitted(self, admitted: bool) -> None:
+        """Go on with a connection whose peer may connect; answer the others 403, whatever they ask for."""
+        if self._transport.is_closing():
+            return
+        if admitted:
+            self._transport.resume_reading()
+            return
+        self._discarding = True
+        self._service.count_refusal(Code.SOURCE_NOT_ADMITTED)
+        message = "the NetworkPolicy of this service does not admit the client"
+        self._transport.write(answer(403, Code.SOURCE_NOT_ADMITTED, message, close=True))
+        self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._discarding:

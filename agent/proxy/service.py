@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,9 @@ class Callbacks:
     """No request was under way for the idle timeout. From then on requests are held."""
     waiting: Callable[[str], None] = lambda _name: None
     """Requests wait; called with the first of them and every second while there are any."""
+    admit: Callable[[str, str, Callable[[bool], None]], None] | None = None
+    """Asked for each new connection with its peer's address; the third argument takes the answer, in any thread and at
+    any time. Until then nothing is read of the connection. None: everybody may connect."""
     used: Callable[[str], None] = lambda _name: None
     """A request came, at most once a second, or the last one under way has ended."""
 
@@ -92,6 +96,18 @@ class Service:
     @property
     def held(self) -> int:
         return len(self._held)
+
+    def admit(self, address: str, decided: Callable[[bool], None]) -> bool:
+        """Ask the owner whether this peer may connect; `decided` hears it in the loop's thread. True: everybody may."""
+        ask = self._callbacks.admit
+        if ask is None:
+            return True
+        ask(self.name, address, lambda admitted: self._say(decided, admitted))
+        return False
+
+    def _say(self, decided: Callable[[bool], None], admitted: bool) -> None:
+        with suppress(RuntimeError):  # the proxy has ended meanwhile
+            self.loop.call_soon_threadsafe(decided, admitted)
 
     # --- told by the owner ------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from automation.serving.sleep_rule import (
     quiet_for_s,
 )
 from automation.serving.wake_endpoints import SELECTOR, SUFFIX, candidate_ports, slice_name, wake_slice
+from automation.serving.wake_sources import WakeSources, admitted_namespaces
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -67,6 +68,8 @@ class _Life:
     """Asleep: the Deployment was seen without replicas, so that any it has later are somebody's wish."""
     port: int | None = None
     """Where the proxy listens for it."""
+    sources: tuple[str, ...] | None = None
+    """Namespaces whose pods may connect; None: everybody."""
     leading: bool = False
     """Our slice is in the cluster, with this port."""
     refused: bool = False
@@ -96,6 +99,7 @@ class Sleep:
         self._requeue = requeue
         self._clock = clock
         self._readings = ActivityReadings(client, clock=clock)
+        self._sources = WakeSources(client, clock=clock)
         self._lock = threading.Lock()
         self._lives: dict[str, _Life] = {}
         self._left: set[tuple[str, str]] = set()
@@ -117,6 +121,7 @@ class Sleep:
         """Answer those who wait and end. Who sleeps goes on sleeping, and the next loop stands in."""
         self._readings.close()
         self.proxy.stop()
+        self._sources.close()
 
     # --- asked by a pass ------------------------------------------------------------------------------------------
 
@@ -191,9 +196,17 @@ class Sleep:
             self._begin_to_wake(life)
             self._requeue(life.key, 0.0)
 
+    def _admit(self, name: str, address: str, decided: Callable[[bool], None]) -> None:
+        """Called in the proxy's thread."""
+        life = self._lives.get(name)
+        if life is not None and life.sources is None:
+            decided(True)
+        else:
+            self._sources.ask(life.sources or () if life is not None else (), address, decided)
+
     def _stand_in(self, life: _Life, cr: Object, desired: DesiredService) -> None:
         """Have the service's clients come to us."""
-        limits = _limits(desired)
+        limits, life.sources = _limits(desired), admitted_namespaces(desired)
         if life.port is None:
             life.port = self._open(life.name, limits)
             if life.state == "waking":
@@ -211,7 +224,7 @@ class Sleep:
             # A loop without a service that sleeps has no thread for it.
             self._started = True
             self.proxy.start()
-        callbacks = Callbacks(wake=self._on_wake)
+        callbacks = Callbacks(wake=self._on_wake, admit=self._admit)
         for port in candidate_ports(name):
             try:
                 return self.proxy.open(name, self._listen, port, limits, callbacks)

@@ -16,7 +16,7 @@ from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import slice_name
 from components import naming
 from program.desired.keys import ServiceKey
-from program.desired.service import DesiredService
+from program.desired.service import DesiredService, NetworkAccess
 from program.desired.service import Sleep as Wish
 from tests.support.builders import service
 from tests.support.pod_proxy import PodProxy, Say, api_status
@@ -43,6 +43,8 @@ class World:
         self.marked: str | None = None
         self.pods: tuple[Json, ...] = ()
         self.status: Json = {}
+        self.pods_of_friends: list[Json] = []
+        """What the API server lists in namespace `friends`, whatever address is asked for."""
         self.desired = service(sleep=Wish(idle_timeout_s=12, wake_timeout_s=10))
         api.other = self._answer
         api.engines["p"] = self._replica
@@ -116,6 +118,10 @@ class World:
             if method == "DELETE":
                 return Say(body={}) if self.slices.pop(name, None) else api_status(404, "NotFound")
             return Say(body={"items": list(self.slices.values()), "metadata": {}})
+        if "fieldSelector=" in path:
+            assert "status.podIP%3D127.0.0.1" in path
+            friends = "/namespaces/friends/" in path
+            return Say(body={"items": self.pods_of_friends if friends else [], "metadata": {}})
         return Say(body={"status": {"podIP": "127.0.0.1"}, "metadata": {"name": name}})
 
 
@@ -250,3 +256,49 @@ def test_without_an_address_nothing_sleeps_and_what_was_left_behind_goes(world: 
     assert world.sleep.in_vain(world.desired)
     assert world.look() == ""
     assert world.slices == {}
+
+
+# --- who may wake a service ---------------------------------------------------------------------------------------
+
+
+def with_policy(world: World, *pods: Json) -> None:
+    """Give the service a NetworkPolicy, and namespace `friends`, which it names, these pods."""
+    world.desired = service(
+        sleep=Wish(idle_timeout_s=12, wake_timeout_s=10), network=NetworkAccess(namespaces=("friends",))
+    )
+    world.pods_of_friends = list(pods)
+    world.go_to_sleep()
+
+
+def knock(world: World) -> bytes:
+    """Send one request to the wake port and give the beginning of the answer; empty while it is held."""
+    with connected(world.port, timeout_s=1.5) as client:
+        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            return client.recv(4096)
+        except TimeoutError:
+            return b""
+
+
+def test_a_client_whom_the_policy_does_not_admit_wakes_nobody(world: World) -> None:
+    with_policy(world)
+    answer = knock(world)
+    assert answer.startswith(b"HTTP/1.1 403 ") and b"source_not_admitted" in answer
+    assert world.look() == "asleep"
+
+
+def test_a_pod_in_the_network_of_its_node_is_not_told_from_the_node(world: World) -> None:
+    with_policy(world, {"metadata": {"name": "a"}, "spec": {"hostNetwork": True}})
+    assert knock(world).startswith(b"HTTP/1.1 403 ")
+
+
+def test_a_pod_of_an_admitted_namespace_wakes_the_service(world: World) -> None:
+    with_policy(world, {"metadata": {"name": "a"}, "spec": {}})
+    assert knock(world) == b"", "its request waits"
+    assert world.look() == "waking"
+
+
+def test_a_service_without_a_policy_admits_everybody(world: World) -> None:
+    world.go_to_sleep()
+    assert knock(world) == b""
+    assert world.look() == "waking"
