@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from automation.cli.finding import find_service, listed
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
 
 if TYPE_CHECKING:
     from automation.adoption.adopter import Adopter, Result
@@ -189,7 +189,7 @@ def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going
         results += done
         for result in done:
             name = name_text(result.candidate.key)
-            typer.echo(f"[{len(results)}/{len(wanted)}] {name}: {result.state} ({result.seconds:.1f}s)", err=True)
+            say(f"[{len(results)}/{len(wanted)}] {name}: {result.state} ({result.seconds:.1f}s)", err=True)
         if any(result.failed for result in done) and not keep_going:
             rest = wanted[at + parallel :]
             return [*results, *(Result(each, "skipped", "one before it failed") for each in rest)]
@@ -235,11 +235,11 @@ def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> No
         print_json({**as_json(found), "skipped": [_row(each) for each in skipped]})
         return
     if found.services:
-        typer.echo(told(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        say_painted(told(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
         restarting = [each for each in found.services if each.restarts]
-        typer.echo("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")
+        say("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")
     for each in skipped:
-        typer.echo(f"Left alone: {name_text(each.candidate.key)}: {each.why}")
+        say(f"Left alone: {name_text(each.candidate.key)}: {each.why}")
 
 
 def _ask(question: str, *, yes: bool) -> None:
@@ -269,4 +269,4 @@ def _tell(results: Sequence[Result], output: OutputFormat) -> None:
         ]
         print_table(COLUMNS, cells, phase_column=2)
     else:
-        typer.echo("There is no service.")
+        say("There is no service.")

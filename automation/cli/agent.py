@@ -17,7 +17,7 @@ import typer
 
 from automation.cli import agent_doctor, agent_service, agent_store
 from automation.cli.host_arguments import check_host_name, labels_of
-from automation.cli.output import complain
+from automation.cli.output import complain, say
 
 if TYPE_CHECKING:
     from agent.server.processes.engine_user import EngineUser
@@ -327,7 +327,7 @@ def _absolute(path: Path | None) -> Path | None:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    say(line)
 
 
 def _hint(error: Exception) -> str:

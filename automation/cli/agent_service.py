@@ -28,7 +28,7 @@ from agent.steps.step import Outcome, State, Step, is_changed, is_failed, run_st
 from automation.cli.agent_installation import Installation, install_steps, read_installation, removal_steps
 from automation.cli.agent_options import OptionsWrong, run_command, settled
 from automation.cli.local_agent import LocalApi, left_processes, service_pid, user_home
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 
 EXIT_WOULD_CHANGE = 2
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
@@ -289,13 +289,13 @@ def _print(outcomes: list[Outcome], *, dry_run: bool) -> None:
     print_table(("STATE", "STEP", "DETAIL"), rows, phase_column=0)
     for each in outcomes:
         if dry_run and each.diff:
-            print(f"\n{each.diff}", end="")
+            say(f"\n{each.diff}", nl=False)
 
 
 def _tell_left(machine: Machine, installed: Installation, output: OutputFormat) -> None:
     left = left_processes(machine, installed.store) if installed.host else {}
     if left and output is OutputFormat.TABLE:
-        print(
+        say(
             f"Still running, without an agent: {', '.join(sorted(left))}\n"
             f"An agent on {installed.store} takes them over again"
         )

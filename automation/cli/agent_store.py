@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agent.server.errors import FileError
 from agent.server.models.store_space import StoredModel, StoreSpace, named_by, stored_models
 from agent.server.store import STATE_FILE, StateFile
-from automation.cli.output import OutputFormat, complain, print_json, print_table, size_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say, size_text
 from automation.cli.reading import duration_text
 
 app = typer.Typer(no_args_is_help=True)
@@ -49,7 +49,7 @@ def list_(directory: StoreOption = None, output: Output = OutputFormat.TABLE) ->
         print_table(
             ("KEY", "SIZE", "FILES", "LAST USED", "NEEDED"), [_cells(_row(model, named, now)) for model in models]
         )
-    print(f"{size_text(usage.used_bytes)} in models, {size_text(usage.free_bytes)} free on the disk of {root}")
+    say(f"{size_text(usage.used_bytes)} in models, {size_text(usage.free_bytes)} free on the disk of {root}")
 
 
 @app.command("prune")
@@ -76,7 +76,7 @@ def prune(
     if told:
         print_table(("KEY", "SIZE", "FILES", "LAST USED"), [_cells(_row(model, kept, now))[:4] for model in told])
     size = size_text(sum(model.size_bytes for model in told))
-    print(f"{size} freed" if yes else f"{size} could be freed; `--yes` does it" if told else "nothing to remove")
+    say(f"{size} freed" if yes else f"{size} could be freed; `--yes` does it" if told else "nothing to remove")
 
 
 def _root(directory: Path | None) -> Path:

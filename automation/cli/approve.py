@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from automation.cli.finding import NAME_HELP, find_service
-from automation.cli.output import OutputFormat, complain, print_json
+from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.service_view import conditions_of, judged_generation, pending_of
 from automation.service_kinds import kind_of_cr
 from kubeapi.client import KubeClient
@@ -83,7 +83,7 @@ def approve(
     if told:
         words = {"approved": "Approved; the loop makes the change now", "applied": "The change was made"}
         if result in words:
-            typer.echo(words[result])
+            say(words[result])
     else:
         metadata = service["metadata"]
         print_json({"name": metadata["name"], "namespace": metadata["namespace"], "result": result, "change": pending})
@@ -118,9 +118,9 @@ def _pending(service: Object) -> Object:
 
 def _show(service: Object, pending: Object) -> None:
     metadata = service["metadata"]
-    typer.echo(f"{metadata['namespace']}/{metadata['name']}: change {pending['digest']}: {pending.get('summary', '')}")
+    say(f"{metadata['namespace']}/{metadata['name']}: change {pending['digest']}: {pending.get('summary', '')}")
     for change in pending.get("changes") or ():
-        typer.echo(f"  {change}")
+        say(f"  {change}")
 
 
 def _agreed(pending: Object) -> bool:

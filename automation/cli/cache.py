@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from automation.cli.reading import duration_text
 from automation.models.cache_inventory import (
     Entry,
@@ -110,14 +110,14 @@ def prune(
     for why in refused:
         complain(f"not deleted: {why}")
     if not chosen:
-        typer.echo("Nothing to delete")
+        say("Nothing to delete")
         raise typer.Exit(1 if failed or refused else 0)
     total = human_size(sum(entry.directory.size_bytes for entry in chosen))
     if not yes:
         for entry in chosen:
             size = human_size(entry.directory.size_bytes)
-            typer.echo(f"Would delete {entry.directory.key} ({size}) from {entry.namespace}/{entry.claim}")
-        typer.echo(f"{total} in all; --yes deletes them")
+            say(f"Would delete {entry.directory.key} ({size}) from {entry.namespace}/{entry.claim}")
+        say(f"{total} in all; --yes deletes them")
         raise typer.Exit(1 if failed or refused else 0)
     kept = _delete(client, chosen, options, start_timeout_s)
     raise typer.Exit(1 if kept or failed or refused else 0)
@@ -207,7 +207,7 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
         for key in keys:
             outcome = ended.get(key, "failed")
             if outcome in ("deleted", "gone"):
-                typer.echo(f"Deleted {key} from {where}/{name}")
+                say(f"Deleted {key} from {where}/{name}")
             else:
                 why = (
                     "a download is under way" if outcome == "busy" else "its files cannot be deleted by the pod's user"
@@ -300,7 +300,7 @@ def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -
             if ended == "Complete":
                 bar.update(task, description="In the cache")
                 bar.stop()
-                typer.echo(f"Model {job['metadata']['labels'][naming.LABEL_MODEL]} is in the cache")
+                say(f"Model {job['metadata']['labels'][naming.LABEL_MODEL]} is in the cache")
                 return
             if ended:
                 bar.stop()

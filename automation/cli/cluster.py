@@ -17,7 +17,7 @@ import typer
 
 from automation.cli.cluster_node import advice as node_advice
 from automation.cli.cluster_node import start_node
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -77,12 +77,12 @@ def up(
                 changed = start_node(cluster) or changed
         install_priority_classes(kubeconfig)
     if changed:
-        typer.echo(f"The cluster is up after {time.monotonic() - started_at:.1f} s.")
+        say(f"The cluster is up after {time.monotonic() - started_at:.1f} s.")
     else:
-        typer.echo("The cluster was up already.")
-    typer.echo(f"Its kubeconfig is {kubeconfig}; for this shell: {_env_command(directory)}")
+        say("The cluster was up already.")
+    say(f"Its kubeconfig is {kubeconfig}; for this shell: {_env_command(directory)}")
     if node:
-        typer.echo(node_advice())
+        say(node_advice())
 
 
 @app.command()
@@ -95,7 +95,7 @@ def down(
     with _complaints():
         kind = KindCluster(path)
         stopped = kind.down() if kind.exists_here else bool(LocalCluster(path).down(purge=purge))
-    typer.echo("The cluster is down." if stopped else "The cluster was down already.")
+    say("The cluster is down." if stopped else "The cluster was down already.")
 
 
 @app.command()
@@ -122,7 +122,7 @@ def status(directory: Directory = None, output: Output = OutputFormat.TABLE) -> 
     if output is OutputFormat.JSON:
         print_json(report)
     else:
-        typer.echo(f"The cluster in {path} is {state}.")
+        say(f"The cluster in {path} is {state}.")
         print_table(("COMPONENT", "STATE", "PID", "PORT", "LOG"), rows, phase_column=1)
     if state != "up":
         raise typer.Exit(1)
@@ -145,7 +145,7 @@ def env(directory: Directory = None, output: Output = OutputFormat.TABLE) -> Non
         print_json(variables)
     else:
         for name, value in variables.items():
-            typer.echo(f"export {name}={shlex.quote(value)}")
+            say(f"export {name}={shlex.quote(value)}")
 
 
 def install_priority_classes(kubeconfig: Path) -> None:

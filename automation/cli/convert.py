@@ -9,12 +9,11 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from automation.cli.manifest_files import Files, Namespace, read_manifests
-from automation.cli.output import complain
+from automation.cli.output import complain, say, say_yaml, styled
 from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.errors import DesiredError
@@ -63,9 +62,9 @@ def convert(
     documents = list(_distinct(converted))
     losses = list(dict.fromkeys(loss for each in converted for loss in each.losses))
     if output is ConvertFormat.JSON:
-        typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
+        say(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
     else:
-        typer.echo(yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True), nl=False)
+        say_yaml(documents)
     _tell(losses, _refused(manifests, documents), output)
     if losses and strict:
         raise typer.Exit(EXIT_LOST)
@@ -123,17 +122,17 @@ def _tell(losses: list[Loss], refused: list[str], output: ConvertFormat) -> None
         return
     if output is ConvertFormat.JSON:
         said = {"lost": [asdict(loss) for loss in losses], **({"notAllowed": refused} if refused else {})}
-        typer.echo(json.dumps(said, indent=2), err=True)
+        say(json.dumps(said, indent=2), err=True)
         return
     for each in refused:
-        typer.echo(f"Not allowed: {each}", err=True)
+        say(f"Not allowed: {each}", err=True)
     if not losses:
         return
     if sys.stderr.isatty():
         table = Table("lost", "field", "why", title_justify="left", box=None)
         for loss in losses:
-            table.add_row(loss.document, loss.field, loss.why)
+            table.add_row(styled(loss.document), styled(loss.field), styled(loss.why))
         Console(stderr=True).print(table)
     else:
         for loss in losses:
-            typer.echo(f"Lost: {loss.document}: {loss.field}: {loss.why}", err=True)
+            say(f"Lost: {loss.document}: {loss.field}: {loss.why}", err=True)

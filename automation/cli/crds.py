@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from automation.cli.output import say
 from program.dialects.crds import as_yaml, crd_documents
 
 
@@ -35,6 +36,6 @@ def crds(
     """Print the CustomResourceDefinitions: `herdsman crds | kubectl apply --server-side -f -`."""
     documents = crd_documents(dialect.value if dialect is not None else "")
     if output is ManifestFormat.JSON:
-        typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
+        say(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2))
     else:
-        typer.echo("---\n".join(as_yaml(document) for document in documents), nl=False)
+        say("---\n".join(as_yaml(document) for document in documents), nl=False)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.get import model_row, processes_by_service, runs_on
-from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table
+from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table, styled
 from automation.cli.reading import age_text, duration_text
 from automation.cli.service_view import answers, conditions_of, judged_generation, view_of
 from automation.made_for import process_selector_of, selector_of
@@ -225,16 +225,18 @@ def print_description(told: Object) -> None:
     def line(title: str, text: str | Text) -> None:
         if text:
             # A condition's name may be longer than the column.
-            console.print(Text(f"{title + ':':<13} ", style="bold") + (text if isinstance(text, Text) else Text(text)))
+            console.print(
+                styled(f"{title + ':':<13} ", style="bold") + (text if isinstance(text, Text) else styled(text))
+            )
 
     line("Name", f"{told['namespace']}/{told['name']}")
     line("Kind", told.get("kind", ""))
-    phase = Text(told["phase"], style=phase_style(told["phase"]))
+    phase = styled(told["phase"], style=phase_style(told["phase"]))
     reason = told.get("reason", "")
-    line("Phase", phase + Text(f" ({reason})" if reason and reason != told["phase"] else ""))
+    line("Phase", phase + styled(f" ({reason})" if reason and reason != told["phase"] else ""))
     line("Why", told.get("message", ""))
     if not told.get("current"):
-        line("Note", Text("this is about an earlier spec; the loop has not seen the last edit yet", style="yellow"))
+        line("Note", styled("this is about an earlier spec; the loop has not seen the last edit yet", style="yellow"))
     model = told["model"]
     about = ", ".join(model[key] for key in ("phase", "size", "architecture", "quantization") if model.get(key))
     line("Model", f"{model['name']} ({about})" if about else model["name"])

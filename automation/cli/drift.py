@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 
 if TYPE_CHECKING:
     from automation.drift.listing import Drifted, Listing
@@ -102,4 +102,4 @@ def _print(found: Listing) -> None:
         columns = ("NAMESPACE", "SERVICE", "OBJECT", "FIELD", "OURS", "LIVE", "WHO", "SINCE", "POLICY")
         print_table(columns, rows)
     elif not found.notes:
-        typer.echo("Nothing drifted.")
+        say("Nothing drifted.")

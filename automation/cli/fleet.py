@@ -19,7 +19,7 @@ import typer
 import yaml
 
 from automation.cli.finding import NAME_HELP, find_service, split_or_end
-from automation.cli.output import complain
+from automation.cli.output import complain, say
 
 if TYPE_CHECKING:
     from automation.moving.move import Move
@@ -64,15 +64,15 @@ def take(
     if into.exists() and into.read_text() != text:
         complain(f"{into} exists already and says something else; nothing was done")
         raise typer.Exit(1)
-    typer.echo(f"{'Would write' if preview else 'Wrote'} {into}; the stack's config needs:\n")
-    typer.echo(yaml.safe_dump(_config(moves, into, options), sort_keys=False))
+    say(f"{'Would write' if preview else 'Wrote'} {into}; the stack's config needs:\n")
+    say(yaml.safe_dump(_config(moves, into, options), sort_keys=False))
     if preview:
         return
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(text)
     for cr, move in zip(crs, moves, strict=True):
         _asking(let_go, client, cr, move)
-        typer.echo(f"{move.name} belongs to nobody now; `pulumi up` adopts it")
+        say(f"{move.name} belongs to nobody now; `pulumi up` adopts it")
 
 
 @app.command()
@@ -106,17 +106,17 @@ def give(
     urns = [urn for move in moves for urn in _asking(_urns, move.key, deployment)]
     if preview:
         for urn in urns:
-            typer.echo(f"Stack {stack} would forget {urn}")
+            say(f"Stack {stack} would forget {urn}")
         return
     for move in moves:
         _asking(hand_over, client, move)
-        typer.echo(f"{move.name} is the loop's now")
+        say(f"{move.name} is the loop's now")
     if urns:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
-        typer.echo(f"Stack {stack} has forgotten {len(urns)} resources; take the documents out of its files")
+        say(f"Stack {stack} has forgotten {len(urns)} resources; take the documents out of its files")
     elif not stack:
         names_given = shlex.join(names)
-        typer.echo(f"The stack knows them still: `herdsman fleet forget {names_given} -n {namespace} --stack STACK`")
+        say(f"The stack knows them still: `herdsman fleet forget {names_given} -n {namespace} --stack STACK`")
 
 
 @app.command()
@@ -131,7 +131,7 @@ def forget(
     deployment = _exported(stack, cwd)
     urns = [urn for name in dict.fromkeys(names) for urn in _forgotten(name, namespace, deployment)]
     for urn in urns:
-        typer.echo(f"{'Would forget' if preview else 'Forgets'} {urn}")
+        say(f"{'Would forget' if preview else 'Forgets'} {urn}")
     if urns and not preview:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
 
@@ -211,9 +211,9 @@ def _tell(moves: list[Move], words: str) -> None:
     for move in moves:
         objects = ", ".join(f"{obj['kind']} {obj['metadata']['name']}" for obj in move.objects)
         if not move.problems:
-            typer.echo(words.format(name=move.name, objects=objects))
+            say(words.format(name=move.name, objects=objects))
         for note in move.notes:
-            typer.echo(f"  {note}")
+            say(f"  {note}")
     problems = [f"{move.name}: {problem}" for move in moves for problem in move.problems]
     for problem in problems:
         complain(problem)

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from automation.cli.finding import NAME_HELP, find_service
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say_yaml
 from automation.cli.reading import age_text
 from automation.history.revision import RECORDED, Revision, data_of, read_all
 from automation.made_for import selector_of
@@ -104,4 +103,4 @@ def _show(found: tuple[Revision, ...], number: int, output: OutputFormat) -> Non
     if output is OutputFormat.JSON:
         print_json(asdict(chosen))
     else:
-        typer.echo(yaml.safe_dump(chosen.data, sort_keys=False, width=120, allow_unicode=True), nl=False)
+        say_yaml([chosen.data])

@@ -16,7 +16,7 @@ from automation.cli.findings import tell_findings
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
 from automation.cli.host_secrets import grant_secret
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -133,25 +133,25 @@ def add(
         return
     client = _client(kubeconfig)
     try:
-        print(f"Host `{name}` {_write(client, wanted)}")
+        say(f"Host `{name}` {_write(client, wanted)}")
     except KubeError as error:
         _fail(error)
     if not ssh_user:
-        print(f"On the machine itself: herdsman agent install --host {name} --kubeconfig FILE")
+        say(f"On the machine itself: herdsman agent install --host {name} --kubeconfig FILE")
 
 
 @app.command()
 def cordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
     """Place no new service on a host; what runs there goes on."""
     _say(kubeconfig, name, {"unschedulable": True})
-    print(f"Host `{name}` takes no new service")
+    say(f"Host `{name}` takes no new service")
 
 
 @app.command()
 def uncordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
     """Let services be placed on a host again; ends a drain."""
     _say(kubeconfig, name, {"unschedulable": False, "drain": False})
-    print(f"Host `{name}` takes services")
+    say(f"Host `{name}` takes services")
 
 
 @app.command()
@@ -177,16 +177,16 @@ def drain(
             break
         line = f"{len(moving)} to move: {', '.join(sorted(moving)[:5])}"
         if line != shown:
-            print(line, flush=True)
+            say(line)
             shown = line
         time.sleep(POLL_S)
     for key, why in sorted(staying.items()):
-        print(f"{key} stays: {why}")
+        say(f"{key} stays: {why}")
     if moving:
         for key, why in sorted(moving.items()):
             complain(f"{key} is still there: {why or 'no other host took it yet'}")
         raise typer.Exit(1)
-    print(f"Host `{name}` is drained")
+    say(f"Host `{name}` is drained")
 
 
 @app.command()
@@ -212,9 +212,9 @@ def remove(
         raise typer.Exit(1) from None
     except KubeError as error:
         _fail(error)
-    print(f"Host `{name}` is forgotten")
+    say(f"Host `{name}` is forgotten")
     if (found.get("spec") or {}).get("transport", "agent") == "agent":
-        print("An agent that still runs there makes it again: `herdsman agent uninstall` on the machine")
+        say("An agent that still runs there makes it again: `herdsman agent uninstall` on the machine")
 
 
 @app.command()

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from automation.cli.host_arguments import check_host_name
-from automation.cli.output import complain, print_json
+from automation.cli.output import complain, print_json, say
 from automation.settings import SYSTEM_NAMESPACE
 from components import naming
 from kubeapi import kinds
@@ -101,7 +101,7 @@ def grant_secret(
         raise typer.Exit(1) from None
     if output is GrantFormat.TEXT:
         done = "may not read" if revoke else "may read"
-        print(f"Host `{host}` {done} Secret `{secret}` (Role and RoleBinding `{objects[0][1]['metadata']['name']}`)")
+        say(f"Host `{host}` {done} Secret `{secret}` (Role and RoleBinding `{objects[0][1]['metadata']['name']}`)")
 
 
 def _subject(host: str, service_account: str | None, user: str | None) -> Object:
@@ -119,7 +119,7 @@ def _show(objects: list[Object], output: GrantFormat) -> None:
     if output is GrantFormat.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": objects})
     else:
-        typer.echo(yaml.safe_dump_all(objects, sort_keys=False, width=120), nl=False)
+        say(yaml.safe_dump_all(objects, sort_keys=False, width=120), nl=False)
 
 
 def _delete(client: KubeClient, kind: Kind, body: Object) -> None:

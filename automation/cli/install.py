@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from automation.cli.installing import connected, errors_told, show_changes, show_comparison
-from automation.cli.output import OutputFormat
+from automation.cli.output import OutputFormat, say
 from automation.settings import SYSTEM_NAMESPACE
 
 EXIT_CHANGES = 2
@@ -70,7 +70,7 @@ def install(
         }
     )
     if render:
-        typer.echo(objects.manifest(objects.chosen(options), options), nl=False)
+        say(objects.manifest(objects.chosen(options), options), nl=False)
         return
     with errors_told():
         installer = connected(kubeconfig).installer
@@ -81,7 +81,7 @@ def install(
         changes = installer.install(options, take_over=take_over)
     show_changes(changes, output)
     if output is OutputFormat.TABLE:
-        typer.echo(f"Follow it: kubectl -n {options.namespace} rollout status deployment/{naming.NAME}")
+        say(f"Follow it: kubectl -n {options.namespace} rollout status deployment/{naming.NAME}")
 
 
 def _options(given: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import typer
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from automation.engine.port import Change, EngineFailed
 from automation.install.comparison import Compared
 from automation.install.installer import Comparison, Installer, InstallRefused, TakeOverNeeded
@@ -66,10 +66,10 @@ def show_comparison(comparison: Comparison, output: OutputFormat) -> None:
     if rows:
         print_table(("WOULD BE", "KIND", "NAME", "WHAT"), rows)
     same = len(comparison.all) - len(rows)
-    typer.echo(f"{len(rows)} would change, {same} stay as they are.")
+    say(f"{len(rows)} would change, {same} stay as they are.")
     if comparison.foreign:
         sys.stdout.flush()
-        typer.echo("Somebody else's objects are changed with --take-over only.", err=True)
+        say("Somebody else's objects are changed with --take-over only.", err=True)
 
 
 def _as_json(each: Compared) -> dict[str, object]:
@@ -101,6 +101,6 @@ def show_changes(changes: Iterable[Change], output: OutputFormat) -> None:
         return
     for change in done:
         told = ", ".join(change.details[:MOST_FIELDS])
-        typer.echo(f"{_DONE[change.op]} {change.kind} {change.name}" + (f": {told}" if told else ""))
+        say(f"{_DONE[change.op]} {change.kind} {change.name}" + (f": {told}" if told else ""))
     if not done:
-        typer.echo("Everything is as it should be; nothing was changed.")
+        say("Everything is as it should be; nothing was changed.")

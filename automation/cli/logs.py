@@ -18,6 +18,7 @@ from automation.cli.output import complain
 from automation.cli.service_view import answers
 from automation.made_for import selector_of, service_of
 from automation.service_kinds import KINDS, LLMKUBE, qualified
+from automation.terminal_text import LogText
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -168,6 +169,10 @@ def _pieces(source: LogSource, *, tail: int | None, previous: bool, follow: bool
 
 
 def _print(pieces: Iterator[str]) -> None:
+    """Print a log as it is into a file or a pipe, and cleaned where a terminal would obey it."""
+    clean = LogText() if sys.stdout.isatty() else None
     for text in pieces:
-        sys.stdout.write(text)
+        sys.stdout.write(clean(text) if clean is not None else text)
         sys.stdout.flush()
+    if clean is not None:
+        sys.stdout.write(clean.rest())

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import typer
 
-from automation.cli.output import complain
+from automation.cli.output import complain, say
 
 EXIT_FAILED = 1
 EXIT_USAGE = 64
@@ -82,7 +82,7 @@ def application(names: Iterable[str]) -> typer.Typer:
         """Print the version."""
         from importlib import metadata
 
-        print(metadata.version("herdsman"))
+        say(metadata.version("herdsman"))
 
     return app
 

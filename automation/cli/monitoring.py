@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.output import complain
+from automation.cli.output import complain, say
 from automation.telemetry.monitoring.documents import documents
 
 
@@ -19,7 +19,7 @@ def monitoring(
     """Write dashboards (Grafana) and alert rules (Prometheus): `herdsman monitoring -o DIR`."""
     for name, text in documents().items():
         if directory is None:
-            typer.echo(name)
+            say(name)
             continue
         path = directory / name
         try:
@@ -28,4 +28,4 @@ def monitoring(
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror or error}", hint="name another directory with -o")
             raise typer.Exit(1) from None
-        typer.echo(str(path))
+        say(str(path))

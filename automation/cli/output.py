@@ -1,11 +1,22 @@
-"""How commands speak to people and scripts: tables and colours on a terminal, JSON with `-o json`, errors on stderr."""
+"""How commands speak to people and scripts: tables and colours on a terminal, JSON with `-o json`, errors on stderr.
+
+Every command prints by the functions below. They clean what comes from a cluster, a host or a file by `terminal_text`.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import typer
+
+from automation import terminal_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 # rich is imported where it is used: a command that prints plain text should not wait for it.
 
@@ -17,21 +28,51 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print lines of text on stdout, or with `err` on stderr."""
+    typer.echo(terminal_text.lines(text), err=err, nl=nl)
+
+
+def say_painted(text: str) -> None:
+    """Print text that has colours of its own, and whose parts were cleaned before (`automation.preview.telling`)."""
+    typer.echo(text)
+
+
+def say_yaml(documents: Iterable[object]) -> None:
+    """Print documents as YAML. Where a terminal would obey one of its characters, all beyond ASCII is escaped."""
+    import yaml
+
+    given = list(documents)
+
+    def dumped(*, plain: bool) -> str:
+        text: str = yaml.safe_dump_all(given, sort_keys=False, width=120, allow_unicode=plain)
+        return text
+
+    text = dumped(plain=True)
+    typer.echo(text if terminal_text.is_clean(text) else dumped(plain=False), nl=False)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Make one line for a table or a sentence of rich's, in a style; it has no markup."""
+    from rich.text import Text
+
+    return Text(terminal_text.one_line(text), style=style)
+
+
 def complain(message: str, *, hint: str = "") -> None:
     """Say on stderr what went wrong and, where something helps, what to do."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(Text("Error: ", style="bold red") + Text(message))
+    console.print(Text("Error: ", style="bold red") + Text(terminal_text.lines(message)))
     if hint:
-        console.print(Text(f"  {hint}", style="dim"))
+        console.print(Text(f"  {terminal_text.lines(hint)}", style="dim"))
 
 
 def print_json(value: object) -> None:
     """Print a value for scripts."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(terminal_text.json_text(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
 _PHASE_STYLES = {
@@ -80,7 +121,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_
     """
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = Console(soft_wrap=True, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
@@ -88,10 +128,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_
         table.add_column(column, no_wrap=True, overflow="ignore")
     table.add_column(columns[-1], overflow="fold")
     for row in rows:
-        cells = [Text(cell, style=phase_style(cell) if index == phase_column else "") for index, cell in enumerate(row)]
+        cells = [styled(cell, phase_style(cell) if index == phase_column else "") for index, cell in enumerate(row)]
         table.add_row(*cells)
     if not console.is_terminal:
-        cells_of = [[str(row[index]) for row in (columns, *rows)] for index in range(len(columns))]
+        cells_of = [[terminal_text.one_line(row[index]) for row in (columns, *rows)] for index in range(len(columns))]
         natural = sum(max(map(len, cells)) + 2 for cells in cells_of)
         console = Console(soft_wrap=True, highlight=False, width=max(400, natural))
     console.print(table)

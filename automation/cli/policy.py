@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from automation.cli.manifest_files import Files, Namespace, read_manifests
-from automation.cli.output import OutputFormat, complain, print_json
+from automation.cli.output import OutputFormat, complain, print_json, say
 from components.policies.policy import Policies, Violation
 from components.policies.reading import PolicyUnreadable, load_policies
 from components.render import RenderOptions, render
@@ -51,9 +51,9 @@ def check(
         print_json([_as_json(document, violation) for document, violation in found])
     else:
         for document, violation in found:
-            typer.echo(f"{document}: {'' if violation.mandatory else 'advice: '}{violation}")
+            say(f"{document}: {'' if violation.mandatory else 'advice: '}{violation}")
         if not found and not manifests.errors:
-            typer.echo("Every policy is kept.")
+            say("Every policy is kept.")
     if manifests.errors or any(violation.mandatory for _, violation in found):
         raise typer.Exit(1)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from automation.cli.manifest_files import FILES, read_manifests
-from automation.cli.output import complain
+from automation.cli.output import complain, print_json, say, say_painted
 
 if TYPE_CHECKING:
     from automation.preview.changes import Preview
@@ -73,14 +73,12 @@ def preview(
             complain(str(error))
             raise typer.Exit(EXIT_FAILED) from None
     if output is PreviewFormat.JSON:
-        import json
-
-        typer.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
+        print_json(as_json(found))
     elif output is PreviewFormat.MARKDOWN:
-        typer.echo(markdown(found), nl=False)
+        say(markdown(found), nl=False)
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        typer.echo(told(found, colour=colour))
+        say_painted(told(found, colour=colour))
     raise typer.Exit(exit_code(found))
 
 

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.output import complain
+from automation.cli.output import complain, say
 from tools.toolchain import cache_dir
 
 app = typer.Typer(no_args_is_help=True)
@@ -65,8 +65,8 @@ def serve(
             raise typer.Exit(1) from None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        print(f"PULUMI_DEBUG_PROVIDERS={','.join(served)}", flush=True)
-        typer.echo(f"Serving {client.server} until Ctrl-C", err=True)
+        say(f"PULUMI_DEBUG_PROVIDERS={','.join(served)}")
+        say(f"Serving {client.server} until Ctrl-C", err=True)
         stop.wait()
 
 
@@ -78,7 +78,7 @@ def path() -> None:
     except OSError as error:
         complain(f"cannot make the folder: {error}", hint="HERDSMAN_CACHE names another place for it")
         raise typer.Exit(1) from None
-    typer.echo(folder)
+    say(str(folder))
 
 
 def plugin_folder() -> Path:

@@ -11,10 +11,9 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-import yaml
 
 from automation.cli.manifest_files import Files, Namespace, read_manifests
-from automation.cli.output import complain
+from automation.cli.output import complain, say, say_yaml
 from components.render import RenderOptions
 from components.render import render as render_objects
 from program.desired.base import JsonObject
@@ -41,15 +40,15 @@ def render(
     manifests = read_manifests(files, namespace)
     objects = _objects(manifests)
     for note in manifests.notes:
-        typer.echo(note, err=True)
+        say(note, err=True)
     for error in manifests.errors:
         complain(error)
     if manifests.errors:
         raise typer.Exit(1)
     if output is ManifestFormat.JSON:
-        typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
+        say(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
     else:
-        typer.echo(yaml.safe_dump_all(objects, sort_keys=False, width=120, allow_unicode=True), nl=False)
+        say_yaml(objects)
 
 
 def _objects(manifests: Manifests) -> list[JsonObject]:

@@ -14,7 +14,7 @@ import typer
 
 from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.history import models_of, revisions_of
-from automation.cli.output import OutputFormat, complain, print_json
+from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
 from automation.history.revision import RECORDED, Revision, reference_of
 from automation.preview.telling import name_text
@@ -82,7 +82,7 @@ def rollback(
 
         print_json({"revision": plan.revision.number, "written": not preview, "preview": as_json(shown)})
     elif not preview:
-        typer.echo(f"Wrote revision {plan.revision.number} back; `herdsman get {name}` shows how far it is")
+        say(f"Wrote revision {plan.revision.number} back; `herdsman get {name}` shows how far it is")
     if preview and shown.changed:
         raise typer.Exit(2)
 
@@ -155,10 +155,10 @@ def _preview(client: KubeClient, plan: _Plan, models: list[Object]) -> Any:
 def _tell(plan: _Plan, shown: Any) -> None:
     from automation.preview.telling import told
 
-    typer.echo(f"Revision {plan.revision.number}, applied {plan.revision.recorded_at}:")
-    typer.echo(told(shown, colour=sys.stdout.isatty()))
+    say(f"Revision {plan.revision.number}, applied {plan.revision.recorded_at}:")
+    say_painted(told(shown, colour=sys.stdout.isatty()))
     for note in plan.notes:
-        typer.echo(f"Note: {note}", err=True)
+        say(f"Note: {note}", err=True)
 
 
 def _agreed(*, yes: bool, revision: Revision) -> bool:

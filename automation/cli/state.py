@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from automation.cli.findings import tell_findings
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from automation.cli.state_access import (
     check_quiet,
     confirm,
@@ -125,9 +125,7 @@ def move(
         shown = old.url.shown
     tell(results, output)
     if output is OutputFormat.TABLE:
-        typer.echo(
-            f"{shown[0]} was left as it is. Start the loop with the new state, and keep the old one for a while."
-        )
+        say(f"{shown[0]} was left as it is. Start the loop with the new state, and keep the old one for a while.")
 
 
 @app.command()
@@ -159,7 +157,7 @@ def backup(
                 fail(f"`{file}` cannot be written: {error}")
     tell(results, output, nothing_done="no backup was written")
     if output is OutputFormat.TABLE:
-        typer.echo(f"Wrote {file}. The passphrase is not in it: keep it elsewhere.")
+        say(f"Wrote {file}. The passphrase is not in it: keep it elsewhere.")
 
 
 @app.command()
@@ -211,14 +209,14 @@ def unlock(
         try:
             holder = backend.states.holder(Stack(stack), Run(60.0))
             if holder is None:
-                typer.echo(f"{stack} is not locked")
+                say(f"{stack} is not locked")
                 return
             by, since = holder
             confirm(f"{stack} is locked by {by} since {since}. Does nobody work on it any more?", yes=yes)
             backend.states.unlock(Stack(stack), Run(60.0))
         except EngineFailed as error:
             fail(str(error))
-    typer.echo(f"Released the lock of {by}; a loop goes on by itself within half a minute")
+    say(f"Released the lock of {by}; a loop goes on by itself within half a minute")
 
 
 @app.command()
@@ -238,7 +236,7 @@ def repair(stack: StackName, state: State = None, passphrase_file: PassphraseFil
                 fail(f"there is no stack `{stack}`" if export is None else f"{stack} can be read; nothing was done")
         except EngineFailed as error:
             fail(str(error))
-    typer.echo(f"{stack} starts anew; a loop adopts what lives at the next change of each service")
+    say(f"{stack} starts anew; a loop adopts what lives at the next change of each service")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from components import naming
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def tell(results: tuple[Transfer, ...], output: OutputFormat, *, nothing_done: s
         rows = [(r.stack, r.result, str(r.resources), r.message) for r in results]
         print_table(("STACK", "RESULT", "RESOURCES", ""), rows, phase_column=1)
     else:
-        typer.echo("There are no stacks")
+        say("There are no stacks")
     failed = sum(result.result == "failed" for result in results)
     if failed:
         fail(f"{failed} of {len(results)} stacks failed{'; ' + nothing_done if nothing_done else ''}")

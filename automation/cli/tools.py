@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from tools import build
 from tools.toolchain import ToolMissing, find
 from tools.versions import NEEDED, TOOLS, Tool
@@ -31,7 +31,7 @@ def install(
         complain(str(failed))
         raise typer.Exit(1) from failed
     for name, path in paths.items():
-        typer.echo(f"{name}  {path}")
+        say(f"{name}  {path}")
 
 
 @dataclass(frozen=True)

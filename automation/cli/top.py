@@ -24,7 +24,7 @@ from rich.text import Text
 
 from automation.cli import top_rows
 from automation.cli.finding import listed
-from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text
+from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
 from automation.cli.top_rows import HostUse, Object, Order, ServiceUse, bar, rate_text, slots_text
 from automation.service_kinds import is_part_of_another
 from kubeapi import kinds
@@ -147,10 +147,12 @@ def drawn(view: View, order: Order, *, width: int, height: int | None = None, no
         parts.append(table)
         room = None if room is None else room - lines
     if view.services is not None:
-        parts += [Text("")] if parts else []
+        parts += [styled("")] if parts else []
         parts.append(_services_table(top_rows.sorted_services(view.services, order), width, room))
     if note:
-        parts.append(Text(note, style="dim", no_wrap=True, overflow="ellipsis"))
+        last = styled(note, "dim")
+        last.no_wrap, last.overflow = True, "ellipsis"
+        parts.append(last)
     return Group(*parts)
 
 
@@ -159,11 +161,11 @@ def _hosts_table(uses: list[HostUse], width: int, room: int | None) -> tuple[Tab
     rows: list[list[str | Text]] = [
         [
             use.name,
-            Text(use.state, style="green" if use.ready else "red"),
+            styled(use.state, style="green" if use.ready else "red"),
             f"{use.serving}/{use.processes}",
-            Text(bar(use.share, _BAR_WIDTH), style=_fullness_style(use.share)),
+            styled(bar(use.share, _BAR_WIDTH), style=_fullness_style(use.share)),
             f"{size_text(use.memory_bytes)}/{size_text(use.budget_bytes)}",
-            Text(use.pressure or "-", style=_PRESSURE_STYLES.get(use.pressure, "")),
+            styled(use.pressure or "-", style=_PRESSURE_STYLES.get(use.pressure, "")),
             rate_text(use.tokens_per_second),
         ]
         for use in shown
@@ -178,7 +180,7 @@ def _services_table(uses: list[ServiceUse], width: int, room: int | None) -> Tab
     rows: list[list[str | Text]] = [
         [
             f"{use.namespace}/{use.name}" + (f" ({use.kind})" if use.kind else ""),
-            Text(use.phase, style=phase_style(use.phase)),
+            styled(use.phase, style=phase_style(use.phase)),
             f"{use.ready_replicas}/{use.replicas}",
             use.runs_on,
             size_text(use.memory_bytes),
@@ -200,7 +202,7 @@ def _fullness_style(share: float | None) -> str:
 
 def _table(
     columns: tuple[str, ...],
-    rows: list[list[str | Text]],
+    given: list[list[str | Text]],
     width: int,
     *,
     more: int,
@@ -209,6 +211,7 @@ def _table(
 ) -> Table:
     """Lay rows out so that in a narrow terminal names give way, and figures stay whole."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
+    rows = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in given]
     longest = [max([len(column), *(len(row[index]) for row in rows)]) for index, column in enumerate(columns)]
     left = width - sum(each + 1 for index, each in enumerate(longest) if index not in names) - len(names)
     last = f"… {more} more" if more > 0 else "" if rows else f"no {columns[0].lower()}s"
@@ -228,7 +231,7 @@ def _table(
     for row in rows:
         table.add_row(*row)
     if last:
-        table.add_row(Text(last, style="dim"))
+        table.add_row(styled(last, style="dim"))
     return table
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from automation.cli.installing import connected, errors_told, show_changes
-from automation.cli.output import OutputFormat
+from automation.cli.output import OutputFormat, say
 from automation.settings import SYSTEM_NAMESPACE
 
 WAIT_S = 30.0
@@ -42,9 +42,7 @@ def uninstall(
             total = sum(counts.values())
             told = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
             if confirm_objects is None:
-                typer.echo(
-                    f"--crds deletes {total} objects ({told}), and all pods and processes that serve them.", err=True
-                )
+                say(f"--crds deletes {total} objects ({told}), and all pods and processes that serve them.", err=True)
                 confirm_objects = typer.prompt("Type how many objects go", type=int, err=True)
             if confirm_objects != total:
                 raise typer.BadParameter(f"{total} objects would go ({told}), not {confirm_objects}; nothing was done")
@@ -53,4 +51,4 @@ def uninstall(
         removed = removal.remove_crds(to.client) if crds else ()
     show_changes(changes, output)
     for name in removed:
-        typer.echo(f"deleted CustomResourceDefinition {name}", err=output is OutputFormat.JSON)
+        say(f"deleted CustomResourceDefinition {name}", err=output is OutputFormat.JSON)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
 from automation.service_kinds import kind_text
+from automation.terminal_text import cleaned
 from program.dialects.llmkube.model_status import human_size
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def _size_or_source(download: Download) -> str:
 
 
 def told(preview: Preview, *, colour: bool) -> str:
-    """Write a preview for a terminal."""
-    paint = _Paint(on=colour)
+    """Write a preview for a terminal. What others wrote is cleaned before it is coloured."""
+    preview, paint = cleaned(preview), _Paint(on=colour)
     lines = [f"{paint('!', 'Error:')} {error}" for error in preview.errors]
     lines += [f"{paint('dim', 'Note:')} {note}" for note in preview.notes]
     for service in _worth_telling(preview):
