@@ -297,13 +297,14 @@ def _allowance(path: Path | None) -> Allowance | None:
         return None
     import yaml
 
+    from kubeapi.yaml_text import load
     from program.desired.errors import SpecInvalid
     from program.dialects.host_schema import AllowSpec
     from program.dialects.reading import read, unknown_fields
     from program.runtimes.host_rules import allowance_of
 
     try:
-        said = yaml.safe_load(path.expanduser().read_text()) or {}
+        said = load(path.expanduser().read_text()) or {}
         spec = read(AllowSpec, said, field="allow")
         strange = [field for field, _ in unknown_fields(spec, field="allow")]
     except (OSError, ValueError, yaml.YAMLError, SpecInvalid) as error:
