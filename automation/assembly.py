@@ -28,8 +28,10 @@ from automation.dialects.kserve_configs import KserveConfigs
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
+from automation.engine.submissions import Submission
 from automation.events import EventRecorder
 from automation.fencing import Fence
+from automation.gone_namespaces import GoneNamespaces
 from automation.history.recorder import RevisionRecorder
 from automation.hosts.host_status import HostConditions
 from automation.hosts.lost_hosts import LostHosts
@@ -142,11 +144,18 @@ def assemble(
         stack.callback(metrics.registry.unregister, collector)
     controllers: list[Controller] = []
 
-    def on_outcome(key: ServiceKey, outcome: ServiceOutcome) -> None:
-        controllers[0].on_outcome(key, outcome)
+    def on_outcome(submission: Submission, outcome: ServiceOutcome) -> None:
+        controllers[0].on_outcome(submission, outcome)
 
-    def withdrawn(namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
-        return controllers[0].withdrawn(namespace, keys)
+    def withdrawn(namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
+        return controllers[0].withdrawn(namespace, submissions)
+
+    def on_known(namespace: str, held: frozenset[ServiceKey]) -> None:
+        if world.namespaces.get(None, namespace) is None:
+            gone_namespaces.gone(namespace)
+        for key in held:
+            if controllers[0].services[key.dialect].get(key.namespace, key.name) is None:
+                services.add(key)
 
     def on_batch(report: BatchReport) -> None:
         metrics.on_batch(report.result, report.services, report.duration_s)
@@ -159,7 +168,11 @@ def assemble(
         on_outcome=on_outcome,
         on_batch=on_batch,
         withdrawn=withdrawn,
+        on_known=on_known,
     )
+    gone_namespaces = GoneNamespaces(client, batcher.forget_namespace)
+    stack.callback(gone_namespaces.stop)
+    world.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
     checks = Checks(client, recorder, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
     sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
@@ -205,6 +218,7 @@ def assemble(
     _convert(client, stack, settings, shard)
 
     def start() -> None:
+        gone_namespaces.start()
         history.renew(namespaces=settings.namespaces, has=shard.has)
         quotas = QuotaController(client, world, shard=shard)
         configs = KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard)

@@ -24,7 +24,8 @@ from automation.dialects.port import Services
 from automation.drift.drift_watch import KINDS, DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.port import ServiceOutcome
-from automation.engine_runs import QUIET_S, Asked, EngineRuns
+from automation.engine.submissions import Asked, Submission
+from automation.engine_runs import CACHE_LAG_S, QUIET_S, EngineRuns
 from automation.events import EventRecorder
 from automation.history.recorder import RevisionRecorder
 from automation.judged import Judged, terminating
@@ -91,7 +92,7 @@ class Controller:
         self._sleep = sleep
         self._history = history
         self._clock = clock
-        self._engine = EngineRuns()
+        self._engine = EngineRuns(batcher.newest)
         self.services: Mapping[str, Services] = {DIALECT: LlmkubeServices(world, sleep), **(services or {})}
         self._certifying = certifying
         on_written = {DIALECT: metrics.on_service_status} if metrics is not None else {}
@@ -230,9 +231,8 @@ class Controller:
             return plan.action == "none"
         log.debug("Submitted to the engine", why=drift.plan.why)
         self._drift.submitted(drift, now=now)
-        self._engine.submit(key, rendered.fingerprint, asked, now=now, mode=wanted.mode)
         with span("submit"):
-            self._batcher.submit(drift.rendered)
+            self._batcher.submit(drift.rendered, asked=asked, mode=wanted.mode, now=now)
         return plan.action == "none"
 
     def _end(self, key: ServiceKey, cr: Object | None) -> None:
@@ -244,7 +244,7 @@ class Controller:
         self._forget(key)
         # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which
         # would end the wait for the pods of a Deployment.
-        if cascade is Cascade.ORPHAN and self._batcher.holds(key):
+        if cascade is Cascade.ORPHAN and self._may_hold(key):
             self._batcher.release(key)
 
     def _remove(self, key: ServiceKey) -> None:
@@ -252,15 +252,20 @@ class Controller:
 
         What the engine does not know, because its state was lost, is deleted here.
         """
-        if self._forget(key) or self._batcher.holds(key):
+        self._forget(key)
+        if self._may_hold(key):
             self._batcher.remove(key)
             return
         leftovers = self.services[key.dialect].observe(key, owner=None).live
         if leftovers and self._is_gone(key):
             self._sweep(key, leftovers)
 
-    def _forget(self, key: ServiceKey) -> bool:
-        """Have every part forget a service; True when an outcome of the engine was still awaited."""
+    def _may_hold(self, key: ServiceKey) -> bool:
+        """Whether the engine's state holds a service, or is still to be read: then the engine finds out."""
+        return self._batcher.holds(key) is not False
+
+    def _forget(self, key: ServiceKey) -> None:
+        """Have every part forget a service."""
         self._others.take(key)
         self._statuses[key.dialect].forget(key.namespace, key.name)
         self.services[key.dialect].forget(key)
@@ -275,7 +280,7 @@ class Controller:
         self._drift.forget(key)
         if self._history is not None:
             self._history.forget(key)
-        return self._engine.forget(key)
+        self._engine.forget(key)
 
     def _is_gone(self, key: ServiceKey) -> bool:
         """Ask the API server, since a cache may be behind what made the objects."""
@@ -324,41 +329,50 @@ class Controller:
 
     # --- the engine's questions and answers -----------------------------------------------------------------------
 
-    def withdrawn(self, namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
+    def withdrawn(self, namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
         """Name the services that are in another mode than their pass knew; asked by the Batcher right before a run.
 
         Namespaces are watched apart from services: of "pause the namespace, then edit" the edit may arrive first.
-        Raises EngineFailed when the API server cannot be asked.
+        A service that is being deleted is in no mode. Raises EngineFailed when the API server cannot be asked.
         """
-        crs = {key: self.services[key.dialect].get(key.namespace, key.name) for key in keys}
+        crs = {each.key: self.services[each.key.dialect].get(each.key.namespace, each.key.name) for each in submissions}
         now_in = modes_now(self._client, namespace, crs)
-        found = frozenset(key for key in keys if now_in[key] != self._engine.submitted_in(key))
-        for key in found:
-            self._engine.withdraw(key)
-            self._drift.settled(key)
-            self._requeue(key, MODE_LAG_S)
-        return found
+        found = [each for each in submissions if now_in[each.key] != each.mode]
+        for submission in found:
+            if self._batcher.settle(submission):
+                self._drift.settled(submission.key)
+                self._requeue(submission.key, MODE_LAG_S)
+        return frozenset(each.key for each in found)
 
-    def on_outcome(self, key: ServiceKey, outcome: ServiceOutcome) -> None:
-        """Record what the engine did; called by the Batcher, in its thread."""
-        if self._batcher.busy(key):
-            # Edited during the run: a newer submission waits, and what is remembered of the service is about that one.
+    def on_outcome(self, submission: Submission, outcome: ServiceOutcome) -> None:
+        """Record what the engine did; called by the Batcher, in a thread of its own."""
+        key, now = submission.key, self._clock()
+        if self._batcher.newest(key) is not submission:
+            # Edited during the run: what is remembered of the service is about the newer submission, which waits.
             return
-        submitted = self._engine.finished(key, outcome.error, now=(now := self._clock()))
-        if submitted is None:
-            # Its objects were to go; no change of a custom resource will bring up again what is left of them.
-            if (retry_in_s := self._engine.removed(key, outcome.error)) > 0:
-                log.warning("Could not remove or release a service", service=str(key), error=str(outcome.error))
-                self._requeue(key, retry_in_s)
+        if submission.rendered is None:
+            self._parted(submission, outcome)
             return
+        self._engine.finished(submission, outcome.error, now=now)
+        self._batcher.settle(submission)
         repaired = self._drift.settled(key)
         services = self.services[key.dialect]
         cr = services.get(key.namespace, key.name)
         if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
             self._recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
-        if cr is not None and self._history is not None and cr["metadata"].get("generation") == submitted.asked[1]:
-            self._history.record(key, cr, services.references(cr), outcome, duration=now - submitted.at)
+        if cr is not None and self._history is not None and cr["metadata"].get("generation") == submission.asked[1]:
+            self._history.record(key, cr, services.references(cr), outcome, duration=now - submission.at)
         self._requeue(key, 0.0)
+
+    def _parted(self, submission: Submission, outcome: ServiceOutcome) -> None:
+        """Record how the removal or release of a service went. Nothing but the queue brings its key back."""
+        key = submission.key
+        retry_in_s = self._engine.removed(key, outcome.error)
+        self._batcher.settle(submission)
+        if retry_in_s > 0:
+            log.warning("Could not remove or release a service", service=str(key), error=str(outcome.error))
+        # Once the caches have followed, what the engine did not know is looked for.
+        self._requeue(key, retry_in_s or CACHE_LAG_S)
 
     # --- reporting ------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,19 @@
-"""What the engine was asked for each service, and what came of it: quiet while it works, back-off when it fails.
+"""What the engine did for each service: quiet while it works, back-off when it fails. In memory only.
 
-The controller asks before it submits and records outcomes; both in memory only, since the applied hash on the live
-objects says after a restart what was done.
+The controller asks before it submits, and records outcomes. After a restart the applied hash on the live objects says
+what was done. Requests without an outcome are the business of `automation.engine.batches`, which is asked for them.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from automation.approval.modes import Mode
 from automation.backoff import backoff_s
 from automation.engine.port import EngineFailed
+from automation.engine.submissions import Asked, Submission
 from automation.plan import LastRun
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -27,9 +28,6 @@ STALLED_AFTER = 5
 RETRY_BASE_S = 1.0
 RETRY_CAP_S = 300.0
 
-Asked = tuple[object, ...]
-"""What a user asks for, as versions that are cheap to compare."""
-
 
 @dataclass(frozen=True)
 class EngineRun:
@@ -42,47 +40,19 @@ class EngineRun:
     retry_at: datetime | None = None
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What was handed to the batcher and has no outcome yet."""
-
-    fingerprint: str
-    at: datetime
-    asked: Asked
-    mode: Mode = "Apply"
-    """In which mode the pass knew the service to be."""
-
-
 class EngineRuns:
-    """Submissions and outcomes by service. Thread-safe."""
+    """Outcomes by service. Thread-safe. `newest` gives the newest request for a service that has no outcome yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, newest: Callable[[ServiceKey], Submission | None]) -> None:
+        self._newest = newest
         self._lock = threading.Lock()
         self._runs: dict[ServiceKey, EngineRun] = {}
-        self._submitted: dict[ServiceKey, Submission] = {}
         self._removals: dict[ServiceKey, int] = {}
         """Failures in a row, of services whose objects are to go."""
 
-    def submit(self, key: ServiceKey, fingerprint: str, asked: Asked, *, now: datetime, mode: Mode = "Apply") -> None:
-        """Note that a service was handed to the batcher."""
-        with self._lock:
-            self._submitted[key] = Submission(fingerprint, now, asked, mode)
-
-    def submitted_in(self, key: ServiceKey) -> Mode | None:
-        """In which mode a service was handed over; None when no outcome is awaited."""
-        with self._lock:
-            submitted = self._submitted.get(key)
-        return submitted.mode if submitted is not None else None
-
-    def withdraw(self, key: ServiceKey) -> None:
-        """Note that what was handed over is not made after all; what earlier runs did is remembered."""
-        with self._lock:
-            self._submitted.pop(key, None)
-
     def awaited(self, key: ServiceKey) -> str:
         """Give the fingerprint that has no outcome yet; empty when none is awaited."""
-        with self._lock:
-            submitted = self._submitted.get(key)
+        submitted = self._newest(key)
         return submitted.fingerprint if submitted is not None else ""
 
     def quiet_for_s(self, key: ServiceKey, asked: Asked | None = None, *, now: datetime) -> float:
@@ -90,9 +60,8 @@ class EngineRuns:
 
         With `asked`, only while the engine is at work on just that.
         """
-        with self._lock:
-            submitted = self._submitted.get(key)
-        if submitted is None or (asked is not None and submitted.asked != asked):
+        submitted = self._newest(key)
+        if submitted is None or submitted.rendered is None or (asked is not None and submitted.asked != asked):
             return 0.0
         return QUIET_S - (now - submitted.at).total_seconds()
 
@@ -121,17 +90,15 @@ class EngineRuns:
         run = self._runs.get(key)
         return run.problem if run is not None and run.fingerprint == fingerprint else None
 
-    def finished(self, key: ServiceKey, error: EngineFailed | None, *, now: datetime) -> Submission | None:
-        """Record an outcome and give the submission that it is of; None when none was awaited."""
+    def finished(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
+        """Record the outcome of a request to make a service."""
+        key, fingerprint = submission.key, submission.fingerprint
         with self._lock:
-            submitted = self._submitted.pop(key, None)
             before = self._runs.get(key)
-            if submitted is None:
-                return None
-            fingerprint = submitted.fingerprint
+            self._removals.pop(key, None)
             if error is None:
                 self._runs[key] = EngineRun(fingerprint, now)
-                return submitted
+                return
             failures = 1
             if before is not None and before.fingerprint == fingerprint and before.problem is not None:
                 failures = before.failures + 1
@@ -139,7 +106,6 @@ class EngineRuns:
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             retry_at = now + timedelta(seconds=delay_s)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
-            return submitted
 
     def removed(self, key: ServiceKey, error: EngineFailed | None) -> float:
         """Record how the removal of a service went, and give the seconds until it is to be tried again; 0 if it went
@@ -151,11 +117,10 @@ class EngineRuns:
             failures = self._removals[key] = self._removals.get(key, 0) + 1
         return _retry_after_s(failures, error)
 
-    def forget(self, key: ServiceKey) -> bool:
-        """Let go of a service; True when an outcome was still awaited."""
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
         with self._lock:
             self._runs.pop(key, None)
-            return self._submitted.pop(key, None) is not None
 
 
 def _retry_after_s(failures: int, error: EngineFailed) -> float:

@@ -21,7 +21,6 @@ from automation.assembly import Leadership, ModelKey, Parts, assemble
 from automation.backoff import Backoff
 from automation.dialects.port import Services
 from automation.engine.port import EngineFailed
-from automation.engine.pulumi_engine import PulumiEngine
 from automation.fencing import Fence
 from automation.leader import LeaseElector, LeaseTimes
 from automation.queue import WorkQueue
@@ -62,6 +61,7 @@ class Loop:
         self._lost = threading.Event()
         self._standby = threading.Event()
         self._liveness = LoopLiveness()
+        self._ending = threading.Event()
         self._failed_keys: set[object] = set()
         self._metrics.queue_depth.set_function(self._queue.__len__)
 
@@ -193,7 +193,7 @@ class Loop:
             return 1
         parts.start()
         self._synced.set()
-        self._enqueue_orphans(parts.world, parts.engine, shard)
+        self._enqueue_orphans(parts.world)
         log.info("Started", services=len(parts.world.services.list()), models=len(parts.world.models.list()))
         workers = [
             threading.Thread(target=self._work, args=(self._queue, parts.controller.reconcile), name=f"service-{n}")
@@ -213,9 +213,11 @@ class Loop:
         queues: dict[str, WorkQueue[Any]] = {"service": self._queue, "model": self._model_queue}
         self._liveness.watch(queues=queues, workers=workers, faults=parts.faults)
         try:
+            self._read_state(parts, shard)
             code = self._wait(parts, stop)
         finally:
             self._liveness.stop()
+            self._ending.set()
             self._queue.shutdown()
             self._model_queue.shutdown()
             for worker in workers:
@@ -235,40 +237,44 @@ class Loop:
                 raise LoopFailed(f"could not list {', '.join(waiting)} within {SYNC_TIMEOUT_S:.0f} s")
         return True
 
-    def _enqueue_orphans(self, world: World, engine: PulumiEngine, shard: Shard) -> None:
-        """Enqueue what the caches and the state know but no custom resource does: deleted while we were away."""
+    def _enqueue_orphans(self, world: World) -> None:
+        """Enqueue what the caches know but no custom resource does: deleted while no loop worked."""
         for dialect, index in world.indexes.items():
             for namespace, service in index.services_with_objects():
                 self._queue.add(ServiceKey(dialect, namespace, service))
-        try:
-            self._enqueue_state(engine, shard)
-        except EngineFailed as error:
-            if self._settings.once:
-                raise LoopFailed(str(error)) from error
-            # What serves is looked after without the state, too; only changes need it.
-            log.warning("Could not read the state; going on without, and asking again", error=str(error))
-            later = threading.Thread(target=self._enqueue_state_later, args=(engine, shard), name="state", daemon=True)
-            later.start()
 
-    def _enqueue_state_later(self, engine: PulumiEngine, shard: Shard) -> None:
-        backoff: Backoff[str] = Backoff(base_s=1.0, cap_s=30.0)
-        while not self._lost.wait(backoff.failed("state")):
+    def _read_state(self, parts: Parts, shard: Shard) -> None:
+        """Have the state read, which tells what else was deleted while no loop worked.
+
+        In a thread of its own: a process of the CLI for each namespace takes long where there are many, and what the
+        workers need sooner is read first. What serves is looked after without the state, too; only changes need it.
+        """
+        if self._settings.once:
             try:
-                self._enqueue_state(engine, shard)
+                self._read_all_states(parts, shard)
             except EngineFailed as error:
-                log.debug("Could not read the state", error=str(error))
-                continue
-            log.info("Read the state, which could not be read before")
+                raise LoopFailed(str(error)) from error
             return
+        threading.Thread(target=self._read_state_in_turn, args=(parts, shard), name="state", daemon=True).start()
 
-    def _enqueue_state(self, engine: PulumiEngine, shard: Shard) -> None:
-        for stack in engine.stacks():
-            if self._settings.namespaces and stack.namespace not in self._settings.namespaces:
-                continue
-            if not shard.has(stack.namespace):
-                continue
-            for key in engine.services(stack):
-                self._queue.add(key)
+    def _read_state_in_turn(self, parts: Parts, shard: Shard) -> None:
+        backoff: Backoff[str] = Backoff(base_s=1.0, cap_s=30.0)
+        while True:
+            try:
+                self._read_all_states(parts, shard)
+                return
+            except EngineFailed as error:
+                # One that is away is told in the status of what waits for it.
+                if not backoff.failures("state"):
+                    log.warning("Could not read the state; going on without, and asking again", error=str(error))
+            if self._ending.wait(backoff.failed("state")):
+                return
+
+    def _read_all_states(self, parts: Parts, shard: Shard) -> None:
+        only, began = self._settings.namespaces, time.monotonic()
+        count = parts.batcher.read_all(lambda namespace: shard.has(namespace) and (not only or namespace in only))
+        if not self._ending.is_set():
+            log.info("Read the state", namespaces=count, duration_s=round(time.monotonic() - began, 2))
 
     def _wait(self, parts: Parts, stop: threading.Event) -> int:
         quiet_since: float | None = None

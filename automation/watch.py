@@ -53,6 +53,7 @@ class World:
         api_check_s: float = CHECK_EVERY_S,
     ) -> None:
         self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
+        self.on_namespace_gone: Callable[[str], None] = lambda _: None
         """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
@@ -379,6 +380,8 @@ class World:
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         name = (new or old or {})["metadata"]["name"]
+        if new is None:
+            self.on_namespace_gone(name)
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
         said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
         if old is not None and new is not None and (said != says or old["terminating"] != new["terminating"]):

@@ -61,6 +61,9 @@ class LettingGo:
                 self._requeue(key, BUSY_RECHECK_S)
                 return
             held = self._batcher.holds(key)
+            if held is None:
+                self._requeue(key, BUSY_RECHECK_S)
+                return
             statuses = self._statuses(key)
             if held or statuses.has_written(key.namespace, key.name):
                 statuses.leave(cr)

@@ -17,7 +17,7 @@ from automation.approval.modes import Mode, mode_of
 from automation.dialects.caches import ANY, DialectCaches, Reference
 from automation.dialects.described_facts import described_facts
 from automation.dialects.described_story import described_story
-from automation.engine_runs import Asked
+from automation.engine.submissions import Asked
 from automation.hosts.hosted import without_agent
 from automation.node_paths import check_node_paths
 from automation.observe import Observed, observe_described

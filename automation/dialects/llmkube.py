@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from automation.engine_runs import Asked
+from automation.engine.submissions import Asked
 from automation.observe import Observed, observe, service_facts
 from automation.serving.sleep import Sleep
 from automation.story import Entry, advice, story

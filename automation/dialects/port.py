@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Protocol
 
-from automation.engine_runs import Asked
+from automation.engine.submissions import Asked
 from automation.observe import Observed
 from automation.story import Entry
 from automation.want import Wanted

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from datetime import UTC, datetime
 
 import structlog
 
@@ -24,6 +24,8 @@ from automation.engine.port import (
     Stack,
 )
 from automation.engine.sharding import CAPACITY, Sharding
+from automation.engine.state_loader import StateLoader
+from automation.engine.submissions import Asked, Parting, Submission, Submissions, Wish
 from automation.telemetry.tracing import span
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
@@ -32,16 +34,6 @@ log = structlog.get_logger(__name__)
 
 GATHER_S = 0.02
 """How long the first change of a batch waits for others: a list of objects arrives within it."""
-
-
-class Parting(Enum):
-    """What is to happen to a service that is not to be made."""
-
-    REMOVE = "delete its objects"
-    RELEASE = "let the state forget it; its objects stay"
-
-
-Wish = RenderedService | Parting
 
 
 @dataclass(frozen=True)
@@ -65,35 +57,45 @@ class BatchReport:
 
 
 class Batcher:
-    """Feeds the engine. Never two runs of one stack at once, never more than `max_parallel` of all."""
+    """Feeds the engine. Never two runs of one stack at once, never more than `max_parallel` of all.
+
+    It owns what is known of requests that have no outcome yet. No method but `drain` and `stop` waits for the engine or
+    for the state backend: where the state of a namespace must be read first, requests wait for that. A state that
+    cannot be read fails them like a run.
+    """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        on_outcome: Callable[[ServiceKey, ServiceOutcome], None],
+        on_outcome: Callable[[Submission, ServiceOutcome], None],
         max_parallel: int = 2,
         timeout_s: float = 600.0,
         capacity: int = CAPACITY,
         gather_s: float = GATHER_S,
         on_batch: Callable[[BatchReport], None] | None = None,
-        withdrawn: Callable[[str, tuple[ServiceKey, ...]], frozenset[ServiceKey]] | None = None,
+        withdrawn: Callable[[str, tuple[Submission, ...]], frozenset[ServiceKey]] | None = None,
+        on_known: Callable[[str, frozenset[ServiceKey]], None] | None = None,
     ) -> None:
         """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`).
 
         `withdrawn` is asked right before a run, with a namespace and the services to make there, which of them are not
-        to be made after all: for those there is no outcome. It may raise EngineFailed.
+        to be made after all: for those there is no outcome. It may raise EngineFailed. `on_known` is told the services
+        that the state of a namespace holds, once it was read.
         """
         self._engine = engine
         self._on_outcome = on_outcome
         self._on_batch = on_batch
         self._withdrawn = withdrawn
+        self._on_known = on_known
         self._timeout_s = timeout_s
         self._gather_s = gather_s
         self._sharding = Sharding(engine, capacity=capacity)
+        self._loader = StateLoader(self._sharding, on_loaded=self._loaded)
+        self._unread: dict[str, EngineFailed] = {}
         self._changed = threading.Condition()
-        self._pending: dict[Stack, dict[ServiceKey, Wish]] = {}
-        self._running: dict[Stack, frozenset[ServiceKey]] = {}
+        self._book = Submissions()
+        self._telling = 0
         self._stopping = False
         self._cancel = threading.Event()
         self._threads = [
@@ -102,12 +104,11 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, rendered: RenderedService) -> None:
-        """Have a service made as rendered; of several submissions of one key the latest counts.
-
-        Raises EngineFailed when the state, which tells where the service is, cannot be read.
-        """
-        self._add(rendered.key, rendered)
+    def submit(
+        self, rendered: RenderedService, *, asked: Asked = (), mode: str = "Apply", now: datetime | None = None
+    ) -> Submission:
+        """Have a service made as rendered; of several submissions of one key the latest counts."""
+        return self._add(rendered.key, rendered, asked=asked, mode=mode, now=now)
 
     def remove(self, key: ServiceKey) -> None:
         """Have all objects of a service deleted."""
@@ -117,63 +118,153 @@ class Batcher:
         """Have a service forgotten that somebody else looks after from now on: its objects stay as they are."""
         self._add(key, Parting.RELEASE)
 
+    def newest(self, key: ServiceKey) -> Submission | None:
+        """The newest request for a service, as long as its outcome is not recorded (see `settle`)."""
+        with self._changed:
+            return self._book.newest(key)
+
+    def settle(self, submission: Submission) -> bool:
+        """Note that the outcome of a request is recorded. False when a newer request for its service stands.
+
+        Whoever records outcomes calls it before anything looks at the service again; afterwards it is done anyway.
+        """
+        with self._changed:
+            return self._book.settle(submission)
+
     def busy(self, key: ServiceKey) -> bool:
         """Whether a change of this service waits or is being made."""
         with self._changed:
-            return any(key in waiting for waiting in self._pending.values()) or any(
-                key in running for running in self._running.values()
-            )
+            return self._book.busy(key)
 
     def idle(self) -> bool:
         """Whether nothing waits, nothing runs, and every outcome was told."""
         with self._changed:
-            return not self._pending and not self._running
+            return self._is_idle()
 
-    def holds(self, key: ServiceKey) -> bool:
-        """Whether the state still has objects of this service, or soon may."""
-        stack = self._sharding.find(key)
-        return stack is not None and (self.busy(key) or key in self._engine.services(stack))
+    def holds(self, key: ServiceKey) -> bool | None:
+        """Whether the state has objects of this service, or soon may. None when the state is still being read.
+
+        Raises EngineFailed when it could not be read; the next call has it read again.
+        """
+        with self._changed:
+            if self._sharding.knows(key.namespace):
+                # Placed at its first submission, or as the state says, and until it is removed or released.
+                return self._sharding.find(key) is not None
+            error = self._unread.pop(key.namespace, None)
+            self._loader.load(key.namespace)
+        if error is not None:
+            raise error
+        return None
+
+    def read_all(self, wanted: Callable[[str], bool]) -> int:
+        """Read the state of all namespaces that `wanted` takes, after those that requests wait for. Blocks.
+
+        `on_known` is told of each. Returns their number. Raises EngineFailed when one of them could not be read.
+        """
+        namespaces = sorted(filter(wanted, self._sharding.namespaces()))
+        for namespace in namespaces:
+            if not self._sharding.knows(namespace):
+                self._loader.load(namespace, awaited=False)
+        self._loader.wait_idle()
+        with self._changed:
+            failed = [self._unread[each] for each in namespaces if each in self._unread]
+        if failed:
+            raise failed[0]
+        return len(namespaces)
+
+    def forget_namespace(self, namespace: str) -> bool:
+        """Drop the stacks of a namespace that is gone. False when its state still holds something. Blocks.
+
+        Raises EngineFailed.
+        """
+        self._sharding.load(namespace)
+        with self._changed:
+            if self._book.of_namespace(namespace) or self._sharding.services(namespace):
+                return False
+        for stack in self._sharding.stacks(namespace):
+            held = (self._engine.export(stack).get("deployment") or {}).get("resources") or ()
+            if any(not str(each.get("type", "")).startswith("pulumi:") for each in held):
+                return False
+            self._engine.forget(stack)
+            self._sharding.forget(stack)
+            log.info("Forgot the stack of a namespace that is gone", stack=stack.name)
+        return True
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until idle. Returns whether it came to that."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._pending and not self._running, timeout_s)
+            return self._changed.wait_for(self._is_idle, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
         """Start no further run, give those under way `timeout_s`, then cancel them. What waits is dropped."""
+        self._loader.stop()
         with self._changed:
             self._stopping = True
-            self._pending.clear()
+            self._book.drop_waiting()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._running, timeout_s)
+            self._changed.wait_for(lambda: not self._book.running, timeout_s)
         self._cancel.set()
         for thread in self._threads:
             thread.join()
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _add(self, key: ServiceKey, wish: Wish) -> None:
-        self._sharding.find(key)  # may read the state, which must not happen under the lock
+    def _is_idle(self) -> bool:
+        return not self._book.waiting and not self._book.running and not self._telling
+
+    def _add(
+        self, key: ServiceKey, wish: Wish, *, asked: Asked = (), mode: str = "Apply", now: datetime | None = None
+    ) -> Submission:
         with self._changed:
+            submission = Submission(self._book.next_number(), key, wish, now or datetime.now(UTC), asked, mode)
             if self._stopping:
-                return
-            stack = self._sharding.stack_of(key, wish if isinstance(wish, RenderedService) else None)
-            self._pending.setdefault(stack, {})[key] = wish
-            self._changed.notify()
+                return submission
+            if self._sharding.knows(key.namespace):
+                self._place(submission)
+            else:
+                self._book.wait_for_namespace(submission)
+                self._loader.load(key.namespace)
+            return submission
+
+    def _place(self, submission: Submission) -> None:
+        stack = self._sharding.stack_of(submission.key, submission.rendered)
+        self._book.wait_for_stack(submission, stack)
+        self._changed.notify()
+
+    def _loaded(self, namespace: str, error: EngineFailed | None) -> None:
+        """Send on what waited for the state of a namespace, or fail it."""
+        with self._changed:
+            waited = self._book.unplaced(namespace)
+            if error is None:
+                self._unread.pop(namespace, None)
+                for submission in waited:
+                    self._place(submission)
+                waited = ()
+            else:
+                self._unread[namespace] = error
+            self._telling += 1
+        try:
+            for submission in waited:
+                self._tell(submission, ServiceOutcome(submission.key, ok=False, error=error))
+            if error is None and self._on_known is not None:
+                self._on_known(namespace, self._sharding.services(namespace))
+        finally:
+            with self._changed:
+                self._telling -= 1
+                self._changed.notify_all()
 
     def _work(self) -> None:
         while (stack := self._take()) is not None:
             if self._gather_s:
                 time.sleep(self._gather_s)
             with self._changed:
-                waiting = self._pending.pop(stack, {})
-                self._running[stack] = frozenset(waiting)
+                waiting = self._book.start(stack)
             try:
                 if waiting:
                     self._run(stack, waiting)
             finally:
                 with self._changed:
-                    del self._running[stack]
+                    self._book.finish(stack)
                     self._changed.notify_all()
 
     def _take(self) -> Stack | None:
@@ -182,24 +273,22 @@ class Batcher:
             while True:
                 if self._stopping:
                     return None
-                for stack in self._pending:
-                    if stack not in self._running:
-                        self._running[stack] = frozenset(self._pending[stack])
-                        return stack
+                if (stack := self._book.free_stack()) is not None:
+                    return stack
                 self._changed.wait()
 
-    def _run(self, stack: Stack, waiting: Mapping[ServiceKey, Wish]) -> None:
+    def _run(self, stack: Stack, waiting: Mapping[ServiceKey, Submission]) -> None:
         batch = Batch(
             stack,
-            apply=tuple(wish for wish in waiting.values() if isinstance(wish, RenderedService)),
-            remove=tuple(key for key, wish in waiting.items() if wish is Parting.REMOVE),
+            apply=tuple(each.rendered for each in waiting.values() if each.rendered is not None),
+            remove=tuple(key for key, each in waiting.items() if each.wish is Parting.REMOVE),
         )
-        released = tuple(key for key, wish in waiting.items() if wish is Parting.RELEASE)
+        released = tuple(key for key, each in waiting.items() if each.wish is Parting.RELEASE)
         started = time.monotonic()
         error: EngineFailed | None = None
         try:
             with span("engine batch", stack=stack.name, services=len(waiting)):
-                batch = self._still_wanted(batch)
+                batch = self._still_wanted(batch, waiting)
                 outcome = self._make(batch, released)
         except EngineFailed as failure:
             error = failure
@@ -211,16 +300,18 @@ class Batcher:
             outcome = BatchOutcome(failed, time.monotonic() - started, 0)
         with self._changed:
             for key in (*batch.remove, *released):
-                if outcome.services[key].ok and key not in self._pending.get(stack, {}):
+                if outcome.services[key].ok and not self._book.waits(key, stack):
                     self._sharding.release(key)
-            self._running[stack] = frozenset()
+            self._book.made(stack)
         if outcome.services:
-            self._report(stack, outcome, error)
+            self._report(stack, outcome, waiting, error)
 
-    def _still_wanted(self, batch: Batch) -> Batch:
+    def _still_wanted(self, batch: Batch, waiting: Mapping[ServiceKey, Submission]) -> Batch:
         if self._withdrawn is None or not batch.apply:
             return batch
-        withdrawn = self._withdrawn(batch.stack.namespace, tuple(service.key for service in batch.apply))
+        withdrawn = self._withdrawn(batch.stack.namespace, tuple(waiting[each.key] for each in batch.apply))
+        for key in withdrawn & waiting.keys():
+            self.settle(waiting[key])
         return replace(batch, apply=tuple(each for each in batch.apply if each.key not in withdrawn))
 
     def _make(self, batch: Batch, released: tuple[ServiceKey, ...]) -> BatchOutcome:
@@ -237,7 +328,13 @@ class Batcher:
             cli_processes=outcome.cli_processes + processes,
         )
 
-    def _report(self, stack: Stack, outcome: BatchOutcome, error: EngineFailed | None) -> None:
+    def _report(
+        self,
+        stack: Stack,
+        outcome: BatchOutcome,
+        waiting: Mapping[ServiceKey, Submission],
+        error: EngineFailed | None,
+    ) -> None:
         failed = sum(not service.ok for service in outcome.services.values())
         report = BatchReport(stack, len(outcome.services), failed, outcome.duration_s, outcome.cli_processes, error)
         if not isinstance(error, EngineCancelled):
@@ -252,7 +349,12 @@ class Batcher:
         if self._on_batch is not None:
             self._on_batch(report)
         for key, service in outcome.services.items():
-            try:
-                self._on_outcome(key, service)
-            except Exception:
-                log.exception("An outcome could not be told", service=str(key))
+            self._tell(waiting[key], service)
+
+    def _tell(self, submission: Submission, outcome: ServiceOutcome) -> None:
+        try:
+            self._on_outcome(submission, outcome)
+        except Exception:
+            log.exception("An outcome could not be told", service=str(submission.key))
+        finally:
+            self.settle(submission)

@@ -210,7 +210,8 @@ class PulumiEngine:
     def services(self, stack: Stack) -> set[ServiceKey]:
         """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack.
 
-        Does not wait for a run under way: it answers with what was known before that run.
+        During a run it answers with what was known before. After a failed run the state is read again, which waits for
+        a run under way.
         """
         index = self._known_of(stack)
         return index.keys if index else set()

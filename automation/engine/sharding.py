@@ -37,6 +37,7 @@ class Sharding:
         self._engine = engine
         self._capacity = capacity
         self._lock = threading.Lock()
+        self._listing = threading.Lock()
         self._known: set[Stack] | None = None
         self._loaded: set[str] = set()
         self._places: dict[ServiceKey, Stack] = {}
@@ -46,18 +47,48 @@ class Sharding:
     def stack_of(self, key: ServiceKey, rendered: RenderedService | None = None) -> Stack:
         """Tell where the service is; place it where it is new. `rendered` is what it becomes, where that is known.
 
-        Raises EngineFailed when the state cannot be read.
+        Reads the namespace's state where that was not done yet. Raises EngineFailed when it cannot be read.
         """
+        self.load(key.namespace)
         with self._lock:
-            self._load(key.namespace)
             size = size_of(rendered) if rendered is not None else self._sizes.get(key, LEAST)
             return self._put(self._places.get(key) or self._with_room(key.namespace), key, size)
 
     def find(self, key: ServiceKey) -> Stack | None:
-        """Tell where the service is; None when no stack has it."""
+        """Tell where the service is; None when no stack has it. Reads the state, and raises, as `stack_of`."""
+        self.load(key.namespace)
         with self._lock:
-            self._load(key.namespace)
             return self._places.get(key)
+
+    def knows(self, namespace: str) -> bool:
+        """Tell whether the state of a namespace was read."""
+        with self._lock:
+            return namespace in self._loaded
+
+    def services(self, namespace: str) -> frozenset[ServiceKey]:
+        """The services that are placed in a namespace, as far as its state was read."""
+        with self._lock:
+            return frozenset(key for key in self._places if key.namespace == namespace)
+
+    def namespaces(self) -> set[str]:
+        """The namespaces that have a stack. Lists them, once. Raises EngineFailed, of a broken state too."""
+        with self._listing:
+            if self._known is None:
+                self._known = self._engine.stacks()
+            return {stack.namespace for stack in self._known}
+
+    def stacks(self, namespace: str) -> list[Stack]:
+        """The stacks of a namespace, as far as they were listed or are in use."""
+        with self._lock:
+            known = {*(self._known or ()), *self._held}
+        return sorted(stack for stack in known if stack.namespace == namespace)
+
+    def forget(self, stack: Stack) -> None:
+        """Note that a stack is no more."""
+        with self._lock:
+            self._held.pop(stack, None)
+            if self._known is not None:
+                self._known = self._known - {stack}
 
     def release(self, key: ServiceKey) -> None:
         """Forget a service that was removed: its place is free for another."""
@@ -66,16 +97,20 @@ class Sharding:
             if stack is not None:
                 self._held[stack] -= self._sizes.pop(key)
 
-    def _load(self, namespace: str) -> None:
-        """Learn once from the state where the services of a namespace are, and how large."""
-        if namespace in self._loaded:
+    def load(self, namespace: str) -> None:
+        """Learn once from the state where the services of a namespace are, and how large. Raises EngineFailed."""
+        if self.knows(namespace):
             return
+        # Without the lock: this may take a process of the CLI for each stack, and others read their namespaces.
         found = {stack: self._engine.sizes(stack) for stack in self._of(namespace)}
-        self._loaded.add(namespace)
-        for stack, sizes in found.items():
-            for key, size in sizes.items():
-                if key not in self._places:
-                    self._put(stack, key, size)
+        with self._lock:
+            if namespace in self._loaded:
+                return
+            self._loaded.add(namespace)
+            for stack, sizes in found.items():
+                for key, size in sizes.items():
+                    if key not in self._places:
+                        self._put(stack, key, size)
 
     def _of(self, namespace: str) -> Iterator[Stack]:
         """The stacks of a namespace. One broken state hides the list of all; then they are asked for one by one.
@@ -91,10 +126,11 @@ class Sharding:
         yield from sorted(each for each in self._listed() or () if each.namespace == namespace and each.shard > asked)
 
     def _listed(self) -> set[Stack] | None:
-        if self._known is None:
-            with contextlib.suppress(StateUnreadable):
-                self._known = self._engine.stacks()
-        return self._known
+        with self._listing:
+            if self._known is None:
+                with contextlib.suppress(StateUnreadable):
+                    self._known = self._engine.stacks()
+            return self._known
 
     def _with_room(self, namespace: str) -> Stack:
         stacks = (Stack(namespace, shard) for shard in itertools.count())

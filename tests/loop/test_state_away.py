@@ -23,7 +23,7 @@ from tests.support.loop import (
     service,
     settled,
 )
-from tests.support.postgres import lock_key
+from tests.support.postgres import Postgres, lock_key
 from tests.support.s3_server import S3Server
 
 
@@ -34,6 +34,30 @@ def bucket() -> Iterator[S3Server]:
     yield server
     server.close()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def table() -> Iterator[Postgres]:
+    server = Postgres()
+    yield server
+    server.close()
+
+
+def test_a_service_that_came_while_the_state_was_away_is_made_when_it_is_back(
+    client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, namespace: str, table: Postgres, tmp_path: Path
+) -> None:
+    model(client, namespace)
+    only = (f"--namespace={namespace}", f"--state={table.url}", "--no-leader-elect")
+    with loop_process(loop_kubeconfig, tmp_path / "loop", *only, start=False) as loop:
+        loop.environment = {**table.environment, "HERDSMAN_PASSPHRASE": "x", "HERDSMAN_WORK_DIR": str(tmp_path / "w")}
+        table.stop()
+        loop.start()
+        service(client, namespace, runtime="vllm", skipModelInit=True)
+        told = await_condition(client, namespace, "svc", "Ready", "False", saying="cannot be used")
+        assert told["reason"] == "StateUnreachable"
+        table.start()
+        deployed(client, namespace, timeout_s=60)
+        settled(client, namespace)
 
 
 def replicas(client: KubeClient, namespace: str) -> int:

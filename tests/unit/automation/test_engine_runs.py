@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from automation.engine.port import EngineFailed, StackLocked
+from automation.engine.submissions import Asked, Parting, Submission
 from automation.engine_runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
+from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 
 KEY = ServiceKey("llmkube", "ns", "svc")
@@ -16,34 +18,47 @@ def later(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
+class Requests(dict[ServiceKey, Submission]):
+    """The newest requests, as the Batcher knows them."""
+
+    def submit(self, fingerprint: str, asked: Asked, *, now: datetime) -> Submission:
+        rendered = RenderedService(KEY, (), (), fingerprint)
+        self[KEY] = Submission(len(self), KEY, rendered, now, asked)
+        return self[KEY]
+
+
 def failed(runs: EngineRuns, at: datetime, fingerprint: str = "f1") -> None:
-    runs.submit(KEY, fingerprint, ("v1",), now=at)
-    assert runs.finished(KEY, EngineFailed("ApplyFailed", "no"), now=at)
+    runs.finished(Requests().submit(fingerprint, ("v1",), now=at), EngineFailed("ApplyFailed", "no"), now=at)
 
 
 def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> None:
-    runs = EngineRuns()
+    requests = Requests()
+    runs = EngineRuns(requests.get)
     assert runs.quiet_for_s(KEY, now=NOW) <= 0
-    runs.submit(KEY, "f1", ("v1",), now=NOW)
+    requests.submit("f1", ("v1",), now=NOW)
     assert runs.awaited(KEY) == "f1"
     assert runs.quiet_for_s(KEY, ("v1",), now=later(1)) == QUIET_S - 1
     assert runs.quiet_for_s(KEY, ("v2",), now=later(1)) <= 0, "edited meanwhile"
     assert runs.quiet_for_s(KEY, ("v1",), now=later(QUIET_S + 1)) <= 0, "it takes its time, and that is news"
-    assert runs.finished(KEY, None, now=later(2))
+    runs.finished(requests.pop(KEY), None, now=later(2))
     assert runs.quiet_for_s(KEY, now=later(2)) <= 0
 
 
+def test_a_removal_is_no_reason_to_be_quiet() -> None:
+    runs = EngineRuns({KEY: Submission(1, KEY, Parting.REMOVE, NOW)}.get)
+    assert runs.quiet_for_s(KEY, now=NOW) <= 0 and not runs.awaited(KEY)
+
+
 def test_what_was_just_applied_is_not_applied_again_before_the_caches_show_it() -> None:
-    runs = EngineRuns()
-    runs.submit(KEY, "f1", ("v1",), now=NOW)
-    runs.finished(KEY, None, now=NOW)
+    runs = EngineRuns(Requests().get)
+    runs.finished(Requests().submit("f1", ("v1",), now=NOW), None, now=NOW)
     assert runs.hold_off_s(KEY, "f1", now=later(0.1)) == CACHE_LAG_S
     assert runs.hold_off_s(KEY, "f1", now=later(CACHE_LAG_S)) == 0
     assert runs.hold_off_s(KEY, "f2", now=later(0.1)) == 0, "a change need not wait"
 
 
 def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
-    runs, at, waits = EngineRuns(), NOW, []
+    runs, at, waits = EngineRuns(Requests().get), NOW, []
     for _ in range(STALLED_AFTER):
         problem = runs.problem(KEY, "f1")
         assert problem is None or not problem.terminal
@@ -60,31 +75,29 @@ def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
     assert problem is not None and not problem.terminal
 
 
-def test_what_is_withdrawn_leaves_what_earlier_runs_did() -> None:
-    runs = EngineRuns()
+def test_an_outcome_counts_for_the_fingerprint_that_was_submitted() -> None:
+    requests = Requests()
+    runs = EngineRuns(requests.get)
+    old = requests.submit("f1", ("v1",), now=NOW)
+    requests.submit("f2", ("v2",), now=later(1))
+    runs.finished(old, EngineFailed("ApplyFailed", "no"), now=later(2))
+    assert runs.problem(KEY, "f1") is not None and runs.problem(KEY, "f2") is None
+    assert runs.awaited(KEY) == "f2"
+
+
+def test_what_is_forgotten_is_judged_anew() -> None:
+    runs = EngineRuns(Requests().get)
     failed(runs, NOW)
-    runs.submit(KEY, "f1", ("v1",), now=later(2), mode="Preview")
-    assert runs.submitted_in(KEY) == "Preview"
-    runs.withdraw(KEY)
-    assert runs.submitted_in(KEY) is None and not runs.awaited(KEY)
-    assert runs.problem(KEY, "f1") is not None
-
-
-def test_an_outcome_that_nobody_awaits_changes_nothing() -> None:
-    runs = EngineRuns()
-    assert not runs.finished(KEY, None, now=NOW)
-    assert runs.last(KEY) is None
-    runs.submit(KEY, "f1", ("v1",), now=NOW)
-    assert runs.forget(KEY) and not runs.forget(KEY)
-    assert not runs.finished(KEY, None, now=NOW)
+    runs.forget(KEY)
+    assert runs.last(KEY) is None and runs.problem(KEY, "f1") is None
 
 
 def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> None:
-    runs = EngineRuns()
+    runs = EngineRuns(Requests().get)
     locked = StackLocked("locked", by="ann", since="now")
     waits = []
     for _ in range(12):
-        assert not runs.forget(KEY), "each try forgets what was asked for the service, and not that removing it fails"
+        runs.forget(KEY)  # each try forgets what was done for the service, and not that removing it fails
         waits.append(runs.removed(KEY, EngineFailed("ApplyFailed", "no")))
     assert waits == sorted(waits) and 0 < waits[0] <= 1.0 and waits[-1] > 100 * waits[0]
     assert runs.removed(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"

@@ -19,14 +19,15 @@ class Parts:
     """What lets go is done with: an engine that may be at work, and a status that may be ours."""
 
     def __init__(self, *, busy: bool = False, held: bool = False, written: bool = False) -> None:
-        self.engine_is_busy, self.held, self.written = busy, held, written
+        self.engine_is_busy, self.written = busy, written
+        self.held: bool | None = held
         self.done: list[str] = []
         self.requeued: list[float] = []
 
     def busy(self, _: ServiceKey) -> bool:
         return self.engine_is_busy
 
-    def holds(self, _: ServiceKey) -> bool:
+    def holds(self, _: ServiceKey) -> bool | None:
         return self.held
 
     def release(self, _: ServiceKey) -> None:
@@ -77,6 +78,17 @@ def test_what_the_engine_does_ends_first_then_the_status_is_left_then_the_state_
     letting_go.take(KEY)
     letting_go.let_go(KEY, CR)
     assert parts.done[4:] == ["leave the status", "forget", "release"], "it was ours again meanwhile"
+
+
+def test_nothing_is_touched_before_it_is_known_whether_the_state_holds_the_service() -> None:
+    parts = Parts(written=True)
+    parts.held = None
+    letting_go = parts.letting_go()
+    letting_go.let_go(KEY, CR)
+    assert (parts.done, parts.requeued) == ([], [BUSY_RECHECK_S])
+    parts.held = False
+    letting_go.let_go(KEY, CR)
+    assert parts.done == ["leave the status", "forget"]
 
 
 def test_a_service_of_which_only_the_status_was_written_is_left_too() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from automation.engine.batches import Batcher, BatchReport
-from automation.engine.port import Batch, EngineCancelled, EngineFailed, ServiceOutcome
+from automation.engine.port import Batch, EngineCancelled, EngineFailed, ServiceOutcome, Stack, StateUnreachable
+from automation.engine.submissions import Submission
 from program.desired.keys import ServiceKey
 from tests.fakes.engine import FakeEngine
 from tests.fakes.rendered import BAD_PORT, key, service
@@ -52,8 +53,8 @@ class Outcomes:
     def __init__(self) -> None:
         self.told: list[tuple[ServiceKey, ServiceOutcome]] = []
 
-    def __call__(self, at: ServiceKey, outcome: ServiceOutcome) -> None:
-        self.told.append((at, outcome))
+    def __call__(self, of: Submission, outcome: ServiceOutcome) -> None:
+        self.told.append((of.key, outcome))
 
     @property
     def keys(self) -> list[str]:
@@ -78,6 +79,14 @@ def batcher(outcomes: Outcomes) -> Iterator[Make]:
             return made
 
         yield make
+
+
+def read(batcher: Batcher, *namespaces: str) -> None:
+    """Have the state of namespaces read, so that their runs start in the order of their submissions."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while any(batcher.holds(key("s", namespace=namespace)) is None for namespace in namespaces):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_changes_that_arrive_during_a_run_share_the_next_one(batcher: Make, outcomes: Outcomes) -> None:
@@ -116,8 +125,8 @@ def test_a_released_service_is_forgotten_and_its_objects_stay(batcher: Make, out
 def test_what_is_withdrawn_right_before_a_run_is_not_made_and_has_no_outcome(batcher: Make, outcomes: Outcomes) -> None:
     asked: list[tuple[str, tuple[ServiceKey, ...]]] = []
 
-    def withdrawn(namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
-        asked.append((namespace, keys))
+    def withdrawn(namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
+        asked.append((namespace, tuple(each.key for each in submissions)))
         return frozenset({key("paused")})
 
     gate = Gate()
@@ -139,7 +148,7 @@ def test_what_is_withdrawn_right_before_a_run_is_not_made_and_has_no_outcome(bat
 
 
 def test_where_nobody_can_say_what_is_withdrawn_nothing_is_made(batcher: Make, outcomes: Outcomes) -> None:
-    def withdrawn(namespace: str, keys: tuple[ServiceKey, ...]) -> frozenset[ServiceKey]:
+    def withdrawn(namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
         raise EngineFailed("ApplyFailed", "the mode cannot be read")
 
     engine = FakeEngine()
@@ -173,6 +182,7 @@ def test_never_two_runs_of_one_stack_and_never_more_than_allowed(batcher: Make) 
     gate = Gate()
     engine = FakeEngine(before_run=gate)
     made = batcher(engine, max_parallel=2)
+    read(made, "a", "b", "c")
     for namespace in ("a", "a", "b", "c"):
         made.submit(service("s", namespace=namespace))
     gate.wait_inside(2)
@@ -189,7 +199,7 @@ def test_never_two_runs_of_one_stack_and_never_more_than_allowed(batcher: Make) 
 def test_a_key_is_busy_from_its_submission_until_just_before_its_outcome(batcher: Make) -> None:
     gate = Gate()
     seen: list[bool] = []
-    made: Batcher = batcher(FakeEngine(before_run=gate), on_outcome=lambda at, _: seen.append(made.busy(at)))
+    made: Batcher = batcher(FakeEngine(before_run=gate), on_outcome=lambda of, _: seen.append(made.busy(of.key)))
     assert made.idle()
     made.submit(service("a"))
     gate.wait_inside(1)
@@ -207,7 +217,7 @@ def test_a_key_is_busy_from_its_submission_until_just_before_its_outcome(batcher
 def test_a_key_submitted_again_during_its_run_stays_busy(batcher: Make) -> None:
     gate = Gate()
     seen: list[bool] = []
-    made: Batcher = batcher(FakeEngine(before_run=gate), on_outcome=lambda at, _: seen.append(made.busy(at)))
+    made: Batcher = batcher(FakeEngine(before_run=gate), on_outcome=lambda of, _: seen.append(made.busy(of.key)))
     made.submit(service("a"))
     gate.wait_inside(1)
     made.submit(service("a", replicas=2))
@@ -253,9 +263,9 @@ def test_a_run_that_fails_as_a_whole_is_told_to_all_and_stops_nothing(
 def test_a_listener_that_raises_does_not_stop_the_others(batcher: Make) -> None:
     told: list[str] = []
 
-    def listen(at: ServiceKey, _: ServiceOutcome) -> None:
-        told.append(at.name)
-        if at.name == "a":
+    def listen(of: Submission, _: ServiceOutcome) -> None:
+        told.append(of.key.name)
+        if of.key.name == "a":
             raise ValueError("a defect of the listener")
 
     made = batcher(FakeEngine(), gather_s=0.1, on_outcome=listen)
@@ -316,3 +326,143 @@ def test_a_large_namespace_runs_in_parallel_parts(batcher: Make) -> None:
     assert made.drain(TIMEOUT_S)
     assert sorted((batch.stack.name, len(batch.apply)) for batch in engine.runs) == [("default", 10), ("default.1", 10)]
     assert len(engine.objects) == 40
+
+
+class Away(FakeEngine):
+    """An engine whose state can be away: then nobody can tell what it holds."""
+
+    away = False
+
+    def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+        if self.away:
+            raise StateUnreachable("the state is away")
+        return super().sizes(stack)
+
+
+def test_a_state_that_is_away_fails_a_submission_and_the_next_one_is_made(batcher: Make, outcomes: Outcomes) -> None:
+    engine = Away()
+    engine.up(Batch(Stack("default"), (service("old"),)))
+    engine.away = True
+    made = batcher(engine)
+    made.submit(service("a"))
+    made.remove(key("old"))
+    assert made.drain(TIMEOUT_S)
+    assert {at.name: type(outcome.error) for at, outcome in outcomes.told} == dict.fromkeys("a", StateUnreachable) | {
+        "old": StateUnreachable
+    }
+    assert made.newest(key("a")) is None, "no outcome is awaited any more"
+    engine.away = False
+    made.submit(service("a"))
+    assert made.drain(TIMEOUT_S)
+    assert outcomes.told[-1] == (key("a"), ServiceOutcome(key("a"), ok=True, changes=outcomes.told[-1][1].changes))
+
+
+def test_nothing_waits_for_a_state_that_is_slow(batcher: Make) -> None:
+    reading, read = threading.Event(), threading.Event()
+
+    class Slow(FakeEngine):
+        def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+            reading.set()
+            assert read.wait(TIMEOUT_S)
+            return super().sizes(stack)
+
+    engine = Slow()
+    engine.up(Batch(Stack("default"), (service("old"),)))
+    made = batcher(engine)
+    began = time.monotonic()
+    assert made.holds(key("old")) is None, "it is being read"
+    made.submit(service("a"))
+    made.submit(service("elsewhere", namespace="other"))
+    assert reading.wait(TIMEOUT_S) and made.busy(key("a")) and not made.idle()
+    assert time.monotonic() - began < TIMEOUT_S / 2
+    read.set()
+    assert made.drain(TIMEOUT_S)
+    assert made.holds(key("old")) is True and made.holds(key("a")) is True and made.holds(key("b")) is False
+    assert {batch.stack.namespace for batch in engine.runs[1:]} == {"default", "other"}
+
+
+def test_namespaces_are_read_in_parallel_and_all_are_told(batcher: Make) -> None:
+    together = threading.Barrier(3)
+
+    class Counted(FakeEngine):
+        def sizes(self, stack: Stack) -> dict[ServiceKey, int]:
+            together.wait(TIMEOUT_S)
+            return super().sizes(stack)
+
+    engine = Counted()
+    for name in ("a", "b", "c", "unwanted"):
+        engine.up(Batch(Stack(name), (service("s", namespace=name),)))
+    told: dict[str, frozenset[ServiceKey]] = {}
+    made = batcher(engine, on_known=told.__setitem__)
+    assert made.read_all(lambda namespace: namespace != "unwanted") == 3
+    assert told == {name: frozenset({key("s", namespace=name)}) for name in ("a", "b", "c")}
+
+
+def test_whether_a_service_is_held_waits_for_no_run(batcher: Make, outcomes: Outcomes) -> None:
+    gate = Gate()
+
+    class Failing(FakeEngine):
+        """After a failed run it reads its state again, which waits for the next run, as Pulumi does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.up(Batch(Stack("default"), (service("old"),)))
+            self._before_run = self.fail
+
+        def fail(self, batch: Batch) -> None:
+            if len(self.runs) > 2:
+                gate(batch)
+            raise EngineFailed("ApplyFailed", "no")
+
+        def services(self, stack: Stack) -> set[ServiceKey]:
+            if len(self.runs) > 2:
+                time.sleep(TIMEOUT_S)
+            return super().services(stack)
+
+    made = batcher(Failing())
+    made.submit(service("a"))
+    assert made.drain(TIMEOUT_S)
+    made.submit(service("a"))
+    gate.wait_inside(1)
+    began = time.monotonic()
+    assert made.holds(key("old")) is True and made.holds(key("a")) is True and made.holds(key("b")) is False
+    assert time.monotonic() - began < 1.0
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert made.holds(key("a")) is True, "nobody knows how far the run came"
+
+
+def test_an_outcome_is_told_of_the_submission_that_it_belongs_to(batcher: Make) -> None:
+    gate = Gate()
+    told: list[tuple[Submission, bool]] = []
+    made: Batcher = batcher(
+        FakeEngine(before_run=gate), on_outcome=lambda of, _: told.append((of, made.newest(of.key) is of))
+    )
+    first = made.submit(service("a"), asked=("v1",))
+    gate.wait_inside(1)
+    second = made.submit(service("a", replicas=2), asked=("v2",))
+    assert made.newest(key("a")) is second and first.number < second.number
+    gate.open()
+    assert made.drain(TIMEOUT_S)
+    assert told == [(first, False), (second, True)]
+    assert first.fingerprint != second.fingerprint and made.newest(key("a")) is None
+
+
+def test_the_stacks_of_a_namespace_that_is_gone_are_dropped_once_they_are_empty(batcher: Make) -> None:
+    engine = FakeEngine()
+    made = batcher(engine, capacity=1)
+    for name in ("a", "b"):
+        made.submit(service(name))
+    assert made.drain(TIMEOUT_S)
+    assert engine.stacks() == {Stack("default"), Stack("default", 1)}
+    assert not made.forget_namespace("default"), "it holds two services"
+    for name in ("a", "b"):
+        made.remove(key(name))
+    assert made.drain(TIMEOUT_S)
+    for stack in engine.stacks():
+        engine.release(stack, [])  # what its services shared
+    assert made.forget_namespace("default")
+    assert not engine.stacks()
+    made.submit(service("a"))
+    assert made.drain(TIMEOUT_S)
+    assert engine.stacks() == {Stack("default")}, "a namespace may come again"

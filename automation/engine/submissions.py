@@ -1,0 +1,152 @@
+"""The requests that the engine has from the controller: what waits, what runs, what has no outcome yet.
+
+`batches` is the one owner of this book. Each request has a number, so that an outcome is told of the request that it
+belongs to, whatever was asked for since.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from automation.engine.port import Stack
+from components.rendered import RenderedService
+from program.desired.keys import ServiceKey
+
+Asked = tuple[object, ...]
+"""What a user asks for, as versions that are cheap to compare."""
+
+
+class Parting(Enum):
+    """What is to happen to a service that is not to be made."""
+
+    REMOVE = "delete its objects"
+    RELEASE = "let the state forget it; its objects stay"
+
+
+Wish = RenderedService | Parting
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One request: a service to make as rendered, to remove or to release."""
+
+    number: int
+    """Grows with each request of a loop."""
+    key: ServiceKey
+    wish: Wish
+    at: datetime
+    asked: Asked = ()
+    mode: str = "Apply"
+    """In which mode the pass knew the service to be."""
+
+    @property
+    def rendered(self) -> RenderedService | None:
+        """The service to make; None for one that is to be removed or released."""
+        return self.wish if isinstance(self.wish, RenderedService) else None
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the service to make; empty for one that is to be removed or released."""
+        return self.rendered.fingerprint if self.rendered is not None else ""
+
+
+class Submissions:
+    """The book. Not thread-safe: the Batcher uses it under its lock.
+
+    A request waits for its namespace until it is known in which stack the service is, then for its stack, then runs.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._unplaced: dict[str, dict[ServiceKey, Submission]] = {}
+        self._pending: dict[Stack, dict[ServiceKey, Submission]] = {}
+        self._running: dict[Stack, frozenset[ServiceKey]] = {}
+        self._newest: dict[ServiceKey, Submission] = {}
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    # --- one service ----------------------------------------------------------------------------------------------
+
+    def newest(self, key: ServiceKey) -> Submission | None:
+        """The newest request for a service, as long as its outcome is not recorded."""
+        return self._newest.get(key)
+
+    def settle(self, submission: Submission) -> bool:
+        """Note that the outcome of a request is recorded. False when a newer request for its service stands."""
+        if self._newest.get(submission.key) is not submission:
+            return False
+        del self._newest[submission.key]
+        return True
+
+    def busy(self, key: ServiceKey) -> bool:
+        """Tell whether a request for a service waits or runs."""
+        return (
+            key in self._unplaced.get(key.namespace, ())
+            or any(key in waiting for waiting in self._pending.values())
+            or any(key in running for running in self._running.values())
+        )
+
+    # --- the way of a request -------------------------------------------------------------------------------------
+
+    def wait_for_namespace(self, submission: Submission) -> None:
+        """Keep a request until the stacks of its namespace are known; it replaces an older one for its service."""
+        self._newest[submission.key] = submission
+        self._unplaced.setdefault(submission.key.namespace, {})[submission.key] = submission
+
+    def wait_for_stack(self, submission: Submission, stack: Stack) -> None:
+        """Keep a request until its stack is free; it replaces an older one for its service."""
+        self._newest[submission.key] = submission
+        self._pending.setdefault(stack, {})[submission.key] = submission
+
+    def unplaced(self, namespace: str) -> tuple[Submission, ...]:
+        """Take the requests that waited for a namespace."""
+        return tuple(self._unplaced.pop(namespace, {}).values())
+
+    def waits(self, key: ServiceKey, stack: Stack) -> bool:
+        """Tell whether a request for a service waits for this stack."""
+        return key in self._pending.get(stack, ())
+
+    def free_stack(self) -> Stack | None:
+        """Choose a stack that has requests and does not run, and mark it as running; None when there is none."""
+        for stack, waiting in self._pending.items():
+            if stack not in self._running:
+                self._running[stack] = frozenset(waiting)
+                return stack
+        return None
+
+    def start(self, stack: Stack) -> Mapping[ServiceKey, Submission]:
+        """Take all requests that wait for a stack: they run now."""
+        waiting = self._pending.pop(stack, {})
+        self._running[stack] = frozenset(waiting)
+        return waiting
+
+    def made(self, stack: Stack) -> None:
+        """Note that the run of a stack is over; its outcomes are yet to be told."""
+        self._running[stack] = frozenset()
+
+    def finish(self, stack: Stack) -> None:
+        """Note that the outcomes of a run were told: the stack is free."""
+        del self._running[stack]
+
+    def of_namespace(self, namespace: str) -> bool:
+        """Tell whether anything waits or runs in a namespace."""
+        stacks: Iterable[Stack] = (*self._pending, *self._running)
+        return namespace in self._unplaced or any(stack.namespace == namespace for stack in stacks)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._unplaced or self._pending)
+
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
+
+    def drop_waiting(self) -> None:
+        """Forget what waits: the loop ends."""
+        self._unplaced.clear()
+        self._pending.clear()
