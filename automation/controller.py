@@ -18,10 +18,9 @@ from automation.admission.quota import claim_of
 from automation.adoption.letting_go import LettingGo
 from automation.approval.consent import Consent, modes_now
 from automation.certifying import Certifying
-from automation.deletion import Cascade, cascade_of, has_controller
 from automation.dialects.llmkube import LlmkubeServices
 from automation.dialects.port import Services
-from automation.drift.drift_watch import KINDS, DriftWatch
+from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.port import ServiceOutcome
 from automation.engine.submissions import Asked, Submission
@@ -30,7 +29,8 @@ from automation.events import EventRecorder
 from automation.history.recorder import RevisionRecorder
 from automation.judged import Judged, terminating
 from automation.observe import Observed, memory_facts
-from automation.plan import LiveObject, make_plan
+from automation.plan import make_plan
+from automation.removal import Removal
 from automation.serving.checks import Checks
 from automation.serving.pod_release import release_ready_pods
 from automation.serving.readiness import Proofs, counted
@@ -45,7 +45,6 @@ from automation.watch import DIALECT, World
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from program.desired.facts import ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
@@ -103,6 +102,7 @@ class Controller:
             for name, each in self.services.items()
         }
         self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)
+        self._removal = Removal(client, batcher, self.services, forget=self._forget)
         self._others = LettingGo(
             world, batcher, lambda key: self._statuses[key.dialect], forget=self._forget, requeue=requeue
         )
@@ -123,7 +123,7 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             if cr is not None and services.is_ours(cr):
                 services.tend(key, cr)
-            self._end(key, cr)
+            self._removal.end(key, cr)
             return
         if not services.is_ours(cr):
             self._others.let_go(key, cr)
@@ -215,7 +215,7 @@ class Controller:
         if plan.action == "sweep":
             if modes.holds(key, cr, wanted.mode, desired, rendered, observed.live):
                 return False
-            self._sweep(key, plan.leftovers)
+            self._removal.sweep(key, plan.leftovers)
             return True
         if self._engine.awaited(key) == rendered.fingerprint:
             return plan.action == "none"
@@ -235,35 +235,6 @@ class Controller:
             self._batcher.submit(drift.rendered, asked=asked, mode=wanted.mode, now=now)
         return plan.action == "none"
 
-    def _end(self, key: ServiceKey, cr: Object | None) -> None:
-        """Do what the deletion of a custom resource asks for: delete its objects, leave them, or forget them."""
-        cascade = cascade_of(cr) if cr is not None else Cascade.BACKGROUND
-        if cascade is Cascade.BACKGROUND:
-            self._remove(key)
-            return
-        self._forget(key)
-        # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which
-        # would end the wait for the pods of a Deployment.
-        if cascade is Cascade.ORPHAN and self._may_hold(key):
-            self._batcher.release(key)
-
-    def _remove(self, key: ServiceKey) -> None:
-        """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
-
-        What the engine does not know, because its state was lost, is deleted here.
-        """
-        self._forget(key)
-        if self._may_hold(key):
-            self._batcher.remove(key)
-            return
-        leftovers = self.services[key.dialect].observe(key, owner=None).live
-        if leftovers and self._is_gone(key):
-            self._sweep(key, leftovers)
-
-    def _may_hold(self, key: ServiceKey) -> bool:
-        """Whether the engine's state holds a service, or is still to be read: then the engine finds out."""
-        return self._batcher.holds(key) is not False
-
     def _forget(self, key: ServiceKey) -> None:
         """Have every part forget a service."""
         self._others.take(key)
@@ -281,29 +252,6 @@ class Controller:
         if self._history is not None:
             self._history.forget(key)
         self._engine.forget(key)
-
-    def _is_gone(self, key: ServiceKey) -> bool:
-        """Ask the API server, since a cache may be behind what made the objects."""
-        try:
-            self._client.get(self.services[key.dialect].kind, key.namespace, key.name)
-        except NotFound:
-            return True
-        return False
-
-    def _sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
-        for leftover in leftovers:
-            kind, name = KINDS[leftover.name.kind], leftover.name.name
-            try:
-                live = self._client.get(kind, key.namespace, name)
-                if not has_controller(live):
-                    # The cache is behind: the service was deleted with the policy Orphan.
-                    log.info("Left an orphaned object alone", kind=leftover.name.kind, name=name)
-                    continue
-                version = live["metadata"]["resourceVersion"]
-                self._client.delete(kind, key.namespace, name, uid=leftover.uid, resource_version=version)
-            except NotFound:
-                continue
-            log.info("Deleted a leftover", kind=leftover.name.kind, name=name)
 
     def _care(
         self,

@@ -1,7 +1,7 @@
-"""What the engine did for each service: quiet while it works, back-off when it fails. In memory only.
+"""Remembers the last outcome of the engine for each service: quiet while it works, back-off when it fails.
 
-The controller asks before it submits, and records outcomes. After a restart the applied hash on the live objects says
-what was done. Requests without an outcome are the business of `automation.engine.batches`, which is asked for them.
+The controller asks before it submits, and records outcomes. They are in memory only: after a restart the applied hash
+on the live objects says what was done. `automation.engine.batches` has the requests without an outcome.
 """
 
 from __future__ import annotations

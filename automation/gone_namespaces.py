@@ -28,13 +28,15 @@ SOON_S = 5.0
 class GoneNamespaces:
     """A queue of namespaces and one thread. Thread-safe.
 
-    `forget` drops the stacks of a namespace and tells whether the state held nothing of it any more.
+    `forget` drops the stacks of a namespace, and returns False when the state still holds something.
     """
 
-    def __init__(self, client: KubeClient, forget: Callable[[str], bool]) -> None:
+    def __init__(self, client: KubeClient, forget: Callable[[str], bool], *, soon_s: float = SOON_S) -> None:
+        """`soon_s` is the time until a namespace is looked at, and between the first two tries."""
         self._client = client
         self._forget = forget
-        self._queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=SOON_S, cap_s=600.0))
+        self._queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=soon_s, cap_s=600.0))
+        self._soon_s = soon_s
         self._thread = threading.Thread(target=self._work, name="gone-namespaces", daemon=True)
 
     def start(self) -> None:
@@ -46,7 +48,7 @@ class GoneNamespaces:
 
     def gone(self, namespace: str) -> None:
         """Note that a namespace seems to be gone. Returns at once."""
-        self._queue.add_after(namespace, SOON_S)
+        self._queue.add_after(namespace, self._soon_s)
 
     def _work(self) -> None:
         while (namespace := self._queue.get()) is not None:

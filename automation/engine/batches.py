@@ -59,9 +59,9 @@ class BatchReport:
 class Batcher:
     """Feeds the engine. Never two runs of one stack at once, never more than `max_parallel` of all.
 
-    It owns what is known of requests that have no outcome yet. No method but `drain` and `stop` waits for the engine or
-    for the state backend: where the state of a namespace must be read first, requests wait for that. A state that
-    cannot be read fails them like a run.
+    It owns the requests that have no outcome yet. Where the state of a namespace was not read yet, requests wait for
+    that; a state that cannot be read fails them like a run. Methods that may wait for the engine or for the state
+    backend say that they block.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Batcher:
         """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`).
 
         `withdrawn` is asked right before a run, with a namespace and the services to make there, which of them are not
-        to be made after all: for those there is no outcome. It may raise EngineFailed. `on_known` is told the services
-        that the state of a namespace holds, once it was read.
+        to be made after all: for those there is no outcome. It may raise EngineFailed. `on_known` is called with a
+        namespace and the services that its state holds, once the state was read.
         """
         self._engine = engine
         self._on_outcome = on_outcome
@@ -126,7 +126,7 @@ class Batcher:
     def settle(self, submission: Submission) -> bool:
         """Note that the outcome of a request is recorded. False when a newer request for its service stands.
 
-        Whoever records outcomes calls it before anything looks at the service again; afterwards it is done anyway.
+        `on_outcome` calls it before it enqueues the service again. The Batcher calls it after `on_outcome` as well.
         """
         with self._changed:
             return self._book.settle(submission)
@@ -157,9 +157,9 @@ class Batcher:
         return None
 
     def read_all(self, wanted: Callable[[str], bool]) -> int:
-        """Read the state of all namespaces that `wanted` takes, after those that requests wait for. Blocks.
+        """Read the state of all namespaces that `wanted` takes; namespaces with requests go first. Blocks.
 
-        `on_known` is told of each. Returns their number. Raises EngineFailed when one of them could not be read.
+        `on_known` is called for each. Returns their number. Raises EngineFailed when one of them could not be read.
         """
         namespaces = sorted(filter(wanted, self._sharding.namespaces()))
         for namespace in namespaces:
@@ -191,12 +191,12 @@ class Batcher:
         return True
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until idle. Returns whether it came to that."""
+        """Wait until idle. Blocks. Returns whether it came to that."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Start no further run, give those under way `timeout_s`, then cancel them. What waits is dropped."""
+        """Start no further run, give those under way `timeout_s`, then cancel them. What waits is dropped. Blocks."""
         self._loader.stop()
         with self._changed:
             self._stopping = True

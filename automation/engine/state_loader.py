@@ -1,7 +1,7 @@
-"""Reads which services the state holds, namespace by namespace, in threads of its own. Called by `batches`.
+"""Reads from the state which services each namespace has. Called by `batches`; works in threads of this module.
 
-Reading the state of one namespace takes a process of the Pulumi CLI, save with file://. So no worker of the loop waits
-for it: a namespace is read when it is first needed, several at once, and those that somebody waits for before others.
+Except with file://, the state of one namespace takes a process of the Pulumi CLI. No worker of the loop waits for such
+a process. A namespace is read when it is first needed, several namespaces at once. Those with requests go first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StateLoader:
         on_loaded: Callable[[str, EngineFailed | None], None],
         parallel: int = PARALLEL,
     ) -> None:
-        """`on_loaded` is called for each namespace that was asked for, in a thread of the loader, with what failed."""
+        """A thread of the loader calls `on_loaded` for each namespace, with the error if it could not be read."""
         self._sharding = sharding
         self._on_loaded = on_loaded
         self._parallel = parallel
@@ -48,7 +48,7 @@ class StateLoader:
         self._stopped = False
 
     def load(self, namespace: str, *, awaited: bool = True) -> None:
-        """Have a namespace read. Returns at once; `awaited`: before those that nobody waits for."""
+        """Have a namespace read; with `awaited`, before those without a request. Returns at once."""
         urgency = _AWAITED if awaited else _LATER
         with self._lock:
             if self._stopped or self._asked.get(namespace, _NOT_ASKED) <= urgency:
@@ -66,7 +66,7 @@ class StateLoader:
             self._lock.wait_for(lambda: self._stopped or not (self._asked or self._told))
 
     def stop(self) -> None:
-        """Read no further namespace. What is being read ends by itself, and nobody is told."""
+        """Read no further namespace. Reads under way end by themselves, without a call of `on_loaded`."""
         with self._lock:
             self._stopped = True
             self._lock.notify_all()

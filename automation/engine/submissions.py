@@ -1,7 +1,7 @@
 """The requests that the engine has from the controller: what waits, what runs, what has no outcome yet.
 
-`batches` is the one owner of this book. Each request has a number, so that an outcome is told of the request that it
-belongs to, whatever was asked for since.
+`batches` is the only owner of this book. Each request has a number. An outcome names its request, so it is never taken
+for the outcome of a newer request for the same service.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Asked = tuple[object, ...]
 
 
 class Parting(Enum):
-    """What is to happen to a service that is not to be made."""
+    """How a service is taken out of the state."""
 
     REMOVE = "delete its objects"
     RELEASE = "let the state forget it; its objects stay"

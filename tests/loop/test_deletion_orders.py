@@ -131,6 +131,11 @@ class Scene:
             timeout_s=GONE_IN_S,
         )
 
+    def stacks(self) -> set[str]:
+        """The namespaces that have a stack in the engine's state."""
+        found = (self.directory / "state" / ".pulumi" / "stacks").rglob(f"*{self.mark}.json")
+        return {path.stem.removesuffix(self.mark) for path in found}
+
     def in_state(self) -> set[str]:
         """The names of services of which the engine's state still holds an object."""
         names = set()
@@ -194,9 +199,10 @@ def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, l
     scene.delete_namespace("leaves")
     scene.await_namespace_gone("leaves")
 
-    # The loop comes back to less than it left.
+    # The loop comes back to less than it left, and keeps no stack of a namespace that is gone.
     loop.start()
     scene.await_state("stays/keep")
+    eventually(lambda: scene.stacks() == {"stays"}, what="the stack of `leaves` to be gone", timeout_s=GONE_IN_S)
     assert scene.of("stays", "keep") == kept and scene.claim("stays") == weights
     assert not [line for line in loop.lines() if line.get("event") == "A pass failed by a defect of Herdsman"]
 

@@ -71,8 +71,8 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
         '"blockOwnerDeletion": True',
     ),
     (permissions.LLMKUBE, "inferenceservices", "get"): (
-        "automation/controller.py",
-        "get(self.services[key.dialect].kind",
+        "automation/removal.py",
+        "get(self._services[key.dialect].kind",
     ),
 }
 """Rows that this life does not come to: the module that asks, and the word by which it does."""
