@@ -154,7 +154,8 @@ def assemble(
         if world.namespaces.get(None, namespace) is None:
             gone_namespaces.gone(namespace)
         for key in held:
-            if controllers[0].services[key.dialect].get(key.namespace, key.name) is None:
+            of_dialect = controllers[0].services.get(key.dialect)
+            if of_dialect is not None and of_dialect.get(key.namespace, key.name) is None:
                 services.add(key)
 
     def on_batch(report: BatchReport) -> None:

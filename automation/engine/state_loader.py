@@ -96,6 +96,8 @@ class StateLoader:
             try:
                 if not self._stopped:
                     self._on_loaded(namespace, error)
+            except Exception:
+                log.exception("The state of a namespace could not be told", namespace=namespace)
             finally:
                 with self._lock:
                     self._told -= 1
