@@ -35,6 +35,7 @@ _BLOCKED = (
     Reason.APPLY_FAILED,
     Reason.AWAITING_APPROVAL,
     Reason.FOREIGN_OBJECT,
+    Reason.NOT_ALLOWED_ON_HOST,
     Reason.POLICY_VIOLATED,
     Reason.QUOTA_EXCEEDED,
     Reason.SPEC_INVALID,

@@ -134,6 +134,8 @@ class Reason(StrEnum):
     WAITING_FOR_HOST = "WaitingForHost"
     NO_HOST_FITS = "NoHostFits"
     """No host has what a replica needs, or room for it; tried again when hosts change."""
+    NOT_ALLOWED_ON_HOST = "NotAllowedOnHost"
+    """The owner of a host does not allow what the service asks for; the message has the field."""
     EVICTED = "Evicted"
     """A host stopped the replica because its memory was short; it comes back when the pressure is over."""
     SWAPPED_OUT = "SwappedOut"

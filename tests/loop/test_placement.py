@@ -209,3 +209,19 @@ def test_replicas_have_hosts_of_their_own_and_leave_drained_and_lost_ones(
     service(client, namespace, "other", annotations=SELECTED, contextSize=128)
     on(client, namespace, "p-b", "other")
     assert placed(client, namespace) == "p-a"
+
+
+def test_a_service_that_no_host_allows_names_its_field_and_is_placed_once_an_owner_allows_it(
+    loop: LoopProcess, client: KubeClient, namespace: str, hosts: Hosts, source: str
+) -> None:
+    hosts.add("strict")
+    model(client, namespace, source=source)
+    service(client, namespace, annotations=SELECTED, extraArgs=["--threads", "1", "--tools", "all"])
+    await_condition(client, namespace, "svc", "Ready", "False", saying="spec.extraArgs[2]")
+    await_condition(client, namespace, "svc", "Ready", "False", saying="no host allows flag `--tools`")
+    assert "NotAllowedOnHost" in {each["reason"] for each in status(client, namespace)["conditions"]}
+    assert placed(client, namespace) == ""
+    hosts.edit("strict", allow={"flags": ["--tools"], "namespaces": ["another"]})
+    await_condition(client, namespace, "svc", "Ready", "False", saying=f"1 does not allow namespace {namespace}")
+    hosts.edit("strict", allow={"flags": ["--tools"], "namespaces": [namespace]})
+    on(client, namespace, "strict")

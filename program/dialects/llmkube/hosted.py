@@ -21,6 +21,7 @@ _TOLD = {
     "InsufficientMemory": (Reason.MEMORY_INSUFFICIENT, "InsufficientMemory", "Creating"),
     "MemoryUnknown": (Reason.MEMORY_INSUFFICIENT, "MemoryCheckFailed", "Creating"),
     "Evicted": (Reason.EVICTED, "Evicted", "Creating"),
+    "NotAllowed": (Reason.NOT_ALLOWED_ON_HOST, "NotAllowedOnHost", "Creating"),
     "SecretUnavailable": (Reason.SECRET_UNAVAILABLE, "SecretUnavailable", "Creating"),
     "SwappedOut": (Reason.SWAPPED_OUT, "SwappedOut", "Pending"),
 }

@@ -160,6 +160,17 @@ def test_a_selector_of_namespaces_follows_their_labels() -> None:
         of(made.registry, "dev")
 
 
+def test_a_host_whose_processes_would_run_as_root_takes_none_unless_its_owner_allows_it() -> None:
+    made = watched()
+    made.registry.lease_changed(None, lease())
+    made.registry.host_changed(None, host(transport="ssh", ssh={"user": "root"}))
+    assert "1 does not allow processes as root" in str(made.place()[1].refusals)
+    made.registry.host_changed(
+        host(transport="ssh", ssh={"user": "root"}), host(transport="ssh", ssh={"user": "root", "allowRoot": True})
+    )
+    assert made.place()[0].host_placement.host == "mac"
+
+
 MODEL = """
 apiVersion: inference.llmkube.dev/v1alpha1
 kind: Model

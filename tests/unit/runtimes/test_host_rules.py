@@ -189,6 +189,12 @@ def test_variables_that_tune_an_engine_need_nothing() -> None:
     assert asked(plan(runtime="ollama", env={"OLLAMA_NUM_PARALLEL": "2"})) == []
 
 
+def test_variables_from_secrets_are_held_to_the_list_and_may_be_a_token() -> None:
+    reference = {"secret": "s", "key": "k"}
+    assert asked(plan(runtime="vllm", secretEnv={"HF_TOKEN": reference, "VLLM_API_KEY": reference})) == []
+    assert asked(plan(secretEnv={"LD_PRELOAD": reference})) == ["variable `LD_PRELOAD`"]
+
+
 def test_runtime_generic_and_its_command_are_needs_and_so_are_loader_variables() -> None:
     shell = plan(runtime="generic", argv=("/bin/sh", "-c", "id"), env={"DYLD_INSERT_LIBRARIES": "/x", "MODE": "a"})
     assert asked(shell) == ["runtime `generic`", "command `/bin/sh`", "variable `DYLD_INSERT_LIBRARIES`"]
