@@ -18,7 +18,11 @@ from program.desired.facts import QueuePlace
 from program.desired.keys import ServiceKey
 
 TELL_EVERY_S = 1.0
-"""Services behind one that came or went are told of their new places together, at most this often."""
+"""Services at the front are told of their new places together, at most this often."""
+FRONT = 20
+"""So many services are told soon. A departure changes what is shown of everybody, and each change is a status write."""
+TELL_REST_EVERY_S = 30.0
+"""Services behind the front are told together, at most this often."""
 DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
 """The resource that pods with device claims wait for (dynamic resource allocation)."""
 
@@ -61,9 +65,12 @@ class _Entry(NamedTuple):
 
 
 class GpuQueue:
-    """Who waits for what. Thread-safe; a change costs a search in a sorted list, a place another one.
+    """Who waits for what. Thread-safe; a change costs a search in a sorted list.
 
-    `on_moved` is told of the services whose place changed, not more often than every `TELL_EVERY_S`.
+    A place is shown as it was when the service was told last, so that all that were told together agree on places and
+    on the length. `on_moved` is called with each service whose place or whose queue's length changed: for the first
+    `FRONT` of a queue not more often than every `TELL_EVERY_S`, for the others every `TELL_REST_EVERY_S`. With N
+    services waiting, D departures a second so cost at most `FRONT` passes a second, and N in half a minute.
     """
 
     def __init__(
@@ -74,10 +81,13 @@ class GpuQueue:
     ) -> None:
         self._on_moved = on_moved
         self._telling = Debounce(self.tell, delay_s=TELL_EVERY_S, later=later)
+        self._telling_rest = Debounce(self.tell_rest, delay_s=TELL_REST_EVERY_S, later=later)
         self._lock = threading.Lock()
         self._members: dict[ServiceKey, Waiting] = {}
         self._queues: dict[str, list[_Entry]] = {}
-        self._moved_from: dict[str, int] = {}
+        self._changed: set[str] = set()
+        """Resources whose queue changed since the front was told."""
+        self._shown: dict[ServiceKey, QueuePlace] = {}
 
     def update(self, key: ServiceKey, waiting: Waiting | None) -> bool:
         """Record that a service waits, or (None) no longer does. True when that is news."""
@@ -90,32 +100,28 @@ class GpuQueue:
                 at = bisect_left(queue, _entry(key, before))
                 del queue[at]
                 del self._members[key]
-                self._note(before.resource, at)
+                self._shown.pop(key, None)
+                self._changed.add(before.resource)
                 if not queue:
                     del self._queues[before.resource]
             if waiting is not None:
                 self._members[key] = waiting
                 queue = self._queues.setdefault(waiting.resource, [])
-                entry = _entry(key, waiting)
-                insort(queue, entry)
-                self._note(waiting.resource, bisect_left(queue, entry) + 1)
-            moved = bool(self._moved_from)
-        if moved:
-            self._telling.ask()
+                insort(queue, _entry(key, waiting))
+                self._changed.add(waiting.resource)
+        self._telling.ask()
         return True
 
     def place(self, key: ServiceKey) -> QueuePlace | None:
-        """Where a service stands; None when it waits for no GPU."""
+        """Where a service stands, as it was told last; None when it waits for no GPU."""
         with self._lock:
             waiting = self._members.get(key)
             if waiting is None:
                 return None
-            queue = self._queues[waiting.resource]
-            at = bisect_left(queue, _entry(key, waiting))
-            ahead = queue[at - 1] if at else None
-            return QueuePlace(
-                position=at + 1, length=len(queue), ahead=f"{ahead.namespace}/{ahead.name}" if ahead else ""
-            )
+            if (shown := self._shown.get(key)) is None:
+                queue = self._queues[waiting.resource]
+                shown = self._shown[key] = _place(queue, bisect_left(queue, _entry(key, waiting)))
+            return shown
 
     def waiting(self) -> dict[ServiceKey, Waiting]:
         """Everyone who waits, in no order."""
@@ -123,17 +129,39 @@ class GpuQueue:
             return dict(self._members)
 
     def tell(self) -> None:
-        """Report all who moved since the last time."""
+        """Report those at the front whose place or length is another than they were told."""
         with self._lock:
-            moved = [entry.key for name, at in self._moved_from.items() for entry in self._queues.get(name, ())[at:]]
-            self._moved_from.clear()
+            moved = [key for name in self._changed for key in self._show(name, slice(FRONT))]
+            rest = any(len(self._queues.get(name, ())) > FRONT for name in self._changed)
+            self._changed.clear()
+        if rest:
+            self._telling_rest.ask()
         for key in moved:
             self._on_moved(key)
 
-    def _note(self, resource: str, at: int) -> None:
-        """Remember the first index from which places changed; those before it kept theirs."""
-        if at < len(self._queues[resource]):
-            self._moved_from[resource] = min(at, self._moved_from.get(resource, at))
+    def tell_rest(self) -> None:
+        """Report everybody whose place or length is another than they were told."""
+        with self._lock:
+            moved = [key for name in self._queues for key in self._show(name, slice(None))]
+        for key in moved:
+            self._on_moved(key)
+
+    def _show(self, resource: str, part: slice) -> list[ServiceKey]:
+        """Take the places of a part of a queue as they are now, and give those that are others than before."""
+        queue = self._queues.get(resource, [])
+        moved = []
+        for at in range(*part.indices(len(queue))):
+            key, place = queue[at].key, _place(queue, at)
+            # A service that has not asked for its place yet asks in its first pass.
+            if key in self._shown and self._shown[key] != place:
+                moved.append(key)
+                self._shown[key] = place
+        return moved
+
+
+def _place(queue: list[_Entry], at: int) -> QueuePlace:
+    ahead = queue[at - 1] if at else None
+    return QueuePlace(position=at + 1, length=len(queue), ahead=f"{ahead.namespace}/{ahead.name}" if ahead else "")
 
 
 def _entry(key: ServiceKey, waiting: Waiting) -> _Entry:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from automation.admission.gpu_queue import DEVICE_CLAIMS, GpuQueue, Waiting, waited_resource
+from automation.admission.gpu_queue import DEVICE_CLAIMS, FRONT, GpuQueue, Waiting, waited_resource
 from program.desired.keys import ServiceKey
 
 NVIDIA = "nvidia.com/gpu"
@@ -83,19 +83,61 @@ def test_the_order_is_by_priority_then_age_then_name() -> None:
     assert queue.place(key("nobody")) is None
 
 
-def test_only_those_behind_are_told_and_all_at_once() -> None:
+def shown(queue: Queue) -> dict[str, str]:
+    """What each service's status says."""
+    places = {k.name: place for k in queue.waiting() if (place := queue.place(k))}
+    return {name: f"{place.position} of {place.length}" for name, place in places.items()}
+
+
+def test_all_whose_place_or_length_changed_are_told_together() -> None:
     queue = Queue()
     for number in range(6):
         queue.wait(f"s{number}", created=str(number))
     queue.fire()
+    shown(queue)
     queue.update(key("s4"), None)
     queue.update(key("s2"), None)
     assert len(queue.timers) == 1
-    assert queue.fire() == ["s3", "s5"]
+    assert sorted(queue.fire()) == ["s0", "s1", "s3", "s5"], "those ahead as well: the queue is shorter for them, too"
     queue.wait("first", priority=5)
-    assert queue.fire() == ["s0", "s1", "s3", "s5"]
-    queue.wait("last", created="9")
+    assert sorted(queue.fire()) == ["s0", "s1", "s3", "s5"], "the first pass of the new one asks by itself"
     assert queue.fire() == []
+
+
+def test_services_that_join_one_after_the_other_agree_on_how_many_wait() -> None:
+    queue = Queue()
+    for number in range(5):
+        queue.wait(f"s{number}", created=str(number))
+        shown(queue)  # a pass writes each status as the queue is at that moment
+    assert queue.fire() == ["s0", "s1", "s2", "s3"], "the last one knows already"
+    assert shown(queue) == {f"s{number}": f"{number + 1} of 5" for number in range(5)}
+    queue.update(key("s1"), None)
+    queue.fire()
+    assert shown(queue) == {"s0": "1 of 4", "s2": "2 of 4", "s3": "3 of 4", "s4": "4 of 4"}
+
+
+def test_of_a_long_queue_the_front_is_told_at_once_and_the_rest_in_rounds() -> None:
+    queue = Queue()
+    for number in range(500):
+        queue.wait(f"s{number:03}", created=f"{number:03}")
+    shown(queue)
+    while queue.timers:
+        queue.fire()
+    assert shown(queue)["s499"] == "500 of 500"
+    told = 0
+    for number in range(10):
+        queue.update(key(f"s{number:03}"), None)
+        front = queue.timers.pop()
+        queue.moved.clear()
+        front()
+        told += len(queue.moved)
+        assert shown(queue)[f"s{number + 1:03}"] == f"1 of {499 - number}"
+    assert told == 10 * FRONT, "ten departures cost 200 passes and not 4,945"
+    assert shown(queue)["s499"] == "500 of 500"
+    assert len(queue.timers) == 1, "one round for all ten"
+    assert len(queue.fire()) == 490 - FRONT
+    assert len({place.rpartition(" ")[2] for place in shown(queue).values()}) == 1
+    assert shown(queue)["s499"] == "490 of 490"
 
 
 def test_the_same_news_twice_is_no_news() -> None:
@@ -111,7 +153,7 @@ def test_the_same_news_twice_is_no_news() -> None:
 
 def test_any_history_ends_in_the_order_that_sorting_gives() -> None:
     chance = random.Random(7)
-    queue, model = Queue(), {}
+    queue, model = Queue(), dict[str, tuple[int, str]]()
     for _ in range(2_000):
         name = f"s{chance.randrange(60)}"
         if chance.random() < 0.4:
