@@ -6,15 +6,21 @@ A leaf: imports nothing of ours, so that a host needs neither Pulumi nor the loo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 ANNOTATION_FENCED = "herdsman.dev/fenced"
 """On a host's Lease: the loop called it lost. Its agent takes this off once nothing runs that is not in its plan."""
-
+ANNOTATION_ENDPOINT = "herdsman.dev/endpoint"
+"""On a HostProcess: an `EndpointNotice` as JSON. The loop writes it; an agent may not."""
+LABEL_HOST = "herdsman.dev/host"
+"""On a HostProcess and on a host's Lease: the name of the host."""
+AGENT_FIELD_MANAGER = "herdsman-agent"
+"""Field manager of what a host says, and of the Services and EndpointSlices of hosts."""
 
 DRAIN_TIMEOUT_S = 30.0
 
@@ -179,6 +185,10 @@ class ProcessReason(StrEnum):
     """A Service or EndpointSlice of the name exists and is not ours."""
     REGISTRATION_FAILED = "RegistrationFailed"
     """The API server refused the Service or the EndpointSlice."""
+    ADDRESS_REFUSED = "AddressRefused"
+    """The loop leads no Service to the address or the port that the host names."""
+    ADDRESS_NOT_ANSWERING = "AddressNotAnswering"
+    """The process serves, and nobody answers at the address that the Service leads to."""
     PLAN_INVALID = "PlanInvalid"
     """The plan could not be read."""
     NOT_ALLOWED = "NotAllowed"
@@ -224,6 +234,48 @@ class ProcessReport(Wire):
     ready: bool = False
     memory_bytes: int | None = None
     """What the process was admitted with: its estimate; None where none was made."""
+
+
+class HostProcessStatus(ProcessReport):
+    """The status of a HostProcess: the report, and who made it."""
+
+    host: str | None = None
+    """The host that reports. It differs from the spec's host while a process moves; None: an older agent."""
+
+
+_SERVES_STILL = (ProcessReason.REGISTRATION_FAILED, ProcessReason.FOREIGN_SERVICE, ProcessReason.ADDRESS_REFUSED)
+
+
+def claims_to_serve(status: Mapping[str, Any]) -> bool:
+    """Tell whether the status of a HostProcess asks for an endpoint.
+
+    With some reasons a process serves and only its endpoint is missing: an agent repeats what the notice says, and an
+    older agent, which writes Services itself, says so when it has lost the right to.
+    """
+    if status.get("ready"):
+        return True
+    return status.get("phase") == ProcessPhase.READY and status.get("reason") in _SERVES_STILL
+
+
+class EndpointNotice(BaseModel):
+    """What the loop did with the endpoint of a HostProcess; the answer to the last status that it read."""
+
+    model_config = ConfigDict(frozen=True)
+
+    ready: bool = False
+    """True from before the endpoint is made ready until after it was taken out."""
+    reason: str = ""
+    """Why the endpoint cannot be published: a `ProcessReason`."""
+    message: str = ""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> EndpointNotice | None:
+        """Read the notice of a HostProcess; None where there is none that can be read."""
+        text = (metadata.get("annotations") or {}).get(ANNOTATION_ENDPOINT)
+        try:
+            return cls.model_validate_json(text) if text else None
+        except ValidationError:
+            return None
 
 
 class ProcessUsage(Wire):

@@ -33,6 +33,7 @@ from automation.events import EventRecorder
 from automation.fencing import Fence
 from automation.gone_namespaces import GoneNamespaces
 from automation.history.recorder import RevisionRecorder
+from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.host_status import HostConditions
 from automation.hosts.lost_hosts import LostHosts
 from automation.hosts.ssh_hosts import speak_for_ssh_hosts
@@ -252,6 +253,16 @@ def assemble(
         world.registry.on_change.append(lost_hosts.host_changed)
         lost_hosts.start()
         stack.callback(lost_hosts.stop)
+        endpoints = HostEndpoints(
+            client,
+            liveness=world.registry.liveness,
+            namespaces=settings.namespaces,
+            pod_ranges=lambda: (cidr for node in world.nodes.list() for cidr in node["podRanges"]),
+            active=leadership.fence.holds,
+        )
+        world.registry.on_change.append(endpoints.host_lives_or_not)
+        endpoints.start()
+        stack.callback(endpoints.stop)
         stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
 
     def faults() -> Iterable[Fault]:

@@ -5,12 +5,15 @@ Called by the informers of `watch` before they cache an object; `observe` reads 
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from sys import intern
 from typing import Any
 
 from agent.contract import ANNOTATION_FENCED
+from agent.server.cluster.host_lease import lease_name
 from automation.drift.findings import owned_text
 from automation.history.revision import edit_of
 from automation.hosts.reading import capacity_of
@@ -268,8 +271,16 @@ def node(obj: Object) -> Object:
                 if "/" in key or key in ("cpu", "memory", "ephemeral-storage")
             },
         },
+        "podRanges": tuple(_pod_ranges(obj.get("spec") or {})),
         "trouble": intern(why[:MESSAGE_LENGTH]),
     }
+
+
+def _pod_ranges(spec: Object) -> Iterator[str]:
+    """Give the CIDRs of a node's pods that can be read."""
+    for text in {*(spec.get("podCIDRs") or ()), *filter(None, (spec.get("podCIDR"),))}:
+        with suppress(ValueError):
+            yield str(ipaddress.ip_network(text, strict=False))
 
 
 def namespace(obj: Object) -> Object:
@@ -375,15 +386,19 @@ def endpoint_slice(obj: Object) -> Object:
 
 
 def lease(obj: Object) -> Object:
-    """Keep of a host's Lease: whose it is, who holds it, what each renewal changes, and whether it is fenced."""
+    """Keep of a host's Lease: whose it is, who holds it, what each renewal changes, and whether it is fenced.
+
+    The label says of which host it is; a Lease of another name says nothing of that host.
+    """
     metadata, spec = obj["metadata"], obj.get("spec") or {}
+    host = (metadata.get("labels") or {}).get(naming.LABEL_HOST, "")
     return {
         "metadata": {
             "name": metadata["name"],
             "namespace": intern(metadata.get("namespace", "")),
             "resourceVersion": metadata.get("resourceVersion", ""),
         },
-        "host": (metadata.get("labels") or {}).get(naming.LABEL_HOST, ""),
+        "host": host if metadata["name"] == lease_name(host) else "",
         "renewed": spec.get("renewTime", ""),
         "duration_s": spec.get("leaseDurationSeconds", 40),
         "holder": spec.get("holderIdentity") or "",

@@ -25,6 +25,7 @@ from agent.server.cluster.host_lease import RENEW_S, HostLease
 from agent.server.cluster.host_object import HostObject
 from agent.server.cluster.host_wishes import HostWishes, Wishes
 from agent.server.cluster.plan_watch import PlanWatch
+from agent.server.cluster.reach import Reach
 from agent.server.errors import FileError
 from agent.server.front import Front
 from agent.server.host_facts import Binaries
@@ -203,10 +204,9 @@ class Agent:
                 self._client,
                 supervisor,
                 host=settings.host,
-                address=settings.address,
-                version=host_facts.agent_version(),
                 namespaces=settings.namespaces,
                 may_speak=self._may_speak,
+                reach=Reach(settings.address, listen=listen, pinned=lambda: self.wishes.current.address),
             )
             self._host = HostObject(
                 self._client,
@@ -317,10 +317,11 @@ class Agent:
         # After another agent took over, endpoints and statuses are its own.
         speak = not keep and not self._lost
         if self._watch is not None:
-            self._watch.stop_watching()
+            self._watch.take_no_more()
             if speak:
                 self._watch.publisher.withdraw()
             else:
+                self._watch.stop()
                 self._watch.publisher.stop(last_words=False)
         self.memory.stop()
         if self._front is not None:
@@ -331,6 +332,7 @@ class Agent:
             self._front.stop()
         if self._watch is not None and speak:
             self._watch.publisher.stop(last_words=True)
+            self._watch.stop()
         if self._host is not None:
             self._host.stop(farewell=speak)
         if self._lease is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from automation.cli.installing import connected, errors_told, show_changes, show_comparison
-from automation.cli.output import OutputFormat, say
+from automation.cli.output import OutputFormat, complain, say
 from automation.settings import SYSTEM_NAMESPACE
 
 EXIT_CHANGES = 2
@@ -37,6 +37,10 @@ def install(
     priority_classes: Annotated[
         bool, typer.Option("--priority-classes/--no-priority-classes", help="Install the PriorityClasses, too.")
     ] = True,
+    host_identities: Annotated[
+        str | None,
+        typer.Option(help="deny or warn: what happens when an agent writes for a host that is not its own."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of `herdsman run`, as NAME=VALUE; again for more.")
     ] = None,
@@ -66,6 +70,7 @@ def install(
             "kserve": kserve,
             "llmaz": llmaz,
             "priority_classes": priority_classes,
+            "host_identities": host_identities,
             "settings": _pairs(settings or ()),
         }
     )
@@ -74,6 +79,11 @@ def install(
         return
     with errors_told():
         installer = connected(kubeconfig).installer
+        if unserved := installer.unserved():
+            complain(
+                f"this API server does not serve {' and '.join(sorted(unserved))}; nothing binds an agent to its host",
+                hint="Kubernetes 1.30 or newer does; until then treat each agent's token as one for all hosts",
+            )
         if preview:
             comparison = installer.compare(options)
             show_comparison(comparison, output)

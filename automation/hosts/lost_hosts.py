@@ -22,13 +22,13 @@ import structlog
 from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import lease_name
 from automation import trim
+from automation.hosts import registration
 from automation.hosts.host_status import HostConditions
 from automation.hosts.liveness import Liveness
 from automation.settings import SYSTEM_NAMESPACE
-from components import naming
 from kubeapi import kinds
-from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import Conflict, Invalid, KubeError, NotFound
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, KubeError, NotFound
 from kubeapi.informer import Informer
 
 Object = dict[str, Any]
@@ -50,7 +50,6 @@ UNKNOWN_S = 60.0
 PARALLEL = 8
 
 _log = structlog.get_logger(__name__)
-_HOST_PATH = f"/metadata/labels/{naming.LABEL_HOST.replace('/', '~1')}"
 
 
 class LostHosts:
@@ -233,22 +232,15 @@ class LostHosts:
 
     def _take_out(self, endpoint_slice: SliceName, host: str) -> None:
         namespace, name = endpoint_slice
-        conditions = "/endpoints/0/conditions"
-        # An agent's slice has one endpoint. Tested: another host may have taken the slice over.
-        body = [
-            {"op": "test", "path": _HOST_PATH, "value": host},
-            {"op": "add", "path": f"{conditions}/ready", "value": False},
-            {"op": "add", "path": f"{conditions}/serving", "value": False},
-        ]
         try:
-            self._client.patch(
-                kinds.ENDPOINT_SLICES, namespace, name, body, content_type=JSON_PATCH, field_manager=FIELD_MANAGER
+            found = registration.take_out(
+                self._client, namespace=namespace, name=name, host=host, field_manager=FIELD_MANAGER
             )
-        except (NotFound, Invalid):
-            return
         except KubeError as error:
             # Looked for again: the next sweep finds it still ready.
             _log.warning("Could not take an endpoint out", namespace=namespace, name=name, host=host, error=str(error))
+            return
+        if not found:
             return
         self._taken[endpoint_slice] = self._clock()
         _log.info("Took an endpoint of a lost host out", namespace=namespace, name=name, host=host)

@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 
-from agent.server.host_facts import agent_version
 from agent.server.models.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import is_ssh
 from automation.hosts.ssh_worker import SshWorker
@@ -94,7 +93,6 @@ class SshHosts:
                     namespaces=self._namespaces,
                     policy=self._policy,
                     lane=self._lane,
-                    version=agent_version(),
                     record=self._record,
                 )
                 worker.start()

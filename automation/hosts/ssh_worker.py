@@ -1,7 +1,8 @@
 """Keeps one host over SSH as planned, and speaks for it: the loop's stand-in for an agent. One thread.
 
 Started by `ssh_hosts`. Plans come from the HostProcess objects with the host's label. What an agent says of itself is
-said by its own parts here: Lease, Publisher and the Host's status. A pass never waits for anything that takes long.
+said by its own parts here: Lease, statuses of processes and of the Host. `endpoints` makes the endpoints of these, as
+for agents. A pass never waits for anything that takes long.
 """
 
 from __future__ import annotations
@@ -21,13 +22,20 @@ from agent.client.port import HostError, HostUnreachable
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.look import Seen
 from agent.client.ssh.processes import SshProcesses
-from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.contract import (
+    AGENT_FIELD_MANAGER,
+    LABEL_HOST,
+    HostFacts,
+    ProcessPhase,
+    ProcessPlan,
+    ProcessReason,
+    ProcessReport,
+)
 from agent.server.boundary import NamespaceLabels
-from agent.server.cluster import registration
 from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
 from agent.server.cluster.host_status import host_status, worth_writing
 from agent.server.cluster.host_wishes import Wishes, wishes_of
-from agent.server.cluster.plan_watch import PlanInvalid, plan_of, sweep
+from agent.server.cluster.plan_watch import PlanInvalid, plan_of
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.server.models.source_policy import SourcePolicy
 from agent.server.processes.secret_values import Asking
@@ -68,7 +76,6 @@ class SshWorker:
         namespaces: tuple[str, ...],
         policy: SourcePolicy,
         lane: Callable[[bool], AbstractContextManager[Any]],
-        version: str,
         record: Record = lambda *_args, **_fields: None,
         renew_s: float = RENEW_S,
     ) -> None:
@@ -80,10 +87,8 @@ class SshWorker:
         self._client = client
         self._object = host
         self._system_namespace = system_namespace
-        self._namespaces = namespaces
         self._policy = policy
         self._lane = lane
-        self._version = version
         self._record = record
         self._renew_s = renew_s
         self._labels = NamespaceLabels(client)
@@ -95,7 +100,6 @@ class SshWorker:
         self._way: Object = {}
         self._failures = 0
         self._renewed_at = float("-inf")
-        self._swept = False
         self._written: Object | None = None
         self._written_at = float("-inf")
         self._wake = threading.Event()
@@ -105,7 +109,7 @@ class SshWorker:
             client,
             HOST_PROCESSES,
             namespaces=namespaces or None,
-            label_selector=f"{registration.LABEL_HOST}={self.name}",
+            label_selector=f"{LABEL_HOST}={self.name}",
             on_change=self._changed,
         )
         self._lease = HostLease(
@@ -186,16 +190,13 @@ class SshWorker:
         processes = self._connected()
         seen = processes.look()
         self._facts = processes.facts()
-        self._speak_through(self._facts)
+        self._begin_to_speak()
         if not self._informer.has_synced:
             return BUSY_S
         due = time.monotonic() - self._renewed_at >= self._renew_s * 0.9 or not self._lease.is_trusted
         # It has just answered: it lives.
         if due and self._lease.renew():
             self._renewed_at = time.monotonic()
-        if not self._swept and self._lease.is_trusted:
-            sweep(self._client, host=self.name, namespaces=self._namespaces, processes=self._informer.list())
-            self._swept = True
         wanted = self._wanted()
         before = dict(self._reports)
         for key, (plan, generation) in wanted.items():
@@ -244,14 +245,12 @@ class SshWorker:
         if connection is not None:
             connection.close()
 
-    def _speak_through(self, facts: HostFacts) -> None:
+    def _begin_to_speak(self) -> None:
         if self._publisher is not None:
             return
         self._publisher = Publisher(
             self._client,
             host=self.name,
-            address=facts.address,
-            version=self._version,
             look=self._look,
             may_speak=lambda: self._lease.is_trusted,
         )
@@ -284,7 +283,7 @@ class SshWorker:
     def _catch_up(self) -> bool:
         """After the host was called lost: read the plan anew and stop what is not in it. False: not all has stopped."""
         assert self._processes is not None
-        selector = f"{registration.LABEL_HOST}={self.name}"
+        selector = f"{LABEL_HOST}={self.name}"
         listed = self._client.list(HOST_PROCESSES, label_selector=selector)["items"]
         wanted = {_key(p) for p in listed if not p["metadata"].get("deletionTimestamp")}
         seen = self._processes.look()
@@ -353,19 +352,17 @@ class SshWorker:
             "status": status,
         }
         try:
-            self._client.apply(
-                HOSTS, None, body, field_manager=registration.FIELD_MANAGER, force=True, subresource="status"
-            )
+            self._client.apply(HOSTS, None, body, field_manager=AGENT_FIELD_MANAGER, force=True, subresource="status")
         except NotFound:
             return  # removed; the watch will say so
         self._written, self._written_at = status, time.monotonic()
 
     def _end(self) -> None:
         """Leave. A Host that is gone takes its processes along, as far as it still answers."""
-        self._informer.stop()
         try:
             if self._clean_up and self._publisher is not None:
                 self._publisher.withdraw()
+            self._informer.stop()
             if self._publisher is not None:
                 self._publisher.stop(last_words=False)
             if self._clean_up:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from automation.install import identities
 from automation.install.blanks import Language, Value, as_yaml, comment
 from automation.install.objects import CONDITIONS, Part, parts
 from automation.install.options import DECIDED, InstallOptions, default_image, version
@@ -53,6 +54,9 @@ LANGUAGE = Language(
         "llmaz": _is("llmaz"),
         "priority_classes": _is("priority_classes"),
         "several": f"gt (int {_is('replicas')}) 1",
+        "identities_deny": f'eq {_is("host_identities")} "deny"',
+        "identities_warn": f'eq {_is("host_identities")} "warn"',
+        "admission_policies": f'.Capabilities.APIVersions.Has "{identities.API}/{identities.POLICY}"',
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 import sys
 
-from automation.install import objects
+from automation.install import identities, objects
 from automation.install.chart import GENERATED, chart_files
 from automation.install.options import InstallOptions
 from components import priority_classes
@@ -17,6 +17,7 @@ CHART = "charts/herdsman"
 DOCS = "docs/install"
 _ROLES = frozenset({"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"})
 _OF_CLUSTER = frozenset({"CustomResourceDefinition", "PriorityClass"})
+_POLICIES = frozenset(kind.kind for kind in identities.KINDS)
 
 
 def files() -> dict[str, str]:
@@ -24,7 +25,8 @@ def files() -> dict[str, str]:
     options = InstallOptions()
     everything = [part for part in objects.chosen(options) if part.kind not in _OF_CLUSTER]
     roles = [part for part in everything if part.kind in _ROLES or part.kind == "Namespace"]
-    others = [part for part in everything if part.kind not in _ROLES and part.kind != "Namespace"]
+    admission = [part for part in everything if part.kind in _POLICIES]
+    others = [part for part in everything if part.kind not in {*_ROLES, *_POLICIES, "Namespace"}]
     dialects = {
         name: [part for part in objects.parts() if part.condition == name and part.kind in _ROLES]
         for name in objects.DIALECTS
@@ -35,7 +37,10 @@ def files() -> dict[str, str]:
             for name, wanted in dialects.items()
         },
         f"{DOCS}/rbac.yaml": f"{GENERATED} The table: permissions.py.\n{objects.manifest(roles, options)}",
-        f"{DOCS}/operator.yaml": f"{GENERATED} As `herdsman install --render` without options, less rbac.yaml.\n"
+        f"{DOCS}/agent-policies.yaml": f"{GENERATED} Needs Kubernetes 1.30; docs/security.md has the reasons.\n"
+        f"{objects.manifest(admission, options)}",
+        f"{DOCS}/operator.yaml": f"{GENERATED} As `herdsman install --render` without options, less rbac.yaml and "
+        "agent-policies.yaml.\n"
         f"{objects.manifest(others, options)}",
         f"{DOCS}/priority-classes.yaml": priority_classes.as_yaml(),
         **{f"{CHART}/{path}": text for path, text in chart_files().items()},

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from automation.finding import Finding
-from automation.install import permissions
+from automation.install import identities, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
 from automation.install.options import version
@@ -49,6 +49,7 @@ def inspect(client: KubeClient, *, now: datetime) -> list[Finding]:
     findings += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     findings.append(_permissions(client, namespace))
     findings += _dialects(client, namespace)
+    findings.append(_identities(client))
     return findings
 
 
@@ -208,6 +209,34 @@ def _granted(
     file = f"docs/install/rbac-{option}.yaml" if option else "docs/install/rbac.yaml"
     hint = f"{command} grants them" if namespace else f"run the loop as who is bound to {file}"
     return Finding(check, "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
+
+
+def _identities(client: KubeClient) -> Finding:
+    """Look whether the API server binds each agent to its own host."""
+    check, kind_of_binding = "agents' identities", identities.KINDS[1]
+    try:
+        answer = served(lambda path: client.request("GET", path), identities.KINDS)
+        if not all(answer.get(kind) for kind in identities.KINDS):
+            detail = "the API server has no ValidatingAdmissionPolicy, so an agent's token can write for other hosts"
+            return Finding(
+                check, "warning", detail, "Kubernetes 1.30 or newer; docs/security.md says what to do until then"
+            )
+        found = [[find(client, kind, None, name) for kind in identities.KINDS] for name in identities.names()]
+    except KubeError as error:
+        return Finding(check, "warning", f"cannot be told: {error}", _ASK_OTHERS)
+    lacks = [name for name, both in zip(identities.names(), found, strict=True) if None in both]
+    if lacks:
+        detail = f"no policy or no binding {', '.join(lacks)}: an agent's token can write for other hosts"
+        return Finding(check, "missing", detail, "`herdsman install`, or docs/install/agent-policies.yaml")
+    lax = [
+        str(binding["metadata"]["name"])
+        for _, binding in found
+        if binding is not None and "Deny" not in binding["spec"].get("validationActions", ())
+    ]
+    if lax:
+        detail = f"{kind_of_binding.kind} {', '.join(lax)} does not deny: an agent's token can write for other hosts"
+        return Finding(check, "warning", detail, "`herdsman install` without `--host-identities warn`")
+    return Finding(check, "ok", "each agent writes for its own host alone")
 
 
 def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from automation.engine.port import Batch, Change, Engine, Stack
 from automation.engine.pulumi_engine import PulumiEngine
-from automation.install import objects
+from automation.install import identities, objects
 from automation.install.blanks import filled
 from automation.install.comparison import MANAGER, Compared, compare, find, leftovers, other_operators
 from automation.install.objects import Part
@@ -26,6 +26,7 @@ from components.providers.plugin_server import PluginServer
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import served
 from kubeapi.errors import ApiError, NotFound
 from program.desired.keys import Dialect, ServiceKey
 from tools import toolchain
@@ -86,7 +87,9 @@ class Installer:
     def compare(self, options: InstallOptions) -> Comparison:
         """Say what `install` would do. Raises ApiError; InstallRefused where another operator is in the way."""
         self._check_alone(options)
-        wanted = compare(self._client, (obj for stage in objects.STAGES for obj in rendered(options, stage).objects))
+        unserved = self.unserved()
+        stages = (rendered(options, stage, unserved) for stage in objects.STAGES)
+        wanted = compare(self._client, (obj for stage in stages for obj in stage.objects))
         return Comparison(wanted, leftovers(self._client, _unwanted(options)))
 
     def install(self, options: InstallOptions, *, take_over: bool = False) -> tuple[Change, ...]:
@@ -105,10 +108,10 @@ class Installer:
             if each.holder:
                 self._take_over(each)
         changes: list[Change] = []
-        stack = Stack(options.namespace)
+        stack, unserved = Stack(options.namespace), self.unserved()
         with self._engine() as engine:
             for stage in objects.STAGES:
-                batch = Batch(stack, apply=(rendered(options, stage),))
+                batch = Batch(stack, apply=(rendered(options, stage, unserved),))
                 [outcome] = engine.up(batch, timeout_s=TIMEOUT_S).services.values()
                 changes += (change for change in outcome.changes if change.op != "same")
                 if outcome.error is not None:
@@ -140,6 +143,14 @@ class Installer:
             if self._delete(each, uid):
                 changes.append(Change("", each.change.kind, each.change.name, "delete"))
         return tuple(changes)
+
+    def unserved(self) -> frozenset[str]:
+        """Name the kinds of an installation that this API server does not serve and that can be left out.
+
+        Raises ApiError.
+        """
+        answer = served(lambda path: self._client.request("GET", path), identities.KINDS)
+        return frozenset(kind.kind for kind in identities.KINDS if not answer.get(kind))
 
     def _check_alone(self, options: InstallOptions) -> None:
         if others := other_operators(self._client, options.namespace):
@@ -200,10 +211,10 @@ class Installer:
             provider.stop()
 
 
-def rendered(options: InstallOptions, stage: str) -> RenderedService:
-    """One stage of an installation, ready for the engine."""
+def rendered(options: InstallOptions, stage: str, unserved: frozenset[str] = frozenset()) -> RenderedService:
+    """One stage of an installation without the kinds that are not served, ready for the engine."""
     made = []
-    for document in objects.documents(options, (stage,)):
+    for document in objects.documents(options, (stage,), unserved=unserved):
         metadata = document["metadata"]
         where = f".{metadata['namespace']}" if "namespace" in metadata else ""
         part = f"{document['kind'].lower()}.{metadata['name']}{where}"

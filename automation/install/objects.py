@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from automation.install import operator, permissions
+from automation.install import identities, operator, permissions
 from automation.install.blanks import Remark, Value, as_yaml, comment, filled
 from automation.install.naming import NAME, PART_OF, metadata
 from automation.install.options import InstallOptions
@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 LOOP_ROLE = "herdsman-loop"
 AGENT_ROLE = "herdsman-agent"
+AGENT_HOST_ROLE = "herdsman-agent-host"
 
 DIALECTS = {"kserve": "KServe", "llmaz": "llmaz"}
 """The dialects whose rights are granted apart, by name."""
@@ -41,6 +42,9 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "kserve_alone": lambda o: o.kserve and o.replicas == 1,
     "llmaz": lambda o: o.llmaz,
     "elsewhere": lambda o: o.namespace != SYSTEM_NAMESPACE,
+    "identities_deny": lambda o: o.host_identities == "deny",
+    "identities_warn": lambda o: o.host_identities == "warn",
+    "admission_policies": lambda _: True,
 }
 """What the trees ask of the options."""
 
@@ -97,14 +101,19 @@ def parts() -> list[Part]:
     ]
 
 
-def chosen(options: InstallOptions, stages: tuple[str, ...] = STAGES) -> list[Part]:
-    """The parts of these stages that these options ask for."""
-    return [each for each in parts() if each.stage in stages and _is_asked_for(each, options)]
+def chosen(
+    options: InstallOptions, stages: tuple[str, ...] = STAGES, *, unserved: frozenset[str] = frozenset()
+) -> list[Part]:
+    """The parts of these stages that these options ask for, but for kinds that the API server does not serve."""
+    asked_for = (each for each in parts() if each.stage in stages and _is_asked_for(each, options))
+    return [each for each in asked_for if each.kind not in unserved]
 
 
-def documents(options: InstallOptions, stages: tuple[str, ...] = STAGES) -> list[Json]:
+def documents(
+    options: InstallOptions, stages: tuple[str, ...] = STAGES, *, unserved: frozenset[str] = frozenset()
+) -> list[Json]:
     """The objects of these stages that these options ask for, in the order in which they are made."""
-    return [filled(each.tree, *_answers(options)) for each in chosen(options, stages)]
+    return [filled(each.tree, *_answers(options)) for each in chosen(options, stages, unserved=unserved)]
 
 
 def manifest(wanted: Iterable[Part], options: InstallOptions) -> str:
@@ -160,8 +169,14 @@ def _agents() -> list[Part]:
         Part(
             "kept",
             _role("ClusterRole", AGENT_ROLE, permissions.AGENT),
-            "What the agent of a host may do; bind it to the identity that the host uses, with the Role of the same "
-            "name below.",
+            "What the agent of a host may do. Bind it to the identity of the host, with the Role of the same name "
+            "below: by a ClusterRoleBinding for a host that serves all namespaces; else by a RoleBinding in each "
+            "namespace that it serves, beside a ClusterRoleBinding to herdsman-agent-host.",
+        ),
+        Part(
+            "kept",
+            _role("ClusterRole", AGENT_HOST_ROLE, permissions.AGENT_HOST),
+            "The Host alone, for the agent of a host that serves some namespaces.",
         ),
         Part(
             "kept",
@@ -169,6 +184,7 @@ def _agents() -> list[Part]:
             "Its Lease. In this namespace alone: who may write Leases elsewhere could depose the leaders of the "
             "cluster itself.",
         ),
+        *(Part("kept", tree, why, "admission_policies") for tree, why in identities.policies()),
     ]
 
 

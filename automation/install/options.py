@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -80,6 +80,9 @@ class InstallOptions(BaseModel):
     """Grant what llmaz's Playgrounds and Services need, likewise."""
     priority_classes: bool = True
     """Install the PriorityClasses that services name. False: they are there, from LLMKube's chart for example."""
+    host_identities: Literal["deny", "warn"] = "deny"
+    """What the API server does when an agent writes for a host that is not its own: `warn` lets it pass, with a warning
+    and a note in the audit log, while agents get identities of their own (docs/security.md)."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by their names there."""
 

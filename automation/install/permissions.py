@@ -138,7 +138,7 @@ LOOP = (
         "discovery.k8s.io",
         ("endpointslices",),
         MAKE,
-        "Endpoints of a lost host are taken out; those of hosts without an agent, and of sleeping services, are made.",
+        "Endpoints of processes on hosts, and of sleeping services; those of a lost host are taken out.",
     ),
     Permission("", ("events",), ("create", "patch")),
 )
@@ -236,9 +236,7 @@ LOOP_LEASES = (
 )
 """Of the loop, in its own namespace: the leader's lease, and those by which hosts say that they live."""
 
-AGENT = (
-    Permission(OURS, ("hostprocesses",), READ),
-    Permission(OURS, ("hostprocesses/status", "hosts/status"), ("patch",)),
+AGENT_HOST = (
     Permission(
         OURS,
         ("hosts",),
@@ -246,10 +244,16 @@ AGENT = (
         "An agent makes its own Host where nobody did, and reads what people say of it there.",
     ),
     Permission("", ("namespaces",), ("get",), "A Host may be for namespaces with some labels only."),
-    Permission("", ("services",), ("get", "list", "create", "patch", "delete")),
-    Permission("discovery.k8s.io", ("endpointslices",), ("get", "list", "create", "patch", "delete")),
+    Permission(OURS, ("hosts/status",), ("patch",)),
 )
-"""Of the agent of a host, in the namespaces that it serves."""
+"""Of the agent of a host, which says how its host is. The policies of `identities` bind it to its own."""
+
+AGENT = (
+    *AGENT_HOST,
+    Permission(OURS, ("hostprocesses",), READ, "Its plan. RBAC cannot tell the plans of one host from another's."),
+    Permission(OURS, ("hostprocesses/status",), ("patch",)),
+)
+"""Of the agent of a host that serves all namespaces; bound in one namespace, what it needs of that one."""
 
 AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
 """Of the agent of a host: its Lease, in the system namespace alone."""

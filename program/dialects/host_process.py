@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from agent.contract import ProcessPlan, ProcessReport
+from agent.contract import HostProcessStatus, ProcessPlan
 
 SPEC = ProcessPlan
-STATUS = ProcessReport
+STATUS = HostProcessStatus

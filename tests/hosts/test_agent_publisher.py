@@ -1,4 +1,8 @@
-"""What an agent writes to a real API server, without any process: heartbeats, repairs, and what it leaves alone."""
+"""From what an agent says of a process to the endpoint that the loop makes of it, on a real API server.
+
+Covered without any process: heartbeats, repairs, moves, what is left alone, which addresses are refused, what an older
+agent left behind and still says, and the notice by which an agent knows that nobody is led to a process any more.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,24 @@ from typing import Any
 
 import pytest
 
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
-from agent.server.cluster import registration
+from agent.contract import EndpointNotice, ProcessPhase, ProcessPlan, ProcessReport
 from agent.server.cluster.publisher import Publication, Publisher
-from agent.server.cluster.registration import Registered, Registration
+from automation.hosts import registration
+from automation.hosts.endpoints import HostEndpoints
+from automation.hosts.liveness import Liveness
+from automation.hosts.registration import Registered, Registration
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict
-from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, SERVICES
+from kubeapi.informer import Informer
+from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
 from program.dialects.crds import crd_documents
 from tests.support.controlplane import Api, eventually
+from tests.support.endpoints import living, make_host, publishing
 
 Object = dict[str, Any]
-READY = ProcessReport(phase=ProcessPhase.READY, ready=True, port=18001, address="10.1.2.3", pid=5)
+READY = ProcessReport(
+    phase=ProcessPhase.READY, ready=True, port=18001, address="10.1.2.3", pid=5, observed_generation=1
+)
 PLAN = ProcessPlan(host="h", service="svc", argv=("x",), service_name="svc", service_port=8080)
 
 
@@ -38,7 +48,8 @@ def process(api: Api, namespace: str) -> Object:
     """A HostProcess without any agent."""
     for document in crd_documents():
         api.apply(CRDS.path(None, document["metadata"]["name"]), document)
-    eventually(lambda: api.request("GET", HOST_PROCESSES.path())[0] == 200, what="HostProcess to be served")
+    for kind in (HOST_PROCESSES, HOSTS):
+        eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
     return api.apply(
         HOST_PROCESSES.path(namespace, "svc"),
         {
@@ -53,28 +64,43 @@ def process(api: Api, namespace: str) -> Object:
 class Desk:
     """What the publisher is to say, changed by the test."""
 
-    def __init__(self, publication: Publication | None) -> None:
+    def __init__(self, publication: Publication | None, api: Api | None = None) -> None:
+        """With `api`, the process is looked at as it is now, as an agent's watch does."""
         self.publication = publication
         self.may_speak = True
+        self._api = api
 
     def look(self, _key: str) -> Publication | None:
-        return self.publication
+        said = self.publication
+        if said is None or self._api is None:
+            return said
+        metadata = said.process["metadata"]
+        now = self._api.get(HOST_PROCESSES.path(metadata["namespace"], metadata["name"]))
+        return replace(said, process=now or said.process)
 
 
 @pytest.fixture
-def publish(client: KubeClient) -> Iterator[Callable[[Desk], Publisher]]:
+def alive() -> Liveness:
+    return living("h", "other", "another")
+
+
+@pytest.fixture
+def loop(api: Api, client: KubeClient, namespace: str, process: Object, alive: Liveness) -> Iterator[HostEndpoints]:
+    """The loop's part; the host `h` is there and lives."""
+    make_host(client, "h")
+    make_host(client, "other", address="10.4.4.4")
+    with publishing(client, namespaces=(namespace,), liveness=alive, heartbeat_s=1.0) as made:
+        yield made
+    for name in ("h", "other"):
+        api.delete(HOSTS.path(None, name))
+
+
+@pytest.fixture
+def publish(client: KubeClient, loop: HostEndpoints) -> Iterator[Callable[[Desk], Publisher]]:
     running: list[Publisher] = []
 
     def start(desk: Desk) -> Publisher:
-        made = Publisher(
-            client,
-            host="h",
-            address="10.1.2.3",
-            version="1",
-            look=desk.look,
-            may_speak=lambda: desk.may_speak,
-            heartbeat_s=1.0,
-        )
+        made = Publisher(client, host="h", look=desk.look, may_speak=lambda: desk.may_speak, look_again_s=1.0)
         running.append(made)
         made.start()
         return made
@@ -110,8 +136,10 @@ def test_an_unchanged_report_is_written_once(
         found = api.get(path)
         return found if found and found.get("status") else None
 
-    before = eventually(written, what="the status")
-    first = heartbeat(api, namespace)
+    eventually(written, what="the status")
+    first = eventually(lambda: heartbeat(api, namespace), what="the endpoint")
+    before = api.get(path)
+    assert before is not None
     for _ in range(5):
         publisher.touch(f"{namespace}/svc")
         time.sleep(0.05)
@@ -136,19 +164,20 @@ def test_a_value_that_is_no_longer_known_leaves_the_status(
         lambda: (s := (api.get(path) or {})["status"]).get("phase") == "BackingOff" and s, what="the new status"
     )
     assert "pid" not in status
+    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out", timeout_s=5)
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     assert found is not None
-    assert found["endpoints"][0]["conditions"]["ready"] is False
     assert found["ports"][0]["port"] == 18001, "the last known port stays while nothing is ready"
 
 
 def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
     api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
 ) -> None:
-    desk = Desk(Publication(process, PLAN, READY))
+    desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
     publisher.touch(f"{namespace}/svc")
-    eventually(lambda: publisher.withdrawn(f"{namespace}/svc") is False, what="the endpoints")
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoints")
+    assert publisher.withdrawn(f"{namespace}/svc") is False
     publisher.withdraw()
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     assert found is not None
@@ -231,9 +260,7 @@ def test_only_this_hosts_objects_are_removed(api: Api, namespace: str, client: K
     registration.register(client, wanted(namespace, host="another"), now=datetime.now(UTC))
     registration.unregister(client, namespace=namespace, service_name="svc", host="h")
     assert api.get(SERVICES.path(namespace, "svc")) is not None
-    assert registration.registered(client, host="another", namespaces=(namespace,)) == {
-        Registered(namespace, "svc", None)
-    }
+    assert registration.registered(client, namespaces=(namespace,)) == {Registered(namespace, "svc", None, "another")}
     registration.unregister(client, namespace=namespace, service_name="svc", host="another")
     assert api.get(SERVICES.path(namespace, "svc")) is None
 
@@ -249,8 +276,8 @@ def test_a_further_replica_keeps_a_slice_of_its_own_and_leaves_the_service_to_th
     assert further is not None
     assert further["metadata"]["labels"]["kubernetes.io/service-name"] == "svc"
     assert further["ports"][0]["port"] == 18002
-    known = {Registered(namespace, "svc", "svc-1-abcde")}
-    assert registration.registered(client, host="h", namespaces=(namespace,)) == known
+    known = {Registered(namespace, "svc", "svc-1-abcde", "h"), Registered(namespace, "svc", None, "another")}
+    assert registration.registered(client, namespaces=(namespace,)) == known
     registration.unregister(client, namespace=namespace, service_name="svc", host="h", endpoint_slice="svc-1-abcde")
     assert api.get(ENDPOINT_SLICES.path(namespace, "svc-1-abcde")) is None
     for kind in (SERVICES, ENDPOINT_SLICES):
@@ -271,7 +298,7 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
     publisher.touch(f"{namespace}/svc")
-    eventually(lambda: (api.get(HOST_PROCESSES.path(namespace, "svc")) or {}).get("status"), what="the status")
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     address = (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"]
     moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
@@ -284,6 +311,8 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
     desk.publication = None
     publisher.touch(f"{namespace}/svc")
     eventually(lambda: api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, what="the endpoint to go")
+    time.sleep(0.5)
+    assert api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, "nobody knows a port on the other host"
     time.sleep(0.5)
     assert (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"] == address
 
@@ -300,7 +329,8 @@ def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     assert found is not None
     assert found["endpoints"][0]["addresses"] == ["10.4.4.4"]
-    client.patch(HOST_PROCESSES, namespace, "svc", {"metadata": {"labels": {"herdsman.dev/host": "h"}}})
+    again = {"metadata": {"labels": {"herdsman.dev/host": "h"}}, "spec": {"host": "h"}}
+    client.patch(HOST_PROCESSES, namespace, "svc", again)
     back = eventually(
         lambda: (
             (s := api.get(ENDPOINT_SLICES.path(namespace, "svc")))
@@ -319,22 +349,113 @@ def endpoint_ready(api: Api, namespace: str) -> bool:
 
 
 def test_a_host_that_may_have_been_called_lost_says_nothing_until_it_knows_and_then_everything_again(
-    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher], alive: Liveness
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
     publisher.touch(f"{namespace}/svc")
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     desk.may_speak = False
-    time.sleep(1.2)
-    out = [{"op": "replace", "path": "/endpoints/0/conditions/ready", "value": False}]
-    client.patch(ENDPOINT_SLICES, namespace, "svc", out, content_type="application/json-patch+json")
+    alive.lose("h")
+    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out", timeout_s=5)
+    desk.publication = Publication(process, PLAN, READY.model_copy(update={"pid": 6}))
     publisher.touch(f"{namespace}/svc")
     time.sleep(2.5)
     assert not endpoint_ready(api, namespace), "two heartbeats went by"
+    assert (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["pid"] == 5
     desk.may_speak = True
+    alive.seen("h", {"renewed": "2", "holder": "agent", "duration_s": 3600, "fenced": ""})
     publisher.start_over()
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint again", timeout_s=5)
+    eventually(lambda: (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["pid"] == 6, what="the status")
+
+
+def notice(api: Api, namespace: str) -> EndpointNotice | None:
+    return EndpointNotice.of((api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["metadata"])
+
+
+def test_the_loop_answers_each_status_and_a_stop_waits_until_nobody_is_led_to_the_process(
+    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+) -> None:
+    key = f"{namespace}/svc"
+    desk = Desk(Publication(process, PLAN, READY), api)
+    publisher = publish(desk)
+    publisher.touch(key)
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
+    assert notice(api, namespace) == EndpointNotice(ready=True), "told before anybody is led there"
+    assert publisher.withdrawn(key) is False
+    desk.publication = Publication(process, PLAN, READY.model_copy(update={"phase": "Stopping", "ready": False}))
+    publisher.touch(key)
+    seen = []
+    while publisher.withdrawn(key) is False:
+        seen.append(endpoint_ready(api, namespace))
+        assert len(seen) < 500
+    assert not endpoint_ready(api, namespace), "told after nobody is led there any more"
+
+
+def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_status(
+    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+) -> None:
+    desk = Desk(Publication(process, PLAN, READY), api)
+    publisher = publish(desk)
+    publisher.touch(f"{namespace}/svc")
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
+    client.patch(HOSTS, None, "h", {"status": {"address": "169.254.169.254"}}, subresource="status")
+    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
+    eventually(lambda: (n := notice(api, namespace)) and n.reason == "AddressRefused", what="the reason")
+    publisher.touch(f"{namespace}/svc")
+
+    def told() -> Object | None:
+        status: Object = (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]
+        return status if status.get("reason") == "AddressRefused" else None
+
+    status = eventually(told, what="the reason in the status")
+    assert "link-local" in status["message"] and status.get("ready") is False
+    # What the owner says counts, whatever the agent says.
+    client.patch(HOSTS, None, "h", {"spec": {"address": "10.8.8.8"}})
+
+    def led_to() -> list[str]:
+        return (api.get(ENDPOINT_SLICES.path(namespace, "svc")) or {})["endpoints"][0]["addresses"]
+
+    eventually(lambda: endpoint_ready(api, namespace) and led_to() == ["10.8.8.8"], what="the owner's address")
+
+
+def test_what_an_older_agent_made_is_taken_over_without_a_gap_and_kept_after_the_agent_lost_its_rights(
+    api: Api, namespace: str, process: Object, client: KubeClient, alive: Liveness
+) -> None:
+    """It wrote Service and slice itself, and says RegistrationFailed when the API server refuses that."""
+    make_host(client, "h")
+    status = {"phase": "Ready", "ready": True, "port": 18001, "observedGeneration": 1}
+    client.patch(HOST_PROCESSES, namespace, "svc", {"status": status}, subresource="status")
+    registration.register(client, wanted(namespace, owner=registration.owner_reference(process)), now=datetime.now(UTC))
+    before = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+    assert before is not None
+    states: list[bool] = []
+
+    def seen(_old: Object | None, new: Object | None) -> None:
+        states.append(new is not None and bool(new["endpoints"][0]["conditions"]["ready"]))
+
+    watch = Informer(client, ENDPOINT_SLICES, namespaces=[namespace], on_change=seen)
+    watch.start()
+    assert watch.wait_synced(10)
+    with publishing(client, namespaces=(namespace,), liveness=alive, heartbeat_s=1.0):
+        eventually(lambda: heartbeat(api, namespace) != beat_of(before), what="the loop to renew the heartbeat")
+        refused = {"ready": False, "reason": "RegistrationFailed", "message": "services is forbidden"}
+        client.patch(HOST_PROCESSES, namespace, "svc", {"status": refused}, subresource="status")
+        then = heartbeat(api, namespace)
+        eventually(lambda: heartbeat(api, namespace) != then, what="the next heartbeat")
+        now = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
+        assert now is not None
+        assert now["metadata"]["uid"] == before["metadata"]["uid"]
+        assert {entry["manager"] for entry in now["metadata"]["managedFields"]} == {"herdsman-agent"}
+        watch.stop()
+        assert states and all(states), "the endpoint was never out"
+        client.patch(HOST_PROCESSES, namespace, "svc", {"status": {"phase": "BackingOff"}}, subresource="status")
+        eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint of a crashed process to be out")
+
+
+def beat_of(endpoints: Object) -> str:
+    return str(endpoints["metadata"]["annotations"][registration.ANNOTATION_HEARTBEAT])
 
 
 def test_a_write_that_was_held_up_undoes_nothing_that_was_said_since(

@@ -20,8 +20,7 @@ from typing import Any
 
 import structlog
 
-from agent.contract import ANNOTATION_FENCED
-from agent.server.cluster.registration import LABEL_HOST
+from agent.contract import ANNOTATION_FENCED, LABEL_HOST
 from agent.server.sleepless_clock import sleepless
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, KubeError, NotFound

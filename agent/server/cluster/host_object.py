@@ -16,10 +16,10 @@ from typing import Any
 
 import structlog
 
+from agent.contract import AGENT_FIELD_MANAGER as FIELD_MANAGER
 from agent.contract import HostFacts, ProcessReport, ProcessUsage
 from agent.server.cluster.host_status import host_status, worth_writing
 from agent.server.cluster.host_wishes import HostWishes
-from agent.server.cluster.registration import FIELD_MANAGER
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.informer import Informer

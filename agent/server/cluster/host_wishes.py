@@ -30,6 +30,8 @@ class Wishes:
     """Most that downloaded models may take on disk."""
     unschedulable: bool = False
     drain: bool = False
+    address: str = ""
+    """Where Services lead to, if the owner of the host says so."""
     generation: int = 0
 
 
@@ -46,6 +48,7 @@ def wishes_of(host: Mapping[str, Any]) -> Wishes:
         store_bytes=bytes_of(spec.get("storeSize"), field="spec.storeSize"),
         unschedulable=bool(spec.get("unschedulable")),
         drain=bool(spec.get("drain")),
+        address=str(spec.get("address") or ""),
         generation=int(host["metadata"].get("generation") or 0),
     )
 

@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server.cluster import registration
+from agent.contract import LABEL_HOST, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.server.processes.supervisor import Supervisor
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError
 from kubeapi.informer import Informer
 from kubeapi.kinds import HOST_PROCESSES
 
 Json = dict[str, Any]
 
 SYNC_POLL_S = 0.2
-SWEEP_RETRY_S = 10.0
 RELIST_TIMEOUT_S = 10.0
 STRAY_TIMEOUT_S = 60.0
 """How long a host that was called lost waits for what is not in its plan to end, before it serves the rest again."""
@@ -47,7 +44,7 @@ def plan_of(process: Json, *, host: str) -> ProcessPlan:
         faults = "; ".join(f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise PlanInvalid(faults) from error
     if plan.host != host:
-        raise PlanInvalid(f"spec.host is `{plan.host}` and the label {registration.LABEL_HOST} says `{host}`")
+        raise PlanInvalid(f"spec.host is `{plan.host}` and the label {LABEL_HOST} says `{host}`")
     return plan
 
 
@@ -60,27 +57,26 @@ class PlanWatch:
         supervisor: Supervisor,
         *,
         host: str,
-        address: str,
-        version: str,
         namespaces: tuple[str, ...],
         may_speak: Callable[[], bool],
+        reach: Callable[[ProcessReport], ProcessReport],
     ) -> None:
-        """`may_speak` tells whether this host certainly was not called lost (`HostLease.is_trusted`)."""
+        """`may_speak` tells whether this host certainly was not called lost (`HostLease.is_trusted`).
+
+        `reach` is that of `Publisher`.
+        """
         self._client = client
         self._supervisor = supervisor
         self._host = host
-        self._namespaces = namespaces
         self._stop = threading.Event()
         self._informer = Informer(
             client,
             HOST_PROCESSES,
             namespaces=namespaces or None,
-            label_selector=f"{registration.LABEL_HOST}={host}",
+            label_selector=f"{LABEL_HOST}={host}",
             on_change=self._changed,
         )
-        self.publisher = Publisher(
-            client, host=host, address=address, version=version, look=self._look, may_speak=may_speak
-        )
+        self.publisher = Publisher(client, host=host, look=self._look, may_speak=may_speak, reach=reach)
         self._sync = threading.Thread(target=self._complete, name="plan-sync", daemon=True)
 
     def start(self) -> None:
@@ -93,20 +89,23 @@ class PlanWatch:
         """Whether the plan was read in full once."""
         return self._informer.has_synced
 
-    def stop_watching(self) -> None:
-        """Take no more plans."""
+    def take_no_more(self) -> None:
+        """Take no more plans. What the loop says of endpoints is still heard."""
+        self._stop.set()
+
+    def stop(self) -> None:
+        """Hear no more."""
         self._stop.set()
         self._informer.stop()
 
     def _changed(self, old: Json | None, new: Json | None) -> None:
         process = new or old
         assert process is not None
+        if self._stop.is_set():
+            return
         key = f"{process['metadata']['namespace']}/{process['metadata']['name']}"
         if new is None or new["metadata"].get("deletionTimestamp"):
             self._supervisor.remove(key)
-            spec = process.get("spec") or {}
-            if spec.get("serviceName"):
-                self.publisher.note_registered(key, spec["serviceName"], spec.get("endpointSlice"))
         elif old is None or old.get("spec") != new.get("spec") or old["metadata"]["uid"] != new["metadata"]["uid"]:
             try:
                 plan = plan_of(new, host=self._host)
@@ -135,18 +134,11 @@ class PlanWatch:
         return Publication(process, plan, report or ProcessReport(phase=ProcessPhase.PENDING))
 
     def _complete(self) -> None:
-        """Once the plan was read in full, stop what is not in it and remove what leads nowhere."""
+        """Once the plan was read in full, stop what is not in it."""
         while not self._informer.has_synced:
             if self._stop.wait(SYNC_POLL_S):
                 return
         self._supervisor.keep_only(self._keys)
-        while not self._stop.is_set():
-            try:
-                sweep(self._client, host=self._host, namespaces=self._namespaces, processes=self._informer.list())
-                return
-            except KubeError as error:
-                _log.warning("Failed to look for registrations without a process", error=str(error))
-                self._stop.wait(SWEEP_RETRY_S)
 
     def catch_up(self) -> bool:
         """Read the plan in full from the server, and stop what is not in it; False when that has to be tried again.
@@ -164,26 +156,10 @@ class PlanWatch:
                 break
             if self._stop.wait(SYNC_POLL_S):
                 return False
+        # The loop leads clients to what the statuses say as soon as the host lives again.
+        self.publisher.report_all(sorted(self._keys()))
         return True
 
     def _keys(self) -> set[str]:
         listed = self._informer.list()
         return {f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in listed}
-
-
-def sweep(client: KubeClient, *, host: str, namespaces: tuple[str, ...], processes: Iterable[Json]) -> None:
-    """Remove what leads to a host and to none of its processes: nobody saw them go. Raises ApiError."""
-    wanted = set()
-    for process in processes:
-        spec = process.get("spec") or {}
-        names = (process["metadata"]["namespace"], spec.get("serviceName") or "", spec.get("endpointSlice"))
-        wanted.add(registration.Registered(*names))
-    for each in registration.registered(client, host=host, namespaces=namespaces) - wanted:
-        registration.unregister(
-            client,
-            namespace=each.namespace,
-            service_name=each.service_name,
-            endpoint_slice=each.endpoint_slice,
-            host=host,
-        )
-        _log.info("Removed a registration without a process", namespace=each.namespace, service=each.service_name)

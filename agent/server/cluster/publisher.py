@@ -1,8 +1,9 @@
-"""Tells the cluster how each process is: Service and EndpointSlice, then the status of the HostProcess.
+"""Tells the cluster how each process is: writes the status of its HostProcess, and nothing else.
 
-`plan_watch` and the workers touch a key; one thread here brings the cluster up to date with it, and again every
-heartbeat. An API server that is away never holds up a process: the keys wait here with a back-off. While the host may
-have been called lost it says nothing at all: its services may be somebody else's by now.
+`plan_watch` and the workers touch a key; one thread here brings its status up to date. The loop makes the endpoint that
+follows from the status (`automation.hosts.endpoints`), and answers by the process's `EndpointNotice`. An API server
+that is away never holds up a process: the keys wait here with a back-off. While the host may have been called lost it
+says nothing at all: its services may be somebody else's by now.
 """
 
 from __future__ import annotations
@@ -10,32 +11,39 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from agent.contract import ProcessPlan, ProcessReason, ProcessReport
-from agent.server.cluster import registration
-from agent.server.cluster.registration import Moved, Refused, Registered, Registration
+from agent.contract import (
+    AGENT_FIELD_MANAGER,
+    LABEL_HOST,
+    EndpointNotice,
+    HostProcessStatus,
+    ProcessPlan,
+    ProcessReport,
+    claims_to_serve,
+)
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import ApiError, Conflict, Invalid, KubeError, NotFound, Unreachable
+from kubeapi.errors import Invalid, KubeError, NotFound, Unreachable
 from kubeapi.kinds import HOST_PROCESSES
 
 Json = dict[str, Any]
 
-HEARTBEAT_S = 30.0
+LOOK_AGAIN_S = 30.0
 MUTE_RETRY_S = 1.0
-BEATS = 6
-"""Of so many heartbeats one looks at Service and slice anew; the others are one request."""
-REFUSED_RETRY_S = 5.0
+UNANSWERED_RETRY_S = 2.0
+"""While nobody answers at the address that clients are led to."""
 BACKOFF_BASE_S = 0.5
 BACKOFF_CAP_S = 15.0
-_HOST_PATH = f"/metadata/labels/{registration.LABEL_HOST.replace('/', '~1')}"
+_HOST_PATH = f"/metadata/labels/{LABEL_HOST.replace('/', '~1')}"
 LAST_WORDS_S = 8.0
-"""How long a stopping agent may take to tell the cluster that its endpoints are not ready."""
+"""How long a stopping agent may take to tell the cluster that its processes are not ready."""
+ENDPOINTS_OUT_S = 3.0
+"""How long it then waits for the loop to take the endpoints out."""
+POLL_S = 0.05
 
 _log = structlog.get_logger(__name__)
 
@@ -47,56 +55,40 @@ class Publication:
     process: Json
     """The HostProcess object as the API server has it."""
     plan: ProcessPlan | None
-    """None: the plan could not be read, so there is a status and nothing to register."""
+    """None: the plan could not be read, so there is a status and no endpoint."""
     report: ProcessReport
 
 
-@dataclass(frozen=True)
-class _Applied:
-    """What was registered last."""
-
-    registration: Registration
-    at: float
-    version: str | None
-    """Of the EndpointSlice."""
-    beats: int = 0
-    """Heartbeats since Service and slice were looked at."""
-
-
 class Publisher:
-    """The one writer of statuses and endpoints of a host."""
+    """The one writer of statuses of a host's processes."""
 
     def __init__(
         self,
         client: KubeClient,
         *,
         host: str,
-        address: str,
-        version: str,
         look: Callable[[str], Publication | None],
         may_speak: Callable[[], bool] = lambda: True,
-        heartbeat_s: float = HEARTBEAT_S,
+        reach: Callable[[ProcessReport], ProcessReport] = lambda report: report,
+        look_again_s: float = LOOK_AGAIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`look` gives what is to be said of a key now; None when its HostProcess is gone, or another host's.
 
-        `may_speak` tells whether this host is certain not to have been called lost.
+        `may_speak` tells whether this host is certain not to have been called lost. `reach` gives the report of a
+        process that is ready as it is for clients: not ready where nobody answers at the address they are led to.
         """
-        self._heartbeat_s = heartbeat_s
+        self._look_again_s = look_again_s
         self._client = client
         self._host = host
-        self._address = address
-        self._version = version
         self._look = look
         self._may_speak = may_speak
+        self._reach = reach
         self._clock = clock
         self._due: dict[str, float] = {}
         self._failures: dict[str, int] = {}
-        self._registered: dict[str, Registered] = {}
-        """By key: what this agent registered."""
-        self._ports: dict[str, int] = {}
-        self._applied: dict[str, _Applied] = {}
         self._written: dict[str, tuple[str, Json]] = {}
+        """By key: uid and status."""
         self._withdrawn = False
         self._stopping = False
         self._condition = threading.Condition()
@@ -113,35 +105,47 @@ class Publisher:
             self._due[key] = self._clock()
             self._condition.notify()
 
-    def note_registered(self, key: str, service_name: str, endpoint_slice: str | None) -> None:
-        """Remember a registration of an earlier agent, so that it is removed with its process."""
-        with self._condition:
-            self._registered.setdefault(key, Registered(key.partition("/")[0], service_name, endpoint_slice))
-
     def withdrawn(self, key: str) -> bool | None:
-        """Tell whether the cluster sends nobody to a process any more; None where that is not this agent's to say."""
+        """Tell whether the loop leads nobody to a process any more; None where that is not this agent's to say.
+
+        Of a process whose HostProcess is gone nothing is heard any more: False.
+        """
         if not self._may_speak():
             return None
-        applied = self._applied.get(key)
-        if applied is not None:
-            return not applied.registration.ready
-        if key in self._registered:
+        said = self._look(key)
+        if said is None:
             return False
-        return True if self._look(key) is None else None
+        # Both are of one version of the object, and the loop announces an endpoint before it makes it ready.
+        notice = EndpointNotice.of(said.process["metadata"])
+        return not claims_to_serve(said.process.get("status") or {}) and not (notice is not None and notice.ready)
 
     def start_over(self) -> None:
-        """Say everything again: others have spoken of this host's endpoints since it was heard last."""
+        """Say everything again: others may have spoken of this host's processes since it was heard last."""
         with self._condition:
-            self._applied.clear()
-            self._written.clear()
             now = self._clock()
-            self._due.update(dict.fromkeys(self._registered, now))
+            self._due.update(dict.fromkeys(self._written, now))
+            self._written.clear()
             self._condition.notify()
 
+    def report_all(self, keys: Iterable[str]) -> None:
+        """Write the status of these processes now, also while the host may have been called lost. Raises KubeError.
+
+        A write names the process's uid and host, so it changes nothing of a process that has moved.
+        """
+        for key in keys:
+            self._written.pop(key, None)
+            self._publish(key)
+
     def withdraw(self) -> None:
-        """Make all endpoints not ready, now; called before the processes stop. Returns within a few seconds."""
+        """Say of all processes that they are not ready, and wait a few seconds until nobody is led to them."""
         self._withdrawn = True
-        self._publish_all_now()
+        keys = self._publish_all_now()
+        deadline = self._clock() + ENDPOINTS_OUT_S
+        while any(self.withdrawn(key) is False for key in keys):
+            if self._clock() > deadline:
+                _log.warning("Stopped processes without waiting for the loop any longer")
+                return
+            time.sleep(POLL_S)
 
     def stop(self, *, last_words: bool) -> None:
         """End the thread; with `last_words`, the final reports are written first."""
@@ -152,23 +156,27 @@ class Publisher:
         if last_words:
             self._publish_all_now()
 
-    def _publish_all_now(self) -> None:
-        deadline = self._clock() + LAST_WORDS_S
+    def _publish_all_now(self) -> list[str]:
+        """Write all statuses; gives the keys of those that were written."""
+        deadline, done = self._clock() + LAST_WORDS_S, []
         with self._condition:
-            keys = sorted({*self._due, *self._registered, *self._written})
+            keys = sorted({*self._due, *self._written})
         if not self._may_speak():
-            _log.warning("Left endpoints as they were: the loop may have called this host lost")
-            return
+            _log.warning("Left statuses as they were: the loop may have called this host lost")
+            return []
         for key in keys:
             if self._clock() > deadline:
-                _log.warning("Left endpoints as they were", process=key)
-                return
+                _log.warning("Left statuses as they were", process=key)
+                break
             try:
                 self._publish(key)
             except KubeError as error:
                 _log.warning("Failed to publish", process=key, error=str(error))
                 if isinstance(error, Unreachable):
-                    return
+                    break
+            else:
+                done.append(key)
+        return done
 
     def _run(self) -> None:
         while True:
@@ -206,80 +214,25 @@ class Publisher:
 
     def _publish(self, key: str) -> float | None:
         said = self._look(key)
-        namespace = key.partition("/")[0]
         if said is None:
-            known = self._registered.get(key)
-            if known is not None:
-                self._unregister(known)
-                self._registered.pop(key, None)
-            for kept in (self._ports, self._applied, self._written):
-                kept.pop(key, None)
+            self._written.pop(key, None)
             return None
-        report, again_s = said.report, self._heartbeat_s
-        if said.plan is not None:
-            try:
-                self._register(key, namespace, said.process, said.plan, report)
-            except Moved:
-                return REFUSED_RETRY_S
-            except Refused as refused:
-                report, again_s = _blocked(report, refused.reason, str(refused)), REFUSED_RETRY_S
-            except (Unreachable, Conflict):
-                raise  # nothing is wrong with the objects; the next attempt reads them again
-            except ApiError as error:
-                self._write_status(
-                    key, said.process, _blocked(report, ProcessReason.REGISTRATION_FAILED, error.message)
-                )
-                raise
+        report, again_s = said.report, self._look_again_s
+        if self._withdrawn:
+            report = report.model_copy(update={"ready": False})
+        elif said.plan is not None:
+            if report.ready:
+                report = self._reach(report)
+                again_s = self._look_again_s if report.ready else UNANSWERED_RETRY_S
+            notice = EndpointNotice.of(said.process["metadata"])
+            if notice is not None and notice.reason and not report.reason:
+                words = {"reason": notice.reason, "message": notice.message}
+                report = report.model_copy(update={"ready": False, **words})
         self._write_status(key, said.process, report)
         return again_s
 
-    def _register(self, key: str, namespace: str, process: Json, plan: ProcessPlan, report: ProcessReport) -> None:
-        previous, here = self._registered.get(key), Registered(namespace, plan.service_name, plan.endpoint_slice)
-        if previous is not None and previous != here:
-            self._unregister(previous)
-        if report.port is not None:
-            self._ports[key] = report.port
-        wanted = Registration(
-            namespace=namespace,
-            service_name=plan.service_name,
-            service_port=plan.service_port,
-            inference_service=plan.service,
-            host=self._host,
-            address=self._address,
-            port=self._ports.get(key),
-            ready=report.ready and not self._withdrawn,
-            owner=registration.owner_reference(process),
-            version=self._version,
-            endpoint_slice=plan.endpoint_slice,
-            process=process["metadata"]["name"],
-        )
-        applied = self._applied.get(key)
-        if applied is not None and applied.registration == wanted:
-            # A report may change often (a download's progress) without a change for clients.
-            if self._clock() - applied.at < 0.9 * self._heartbeat_s:
-                return
-            if applied.version is not None and applied.beats < BEATS - 1:
-                version = registration.beat(self._client, wanted, version=applied.version, now=datetime.now(UTC))
-                if version is not None:
-                    self._applied[key] = _Applied(wanted, self._clock(), version, applied.beats + 1)
-                    return
-        version = registration.register(self._client, wanted, now=datetime.now(UTC))
-        self._registered[key] = here
-        self._applied[key] = _Applied(wanted, self._clock(), version)
-
-    def _unregister(self, known: Registered) -> None:
-        registration.unregister(
-            self._client,
-            namespace=known.namespace,
-            service_name=known.service_name,
-            endpoint_slice=known.endpoint_slice,
-            host=self._host,
-        )
-
     def _write_status(self, key: str, process: Json, report: ProcessReport) -> None:
-        if self._withdrawn:
-            report = report.model_copy(update={"ready": False})
-        status = report.model_dump(mode="json", by_alias=True)
+        status = HostProcessStatus(host=self._host, **report.model_dump()).model_dump(mode="json", by_alias=True)
         metadata = process["metadata"]
         uid = str(metadata.get("uid", ""))
         before = self._written.get(key)
@@ -301,7 +254,7 @@ class Publisher:
                 body,
                 content_type=JSON_PATCH,
                 subresource="status",
-                field_manager=registration.FIELD_MANAGER,
+                field_manager=AGENT_FIELD_MANAGER,
             )
         except NotFound:
             return  # deleted meanwhile; the watch will say so
@@ -316,14 +269,7 @@ class Publisher:
             now = self._client.get(HOST_PROCESSES, metadata["namespace"], metadata["name"])["metadata"]
         except NotFound:
             return False
-        return bool(now["uid"] == uid and (now.get("labels") or {}).get(registration.LABEL_HOST) == self._host)
-
-
-def _blocked(report: ProcessReport, reason: ProcessReason, message: str) -> ProcessReport:
-    """Say that nobody can reach the process, unless it has troubles of its own."""
-    if report.reason:
-        return report.model_copy(update={"ready": False})
-    return report.model_copy(update={"ready": False, "reason": reason, "message": message})
+        return bool(now["uid"] == uid and (now.get("labels") or {}).get(LABEL_HOST) == self._host)
 
 
 def _without_none(status: Json) -> Json:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.install import objects, operator
+from automation.install import identities, objects, operator
 from automation.install.objects import documents, parts
 from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE, Settings
@@ -89,7 +89,7 @@ def test_hosts_leases_are_in_the_system_namespace_wherever_the_operator_is(names
         d["metadata"]["namespace"] for d in found if d["kind"] == "Role" and d["metadata"]["name"] == "herdsman-loop"
     }
     assert roles == {namespace, SYSTEM_NAMESPACE}
-    bound = [d for d in found if d["kind"].endswith("Binding")]
+    bound = [d for d in found if d["kind"] in ("RoleBinding", "ClusterRoleBinding")]
     assert {d["subjects"][0]["namespace"] for d in bound} == {namespace}
     assert {d["metadata"]["name"] for d in found if d["kind"] == "Namespace"} == roles
 
@@ -106,3 +106,15 @@ def test_what_serving_needs_outlives_the_operator() -> None:
     assert going.isdisjoint({"CustomResourceDefinition", "PriorityClass", "Namespace", "PersistentVolumeClaim"})
     agents = [part for part in parts() if part.tree["metadata"]["name"] == objects.AGENT_ROLE]
     assert {part.stage for part in agents} == {"kept"}
+
+
+def test_agents_are_bound_to_their_hosts_unless_a_warning_is_asked_for() -> None:
+    def actions(options: InstallOptions) -> list[Json]:
+        return [d["spec"]["validationActions"] for d in documents(options) if d["kind"] == identities.BINDING]
+
+    names = len(identities.names())
+    assert actions(InstallOptions()) == [["Deny"]] * names
+    assert actions(InstallOptions(host_identities="warn")) == [["Warn", "Audit"]] * names
+    unserved = frozenset(kind.kind for kind in identities.KINDS)
+    left = documents(InstallOptions(), unserved=unserved)
+    assert not {d["kind"] for d in left} & unserved and len(left) == len(documents(InstallOptions())) - 2 * names

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.server.cluster import registration
-from agent.server.cluster.registration import Registration
+from automation.hosts import registration
+from automation.hosts.registration import Registration
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 OWNER = {"apiVersion": "inference.llmkube.dev/v1alpha1", "kind": "InferenceService", "name": "a.b", "uid": "u1"}

@@ -1,47 +1,48 @@
-"""Leads a cluster's clients to processes on this host: a Service without selector and its EndpointSlices.
+"""Writes the Service without selector and the EndpointSlices that lead a cluster's clients to processes on hosts.
 
-Called by `publisher`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that
-its users' tools and Herdsman's loop read both alike. The objects belong to the InferenceService, and the cluster
+Called by `endpoints`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that its users'
+tools read both alike. The field manager is that of Herdsman's agents, which wrote these objects in earlier releases:
+the loop takes over what they left with all its fields. The objects belong to the InferenceService, and the cluster
 removes them with it. Replica 0 keeps the Service and the slice of its name; each further replica keeps a slice.
 
-Every write names the version that it was decided on: a service may have moved to another host meanwhile, and a write
-that was held up on its way must not undo what the other host has said since.
+Every write names the version that it was decided on, so that a write that was held up undoes nothing that came after.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent.contract import ProcessReason
-from kubeapi.client import KubeClient
-from kubeapi.errors import Conflict, NotFound
+from agent.contract import AGENT_FIELD_MANAGER as FIELD_MANAGER
+from agent.contract import LABEL_HOST, ProcessReason
+from kubeapi.client import JSON_PATCH, KubeClient
+from kubeapi.errors import Conflict, Invalid, NotFound
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, SERVICES, Kind
 
 Json = dict[str, Any]
 
-FIELD_MANAGER = "herdsman-agent"
 LABEL_MANAGED_BY = "llmkube.ai/managed-by"
 MANAGED_BY = "metal-agent"
 LABEL_INFERENCE_SERVICE = "llmkube.ai/inference-service"
-LABEL_HOST = "herdsman.dev/host"
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 LABEL_SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 ANNOTATION_HEARTBEAT = "llmkube.ai/agent-heartbeat"
 ANNOTATION_VERSION = "llmkube.ai/agent-version"
 
+HOST_PATH = f"/metadata/labels/{LABEL_HOST.replace('/', '~1')}"
+"""Of the host's label, in a JSON patch."""
 PEER_STALE_S = 90.0
-"""LLMKube's agent renews its heartbeat every 30 s; after three missed ones we may take its Service over."""
+"""LLMKube's agent renews its heartbeat every 30 s; after three missed ones its Service may be taken over."""
 
 
 class Moved(Exception):
-    """The process is another host's by now; its watch has not said so yet."""
+    """The process is another host's by now; the cache has not been told yet."""
 
 
 class Refused(Exception):
-    """The Service cannot be ours; `reason` is for the report."""
+    """The endpoint cannot be published; `reason` is for the process's status."""
 
     def __init__(self, reason: ProcessReason, message: str) -> None:
         super().__init__(message)
@@ -185,22 +186,31 @@ def register(client: KubeClient, wanted: Registration, *, now: datetime) -> str 
     Raises Refused for foreign objects in the way, Moved when another host has the process by now, Conflict when
     somebody wrote to ours at the same time, ApiError.
     """
-    service = _existing(client, SERVICES, wanted.namespace, wanted.service_name)
-    endpoints = _existing(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
+    service = existing_object(client, SERVICES, wanted.namespace, wanted.service_name)
+    endpoints = existing_object(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
     for existing in (service, endpoints):
         why = refusal(existing, wanted, now=now) if existing is not None else None
         if why:
             raise Refused(ProcessReason.FOREIGN_SERVICE, why)
-    taken = {_host_of(each) for each in (service, endpoints) if each is not None} - {"", wanted.host}
+    taken = {host_of(each) for each in (service, endpoints) if each is not None} - {"", wanted.host}
     if taken and wanted.process:
         # One of the two hosts is wrong about whose the process is: ask before taking its endpoint away.
-        planned = _existing(client, HOST_PROCESSES, wanted.namespace, wanted.process)
-        if planned is None or _host_of(planned) != wanted.host:
-            raise Moved(f"HostProcess {wanted.process} is not on this host any more")
+        planned = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+        if planned is None or host_of(planned) != wanted.host:
+            raise Moved(f"HostProcess {wanted.process} is not on host `{wanted.host}` any more")
+    if endpoints is not None and host_of(endpoints) not in ("", wanted.host):
+        # The process moved away from where this slice leads, and what runs there is being stopped.
+        _delete(client, ENDPOINT_SLICES, endpoints)
+        endpoints = None
+    if wanted.port is None and endpoints is not None and host_of(endpoints) == wanted.host:
+        # Nothing runs now. The last port stays, so that a slice that was ready can be made not ready.
+        wanted = replace(wanted, port=_port_of(endpoints))
     # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
     if wanted.endpoint_slice is None:
-        built = _at_version(service_object(wanted), service)
-        client.apply(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
+        built = service_object(wanted)
+        if service is None or not _matches(service, built):
+            built = _at_version(built, service)
+            client.apply(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER, force=True)
     if wanted.port is None:
         return None
     built = slice_object(wanted, now=now)
@@ -236,7 +246,26 @@ def _at_version(built: Json, existing: Json | None) -> Json:
     return built
 
 
-def _existing(client: KubeClient, kind: Kind, namespace: str, name: str) -> Json | None:
+def _port_of(endpoints: Json) -> int | None:
+    ports = endpoints.get("ports") or ()
+    return ports[0].get("port") if ports else None
+
+
+def _matches(existing: Json, built: Json) -> bool:
+    """Tell whether a Service is as it would be written."""
+    metadata, wanted = existing["metadata"], built["metadata"]
+    labels, spec = metadata.get("labels") or {}, existing.get("spec") or {}
+    ports = [{part: port.get(part) for part in ("name", "protocol", "port", "targetPort")} for port in spec["ports"]]
+    return (
+        wanted["labels"].items() <= labels.items()
+        and (metadata.get("ownerReferences") or []) == (wanted.get("ownerReferences") or [])
+        and ports == built["spec"]["ports"]
+        and not spec.get("selector")
+    )
+
+
+def existing_object(client: KubeClient, kind: Kind, namespace: str, name: str) -> Json | None:
+    """Read an object; None where there is none. Raises ApiError."""
     try:
         return client.get(kind, namespace, name)
     except NotFound:
@@ -259,16 +288,16 @@ def unregister(
     The Service stays where its process has only moved: another host takes it over, and its address must not change
     for the clients, nor go while other replicas serve behind it.
     """
-    endpoints = _existing(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
-    if endpoints is not None and _host_of(endpoints) == host:
+    endpoints = existing_object(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
+    if endpoints is not None and host_of(endpoints) == host:
         _delete_unless_taken(client, ENDPOINT_SLICES, endpoints)
     if endpoint_slice is not None:
         return
-    service = _existing(client, SERVICES, namespace, service_name)
-    if service is None or _host_of(service) != host:
+    service = existing_object(client, SERVICES, namespace, service_name)
+    if service is None or host_of(service) != host:
         return
     process = (service["metadata"].get("labels") or {}).get(LABEL_INFERENCE_SERVICE) or service_name
-    planned = _existing(client, HOST_PROCESSES, namespace, process)
+    planned = existing_object(client, HOST_PROCESSES, namespace, process)
     if planned is None or _is_going(planned):
         _delete_unless_taken(client, SERVICES, service)
 
@@ -280,17 +309,36 @@ def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
     except NotFound:
         return
     except Conflict:
-        now = _existing(client, kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
-        if now is not None and _host_of(now) == _host_of(seen) and now["metadata"]["uid"] == seen["metadata"]["uid"]:
+        now = existing_object(client, kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
+        if now is not None and host_of(now) == host_of(seen) and now["metadata"]["uid"] == seen["metadata"]["uid"]:
             raise
 
 
-def _host_of(obj: Json) -> str:
+def host_of(obj: Json) -> str:
+    """Name the host that a Service, an EndpointSlice or a HostProcess belongs to; empty where no label says so."""
     return str((obj["metadata"].get("labels") or {}).get(LABEL_HOST, ""))
 
 
 def _is_going(obj: Json) -> bool:
     return "deletionTimestamp" in obj["metadata"]
+
+
+def take_out(client: KubeClient, *, namespace: str, name: str, host: str, field_manager: str = FIELD_MANAGER) -> bool:
+    """Make the endpoint of a slice not ready, if the slice still leads to this host. False: there is no such slice.
+
+    Raises ApiError.
+    """
+    # A host's slice has one endpoint.
+    body = [
+        {"op": "test", "path": HOST_PATH, "value": host},
+        {"op": "add", "path": "/endpoints/0/conditions/ready", "value": False},
+        {"op": "add", "path": "/endpoints/0/conditions/serving", "value": False},
+    ]
+    try:
+        client.patch(ENDPOINT_SLICES, namespace, name, body, content_type=JSON_PATCH, field_manager=field_manager)
+    except (NotFound, Invalid):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -301,18 +349,19 @@ class Registered:
     service_name: str
     endpoint_slice: str | None
     """None: the slice, if there is one, has the Service's name."""
+    host: str
 
 
-def registered(client: KubeClient, *, host: str, namespaces: tuple[str, ...]) -> set[Registered]:
-    """List every Service and EndpointSlice that leads to this host. Raises ApiError."""
-    selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}={host}"
+def registered(client: KubeClient, *, namespaces: tuple[str, ...]) -> set[Registered]:
+    """List every Service and EndpointSlice that leads to a host of Herdsman's. Raises ApiError."""
+    selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}"
     found: set[Registered] = set()
     for namespace in namespaces or (None,):
         for item in client.list(SERVICES, namespace, label_selector=selector)["items"]:
-            found.add(Registered(item["metadata"]["namespace"], item["metadata"]["name"], None))
+            found.add(Registered(item["metadata"]["namespace"], item["metadata"]["name"], None, host_of(item)))
         for item in client.list(ENDPOINT_SLICES, namespace, label_selector=selector)["items"]:
             metadata = item["metadata"]
             service = (metadata.get("labels") or {}).get(LABEL_SERVICE_NAME) or metadata["name"]
             own = metadata["name"] if metadata["name"] != service else None
-            found.add(Registered(metadata["namespace"], service, own))
+            found.add(Registered(metadata["namespace"], service, own, host_of(item)))
     return found

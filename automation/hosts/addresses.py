@@ -1,0 +1,118 @@
+"""Decides to which address Services lead for a host. Pure; called by `endpoints`.
+
+An agent names its own address, and its token may be in wrong hands. So where the owner of a host has set
+`spec.address`, no other address counts. Elsewhere the address that the agent names is checked: it may not be one that
+is never a host's, and not one of the cluster's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.contract import ProcessReason
+from automation.hosts.registration import Refused
+
+Object = Mapping[str, Any]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Range = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+LEAST_PORT = 1024
+"""Engines listen on unprivileged ports; below are the services of a machine's own system."""
+
+
+@dataclass(frozen=True)
+class HostAddress:
+    """What a Host object says of its address."""
+
+    pinned: str = ""
+    """`spec.address`: what its owner says."""
+    named: str = ""
+    """`status.address`: what the host says."""
+    by_ssh: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterAddresses:
+    """Addresses of the cluster itself, to which no Service of a host leads."""
+
+    api_servers: frozenset[tuple[str, int]] = frozenset()
+    """Address and port of each API server, as clients know it."""
+    pod_ranges: tuple[Range, ...] = ()
+
+
+def host_address(host: Object) -> HostAddress:
+    """Read a Host object."""
+    spec, status = host.get("spec") or {}, host.get("status") or {}
+    by_ssh = spec.get("transport") == "ssh"
+    return HostAddress(str(spec.get("address") or ""), str(status.get("address") or ""), by_ssh)
+
+
+def published_address(
+    name: str,
+    host: HostAddress | None,
+    port: int | None,
+    *,
+    pinned_by: Mapping[str, Collection[str]],
+    cluster: ClusterAddresses,
+) -> str:
+    """Give the address to which the Services of a host lead. Raises Refused, which names the field.
+
+    `pinned_by` names the Hosts whose owners set an address, by address.
+    """
+    if host is None:
+        raise _refused(f"there is no Host `{name}`, so its address is not known; restart its agent, which makes it")
+    if port is not None and not LEAST_PORT <= port <= 65535:
+        raise _refused(f"host `{name}` names port {port}; Services lead to ports from {LEAST_PORT} on")
+    pinned = _ip(host.pinned)
+    if host.pinned and pinned is None and not host.by_ssh:
+        raise _refused(f"Host `{name}`: spec.address `{host.pinned}` is not an IP address; Services lead to addresses")
+    field, address = ("spec.address", pinned) if pinned is not None else ("status.address", _ip(host.named))
+    if address is None:
+        raise _refused(f"Host `{name}`: status.address `{host.named}` is not an IP address; restart its agent")
+    if why := _never_a_hosts(address):
+        raise _refused(f"Host `{name}`: {field} {address} is {why}, which nobody reaches from elsewhere")
+    if pinned is None:
+        if why := _the_clusters(address, port, cluster):
+            raise _refused(f"Host `{name}`: status.address {address} {why}; if it is right, set spec.address to it")
+        others = sorted(set(pinned_by.get(str(address), ())) - {name})
+        if others:
+            raise _refused(f"Host `{name}`: status.address {address} is spec.address of Host `{others[0]}`")
+    return str(address)
+
+
+def _refused(message: str) -> Refused:
+    return Refused(ProcessReason.ADDRESS_REFUSED, message)
+
+
+def _ip(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _never_a_hosts(address: Address) -> str:
+    inner = getattr(address, "ipv4_mapped", None)
+    if inner is not None:
+        return "an IPv4 address in IPv6"
+    for is_so, words in (
+        (address.is_unspecified, "no address"),
+        (address.is_loopback, "loopback"),
+        (address.is_link_local, "link-local"),
+        (address.is_multicast, "multicast"),
+        (address.is_reserved, "reserved"),
+    ):
+        if is_so:
+            return words
+    return ""
+
+
+def _the_clusters(address: Address, port: int | None, cluster: ClusterAddresses) -> str:
+    if (str(address), port) in cluster.api_servers:
+        return f"with port {port} is the API server"
+    if any(address.version == each.version and address in each for each in cluster.pod_ranges):
+        return "is an address of pods"
+    return ""

@@ -1,0 +1,435 @@
+"""Keeps Services and EndpointSlices of processes on hosts: the one writer of them, for agents and for hosts over SSH.
+
+Started by `assembly` in the loop that leads; calls `registration`. A host says in the status of a HostProcess whether
+its process serves and on which port; it has no right on Services. The address is the Host's (`addresses`), and an
+endpoint is ready only while its host lives (`liveness`).
+
+The loop answers each status by an annotation of the HostProcess (`EndpointNotice`), for the agent that waits before it
+stops a process. The notice says ready before the endpoint is made ready, and not ready after it was taken out. Each
+notice names the version of the status that it answers, so that a status and a notice that both say not ready mean that
+no client is sent to the process any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import structlog
+
+from agent.contract import ANNOTATION_ENDPOINT, LABEL_HOST, EndpointNotice, ProcessReason, claims_to_serve
+from agent.server.host_facts import agent_version
+from automation.hosts import registration
+from automation.hosts.addresses import ClusterAddresses, Range, host_address, published_address
+from automation.hosts.liveness import Liveness
+from automation.hosts.registration import Moved, Refused, Registered, Registration
+from automation.queue import WorkQueue
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
+from kubeapi.informer import Informer
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
+
+Object = dict[str, Any]
+
+FIELD_MANAGER = "herdsman-loop"
+"""Of the notices."""
+HEARTBEAT_S = 60.0
+"""LLMKube calls an endpoint stale whose heartbeat is older than three minutes."""
+BEATS = 3
+"""Of so many heartbeats one looks at Service and slice anew; the others are one request."""
+REFUSED_RETRY_S = 5.0
+SOON_S = 0.1
+"""After somebody else wrote first: the cache will know by then."""
+WORKERS = 4
+SWEEP_RETRY_S = 10.0
+SYNC_POLL_S = 0.2
+CLUSTER_EVERY_S = 600.0
+"""The cluster's own addresses are read anew after so long."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ProcessName(NamedTuple):
+    """One HostProcess."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """What was registered last."""
+
+    registration: Registration
+    at: float
+    version: str | None
+    """Of the EndpointSlice."""
+    beats: int = 0
+    """Heartbeats since Service and slice were looked at."""
+
+
+class HostEndpoints:
+    """The endpoints of all hosts. `start`, then `stop`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        liveness: Liveness,
+        namespaces: tuple[str, ...] = (),
+        pod_ranges: Callable[[], Iterable[str]] = tuple,
+        active: Callable[[], bool] = lambda: True,
+        heartbeat_s: float = HEARTBEAT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`namespaces` empty means all. `pod_ranges` gives the CIDRs of pods; `active`: still the leader.
+
+        The Leases must have been read before `start`: a host that `liveness` does not know is not led to.
+        """
+        self._client = client
+        self._liveness = liveness
+        self._namespaces = namespaces
+        self._pod_ranges = pod_ranges
+        self._active = active
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._version = agent_version()
+        self._queue: WorkQueue[ProcessName] = WorkQueue()
+        self._lock = threading.Lock()
+        self._registered: dict[ProcessName, Registered] = {}
+        """The names that lead to each process, so that they are removed with it."""
+        self._applied: dict[ProcessName, _Applied] = {}
+        self._of_host: dict[str, set[ProcessName]] = {}
+        self._cluster = ClusterAddresses()
+        self._cluster_read_at = float("-inf")
+        self._stopping = threading.Event()
+        self._hosts = Informer(client, HOSTS, transform=_trimmed_host, on_change=self._host_changed)
+        self._processes = Informer(
+            client,
+            HOST_PROCESSES,
+            namespaces=namespaces or None,
+            label_selector=LABEL_HOST,
+            transform=_trimmed_process,
+            on_change=self._process_changed,
+        )
+        self._threads = [
+            threading.Thread(target=self._work, name=f"host-endpoints-{n}", daemon=True) for n in range(WORKERS)
+        ]
+        self._threads.append(threading.Thread(target=self._begin, name="host-endpoints", daemon=True))
+
+    def start(self) -> None:
+        self._hosts.start()
+        self._processes.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End; the endpoints stay as they are."""
+        self._stopping.set()
+        self._queue.shutdown()
+        for informer in (self._hosts, self._processes):
+            informer.stop()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=5.0)
+
+    def host_lives_or_not(self, host: str) -> None:
+        """Look at the endpoints of a host that was lost or came back. Never blocks."""
+        with self._lock:
+            names = tuple(self._of_host.get(host, ()))
+        for name in names:
+            self._queue.add(name)
+
+    # --- what changed ---------------------------------------------------------------------------------------------
+
+    def _host_changed(self, old: Object | None, new: Object | None) -> None:
+        before, after = (each and each["address"] for each in (old, new))
+        if before != after:
+            self.host_lives_or_not((new or old or {})["metadata"]["name"])
+
+    def _process_changed(self, old: Object | None, new: Object | None) -> None:
+        metadata = (new or old or {})["metadata"]
+        name = ProcessName(metadata["namespace"], metadata["name"])
+        with self._lock:
+            if old is not None:
+                self._of_host.get(old["spec"]["host"], set()).discard(name)
+            if new is not None:
+                self._of_host.setdefault(new["spec"]["host"], set()).add(name)
+            elif old is not None:
+                self._registered.setdefault(name, _names_of(old))
+        self._queue.add(name)
+
+    def _begin(self) -> None:
+        """Once all processes are known, remove what leads to none of them: nobody saw them go."""
+        while not (self._processes.has_synced and self._hosts.has_synced):
+            if self._stopping.wait(SYNC_POLL_S):
+                return
+        while not self._stopping.is_set() and self._active():
+            try:
+                self.sweep()
+                return
+            except KubeError as error:
+                _log.warning("Failed to look for endpoints without a process", error=str(error))
+                self._stopping.wait(SWEEP_RETRY_S)
+
+    def sweep(self) -> None:
+        """Remove each Service and slice of a host that belongs to no HostProcess. Raises ApiError."""
+        wanted = {replace(_names_of(each), host="") for each in self._processes.list()}
+        for each in registration.registered(self._client, namespaces=self._namespaces):
+            if replace(each, host="") not in wanted and not self._stopping.is_set():
+                self._unregister(each)
+                _log.info("Removed an endpoint without a process", namespace=each.namespace, service=each.service_name)
+
+    # --- one process ----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (name := self._queue.get()) is not None:
+            try:
+                if self._stopping.is_set() or not self._active():
+                    continue
+                again_s = self._bring_up_to_date(name)
+            except Conflict:
+                self._queue.add_after(name, SOON_S)
+            except Moved:
+                self._queue.add_failed(name)
+            except KubeError as error:
+                failures = self._queue.failures(name)
+                self._queue.add_failed(name)
+                if failures in (0, 10) or failures % 100 == 99:
+                    words = {"namespace": name.namespace, "process": name.name}
+                    _log.warning("Failed to publish an endpoint", **words, error=str(error))
+            except Exception:
+                self._queue.add_failed(name)
+                _log.exception("Failed to publish an endpoint", namespace=name.namespace, process=name.name)
+            else:
+                self._queue.forget(name)
+                if again_s is not None:
+                    self._queue.add_after(name, again_s)
+            finally:
+                self._queue.done(name)
+
+    def _bring_up_to_date(self, name: ProcessName) -> float | None:
+        """Give the seconds until this process is to be looked at again, None for never."""
+        process = self._processes.get(*name)
+        if process is None or process["metadata"].get("deletionTimestamp"):
+            self._forget(name, process)
+            return None
+        here, known = _names_of(process), self._registered.get(name)
+        if known is not None and replace(known, host="") != replace(here, host=""):
+            self._unregister(known)
+            self._applied.pop(name, None)
+        self._registered[name] = here
+        try:
+            wanted = self._wanted(name, process)
+            # Ready is announced before anybody is led there, and taken back only after nobody is.
+            if wanted.ready:
+                process = self._tell(process, EndpointNotice(ready=True))
+            self._register(name, wanted)
+        except Refused as refused:
+            self._refuse(name, process, refused)
+            # A Host that changes brings its processes back by itself; a foreign object is not followed.
+            is_address = refused.reason is ProcessReason.ADDRESS_REFUSED
+            return self._heartbeat_s if is_address else REFUSED_RETRY_S
+        except (Unreachable, Conflict):
+            raise
+        except ApiError as error:
+            if not isinstance(error, NotFound):
+                self._tell(process, _notice(ProcessReason.REGISTRATION_FAILED, error.message))
+            raise
+        if not wanted.ready:
+            self._tell(process, EndpointNotice())
+        return self._heartbeat_s if self._liveness.alive(wanted.host) else None
+
+    def _wanted(self, name: ProcessName, process: Object) -> Registration:
+        """Say what clients of a process should find. Raises Refused."""
+        spec, status = process["spec"], process["status"]
+        host = spec["host"]
+        speaks = self._speaks(name, process)
+        port = status.get("port") if speaks else None
+        serves = speaks and claims_to_serve(status) and port is not None
+        found = self._hosts.get(None, host)
+        applied = self._applied.get(name)
+        if found is None and applied is not None and applied.registration.host == host:
+            address = applied.registration.address  # somebody removed the Host; its processes go on
+        else:
+            address = published_address(
+                host,
+                found["address"] if found is not None else None,
+                port if serves else None,
+                pinned_by=self._pins(),
+                cluster=self._cluster_addresses(),
+            )
+        return Registration(
+            namespace=name.namespace,
+            service_name=spec["serviceName"],
+            service_port=spec["servicePort"],
+            inference_service=spec["service"],
+            host=host,
+            address=address,
+            port=port,
+            ready=serves and self._liveness.alive(host),
+            owner=registration.owner_reference({**process, "apiVersion": HOST_PROCESSES.api_version}),
+            version=self._version,
+            endpoint_slice=spec["endpointSlice"],
+            process=name.name,
+        )
+
+    def _speaks(self, name: ProcessName, process: Object) -> bool:
+        """Tell whether the status is of the host that the process is placed on.
+
+        After a move it is still that of the host before. An older agent does not say who it is: its status counts once
+        it knows the plan, and where its endpoint is there already.
+        """
+        spec, status = process["spec"], process["status"]
+        reporter = status.get("host")
+        if reporter:
+            return bool(reporter == spec["host"])
+        if int(status.get("observedGeneration") or 0) >= int(process["metadata"].get("generation") or 0):
+            return True
+        slice_name = spec["endpointSlice"] or spec["serviceName"]
+        found = registration.existing_object(self._client, ENDPOINT_SLICES, name.namespace, slice_name)
+        return found is not None and registration.host_of(found) == spec["host"]
+
+    def _register(self, name: ProcessName, wanted: Registration) -> None:
+        applied, now = self._applied.get(name), datetime.now(UTC)
+        if applied is not None and applied.registration == wanted:
+            # A status may change often (a download's progress) without a change for clients.
+            if self._clock() - applied.at < 0.9 * self._heartbeat_s:
+                return
+            if applied.version is not None and wanted.port is not None and applied.beats < BEATS - 1:
+                version = registration.beat(self._client, wanted, version=applied.version, now=now)
+                if version is not None:
+                    self._applied[name] = _Applied(wanted, self._clock(), version, applied.beats + 1)
+                    return
+        # Whatever the next requests do, nothing is certain until the last of them was answered.
+        self._applied.pop(name, None)
+        version = registration.register(self._client, wanted, now=now)
+        self._applied[name] = _Applied(wanted, self._clock(), version)
+
+    def _refuse(self, name: ProcessName, process: Object, refused: Refused) -> None:
+        """Tell why there is no endpoint; one that is there leads nowhere that counts, and is taken out."""
+        spec, told = process["spec"], process["notice"]
+        is_known = told is not None and told.reason == refused.reason
+        if refused.reason is ProcessReason.ADDRESS_REFUSED and not is_known:
+            slice_name = spec["endpointSlice"] or spec["serviceName"]
+            registration.take_out(self._client, namespace=name.namespace, name=slice_name, host=spec["host"])
+        self._applied.pop(name, None)
+        self._tell(process, _notice(refused.reason, str(refused)))
+
+    def _tell(self, process: Object, notice: EndpointNotice) -> Object:
+        """Write the notice if it is another one. Raises Conflict when the process was written to since it was read."""
+        if process["notice"] == notice:
+            return process
+        metadata = process["metadata"]
+        text = notice.model_dump_json(exclude_defaults=True)
+        changed = {"resourceVersion": metadata["resourceVersion"], "annotations": {ANNOTATION_ENDPOINT: text}}
+        with contextlib.suppress(NotFound):
+            written = self._client.patch(
+                HOST_PROCESSES,
+                metadata["namespace"],
+                metadata["name"],
+                {"metadata": changed},
+                field_manager=FIELD_MANAGER,
+            )
+            return _trimmed_process(written)
+        return process
+
+    def _forget(self, name: ProcessName, process: Object | None) -> None:
+        known = self._registered.get(name) or (_names_of(process) if process is not None else None)
+        if known is not None:
+            self._unregister(known)
+            self._registered.pop(name, None)
+        self._applied.pop(name, None)
+
+    def _unregister(self, known: Registered) -> None:
+        registration.unregister(
+            self._client,
+            namespace=known.namespace,
+            service_name=known.service_name,
+            endpoint_slice=known.endpoint_slice,
+            host=known.host,
+        )
+
+    # --- addresses ------------------------------------------------------------------------------------------------
+
+    def _pins(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for host in self._hosts.list():
+            if pinned := host["address"].pinned:
+                found[pinned] = (*found.get(pinned, ()), host["metadata"]["name"])
+        return found
+
+    def _cluster_addresses(self) -> ClusterAddresses:
+        with self._lock:
+            if self._clock() - self._cluster_read_at >= CLUSTER_EVERY_S:
+                self._cluster_read_at = self._clock()
+                self._cluster = ClusterAddresses(self._api_servers(), ())
+            return replace(self._cluster, pod_ranges=_ranges(tuple(self._pod_ranges())))
+
+    def _api_servers(self) -> frozenset[tuple[str, int]]:
+        """Where the API server is: as this loop reaches it, as pods do, and where that leads."""
+        url = urlsplit(self._client.server)
+        found = {(url.hostname or "", url.port or 443)}
+        try:
+            service = self._client.get(SERVICES, "default", "kubernetes")["spec"]
+            addresses = service.get("clusterIPs") or (service.get("clusterIP") or "",)
+            found |= {(address, port["port"]) for address in addresses for port in service["ports"]}
+            for each in self._client.list(ENDPOINT_SLICES, "default", label_selector=_OF_API_SERVER)["items"]:
+                ports = [port["port"] for port in each.get("ports") or () if port.get("port")]
+                of_all = [a for endpoint in each.get("endpoints") or () for a in endpoint["addresses"]]
+                found |= {(address, port) for address in of_all for port in ports}
+        except KubeError as error:
+            _log.warning("Could not ask for the addresses of the API server", error=str(error))
+        return frozenset(found)
+
+
+_OF_API_SERVER = f"{registration.LABEL_SERVICE_NAME}=kubernetes"
+
+
+@functools.lru_cache(maxsize=2)
+def _ranges(texts: tuple[str, ...]) -> tuple[Range, ...]:
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def _notice(reason: ProcessReason, message: str) -> EndpointNotice:
+    return EndpointNotice(reason=reason, message=message[:1024])
+
+
+def _names_of(process: Object) -> Registered:
+    spec = process["spec"]
+    return Registered(process["metadata"]["namespace"], spec["serviceName"], spec["endpointSlice"], spec["host"])
+
+
+def _trimmed_host(host: Object) -> Object:
+    metadata = {part: host["metadata"].get(part, "") for part in ("name", "resourceVersion")}
+    return {"metadata": metadata, "address": host_address(host)}
+
+
+_METADATA = ("name", "namespace", "uid", "resourceVersion", "generation", "ownerReferences", "deletionTimestamp")
+_STATUS = ("phase", "reason", "port", "ready", "host", "observedGeneration")
+
+
+def _trimmed_process(process: Object) -> Object:
+    """Keep what an endpoint follows from."""
+    metadata, spec, status = process["metadata"], process.get("spec") or {}, process.get("status") or {}
+    return {
+        "kind": HOST_PROCESSES.kind,
+        "metadata": {part: metadata[part] for part in _METADATA if part in metadata},
+        "spec": {
+            "host": str(spec.get("host") or ""),
+            "service": str(spec.get("service") or ""),
+            "serviceName": str(spec.get("serviceName") or ""),
+            "servicePort": int(spec.get("servicePort") or 8080),
+            "endpointSlice": spec.get("endpointSlice"),
+        },
+        "status": {part: status[part] for part in _STATUS if part in status},
+        "notice": EndpointNotice.of(metadata),
+    }
