@@ -120,16 +120,15 @@ class HostEndpoints:
             transform=_trimmed_process,
             on_change=self._process_changed,
         )
-        self._threads = [
+        self._workers = [
             threading.Thread(target=self._work, name=f"host-endpoints-{n}", daemon=True) for n in range(WORKERS)
         ]
-        self._threads.append(threading.Thread(target=self._begin, name="host-endpoints", daemon=True))
+        self._sync = threading.Thread(target=self._begin, name="host-endpoints", daemon=True)
 
     def start(self) -> None:
         self._hosts.start()
         self._processes.start()
-        for thread in self._threads:
-            thread.start()
+        self._sync.start()
 
     def stop(self) -> None:
         """End; the endpoints stay as they are."""
@@ -137,7 +136,7 @@ class HostEndpoints:
         self._queue.shutdown()
         for informer in (self._hosts, self._processes):
             informer.stop()
-        for thread in self._threads:
+        for thread in (self._sync, *self._workers):
             if thread.is_alive():
                 thread.join(timeout=5.0)
 
@@ -168,10 +167,13 @@ class HostEndpoints:
         self._queue.add(name)
 
     def _begin(self) -> None:
-        """Once all processes are known, remove what leads to none of them: nobody saw them go."""
+        """Work once everything is known, and remove what leads to no process: nobody saw it go."""
+        # A process whose Host is not known yet would look like one whose address is refused.
         while not (self._processes.has_synced and self._hosts.has_synced):
             if self._stopping.wait(SYNC_POLL_S):
                 return
+        for worker in self._workers:
+            worker.start()
         while not self._stopping.is_set() and self._active():
             try:
                 self.sweep()
@@ -315,10 +317,14 @@ class HostEndpoints:
         self._applied[name] = _Applied(wanted, self._clock(), version)
 
     def _refuse(self, name: ProcessName, process: Object, refused: Refused) -> None:
-        """Tell why there is no endpoint; one that is there leads nowhere that counts, and is taken out."""
+        """Tell why there is no endpoint; one that is there leads to a refused address, and is taken out.
+
+        Where the Host itself was removed, its endpoints stay as they are.
+        """
         spec, told = process["spec"], process["notice"]
         is_known = told is not None and told.reason == refused.reason
-        if refused.reason is ProcessReason.ADDRESS_REFUSED and not is_known:
+        is_there = self._hosts.get(None, spec["host"]) is not None
+        if refused.reason is ProcessReason.ADDRESS_REFUSED and is_there and not is_known:
             slice_name = spec["endpointSlice"] or spec["serviceName"]
             registration.take_out(self._client, namespace=name.namespace, name=slice_name, host=spec["host"])
         self._applied.pop(name, None)

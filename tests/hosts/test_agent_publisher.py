@@ -158,6 +158,7 @@ def test_a_value_that_is_no_longer_known_leaves_the_status(
     publisher.touch(f"{namespace}/svc")
     path = HOST_PROCESSES.path(namespace, "svc")
     eventually(lambda: (api.get(path) or {}).get("status", {}).get("pid") == 5, what="the status")
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     desk.publication = Publication(process, PLAN, ProcessReport(phase=ProcessPhase.BACKING_OFF, reason="ProcessExited"))
     publisher.touch(f"{namespace}/svc")
     status = eventually(
@@ -384,12 +385,11 @@ def test_the_loop_answers_each_status_and_a_stop_waits_until_nobody_is_led_to_th
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     assert notice(api, namespace) == EndpointNotice(ready=True), "told before anybody is led there"
     assert publisher.withdrawn(key) is False
-    desk.publication = Publication(process, PLAN, READY.model_copy(update={"phase": "Stopping", "ready": False}))
+    desk.publication = Publication(
+        process, PLAN, READY.model_copy(update={"phase": ProcessPhase.STOPPING, "ready": False})
+    )
     publisher.touch(key)
-    seen = []
-    while publisher.withdrawn(key) is False:
-        seen.append(endpoint_ready(api, namespace))
-        assert len(seen) < 500
+    eventually(lambda: publisher.withdrawn(key), what="the loop's word", timeout_s=5)
     assert not endpoint_ready(api, namespace), "told after nobody is led there any more"
 
 
