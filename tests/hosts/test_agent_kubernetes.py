@@ -12,7 +12,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,22 @@ import pytest
 
 from agent.contract import ProcessPlan
 from agent.server.host_facts import own_address
-from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, INFERENCE_SERVICES, LEASES, SERVICES
+from kubeapi.client import KubeClient
+from kubeapi.errors import AlreadyExists
+from kubeapi.kinds import (
+    CRDS,
+    ENDPOINT_SLICES,
+    HOST_PROCESSES,
+    HOSTS,
+    INFERENCE_SERVICES,
+    LEASES,
+    NAMESPACES,
+    SERVICES,
+)
 from program.dialects.crds import crd_documents
-from tests.support.agents import AgentProcess, agent, gone, llama_plan
+from tests.support.agents import REACHED, AgentProcess, agent, gone, llama_plan
 from tests.support.controlplane import Api, eventually
+from tests.support.endpoints import publishing
 from tools.localcluster import LocalCluster
 
 Object = dict[str, Any]
@@ -37,11 +49,23 @@ def install_crds(api: Api) -> None:
         eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
 
 
-@pytest.fixture(scope="session")
-def hosts_api(api: Api) -> Api:
-    """The shared control plane with Herdsman's CRDs."""
+@pytest.fixture(scope="module")
+def hosts_api(api: Api, control_plane: LocalCluster) -> Iterator[Api]:
+    """The shared control plane with Herdsman's CRDs, and the part of the loop that makes endpoints."""
     install_crds(api)
-    return api
+    with published_on(control_plane):
+        yield api
+
+
+@contextmanager
+def published_on(cluster: LocalCluster) -> Iterator[None]:
+    client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "herdsman-system"}}
+    with suppress(AlreadyExists):
+        client.create(NAMESPACES, None, namespace)
+    with publishing(client):
+        yield
+    client.close()
 
 
 @pytest.fixture
@@ -54,6 +78,7 @@ def start_agent(tmp_path: Path, tiny_model: Path) -> Iterator[StartAgent]:
                 agent(
                     tmp_path / store,
                     *("--kubeconfig", str(cluster.kubeconfig), "--allowed-host-path-roots", str(tiny_model.parent)),
+                    *(REACHED if "--listen" not in arguments else ()),
                     *arguments,
                     host=host,
                 )
@@ -62,6 +87,13 @@ def start_agent(tmp_path: Path, tiny_model: Path) -> Iterator[StartAgent]:
             return made
 
         yield start
+
+
+@pytest.fixture
+def outage(fresh_control_plane: Callable[..., LocalCluster]) -> Iterator[ExitStack]:
+    """What ends before the control plane of the test does."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def host_process(api: Api, namespace: str, host: str, plan: ProcessPlan, *, owner: Object | None = None) -> Object:
@@ -117,6 +149,19 @@ def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: floa
     return eventually(look, what=f"{name} to be ready", timeout_s=timeout_s)
 
 
+def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Object:
+    """Wait until the process is ready and its Service leads to it."""
+    report = until_ready(api, namespace, name, timeout_s=timeout_s)
+
+    def led_to() -> bool:
+        found = api.get(ENDPOINT_SLICES.path(namespace, name))
+        ready = found is not None and found["endpoints"][0]["conditions"]["ready"]
+        return bool(ready and found is not None and found["ports"][0]["port"] == report["port"])
+
+    eventually(led_to, what=f"the endpoint of {name}")
+    return report
+
+
 def endpoint(api: Api, namespace: str, name: str = "tiny") -> Object:
     found = api.get(ENDPOINT_SLICES.path(namespace, name))
     assert found is not None
@@ -147,7 +192,7 @@ def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_
     start_agent(control_plane, host)
     applied = time.monotonic()
     host_process(hosts_api, namespace, host, llama_plan(tiny_model, service_port=9001), owner=owner)
-    report = until_ready(hosts_api, namespace)
+    report = until_served(hosts_api, namespace)
     assert time.monotonic() - applied < 15
     service = hosts_api.get(SERVICES.path(namespace, "tiny"))
     assert service is not None
@@ -162,15 +207,14 @@ def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_
     found = endpoint(hosts_api, namespace)
     assert found["conditions"]["ready"] is True
     assert found["port"] == report["port"]
-    # An EndpointSlice takes no loopback address; on a cluster of one machine the process listens on nothing else.
     assert found["addresses"] == [own_address()]
-    assert report["address"] == "127.0.0.1"
+    assert report["address"] == own_address(), "clients are led to where the process listens"
     assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "tiny"
     assert found["metadata"]["annotations"]["llmkube.ai/agent-heartbeat"].endswith("Z")
     for each in (service, found):
         assert [o["uid"] for o in each["metadata"]["ownerReferences"]] == [owner["metadata"]["uid"]]
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
-    url = f"http://127.0.0.1:{found['port']}/v1/chat/completions"
+    url = f"http://{found['addresses'][0]}:{found['port']}/v1/chat/completions"
     with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
         assert json.load(answer)["usage"]["completion_tokens"] >= 1
     lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
@@ -197,7 +241,7 @@ def test_a_deleted_service_takes_process_and_endpoints_with_it(
     host = unique_host(namespace)
     start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    report = until_ready(hosts_api, namespace)
+    report = until_served(hosts_api, namespace)
     hosts_api.delete(INFERENCE_SERVICES.path(namespace, "tiny"))
     # The cluster's garbage collector learns of new kinds only every 30 s, and these are new.
     assert gone(report["pid"], timeout_s=70)
@@ -217,7 +261,7 @@ def test_a_process_taken_off_the_host_takes_its_endpoints_with_it_though_the_ser
     host = unique_host(namespace)
     start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    report = until_ready(hosts_api, namespace)
+    report = until_served(hosts_api, namespace)
     hosts_api.delete(HOST_PROCESSES.path(namespace, "tiny"))
     assert gone(report["pid"])
     for kind in (SERVICES, ENDPOINT_SLICES):
@@ -237,7 +281,7 @@ def test_what_was_removed_while_no_agent_ran_is_stopped_and_cleared_by_the_next(
     host = unique_host(namespace)
     running = start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    report = until_ready(hosts_api, namespace)
+    report = until_served(hosts_api, namespace)
     running.kill()
     hosts_api.delete(HOST_PROCESSES.path(namespace, "tiny"))
     running.start()
@@ -256,7 +300,7 @@ def test_an_agent_killed_and_started_keeps_the_process_and_the_endpoint_ready(
     host = unique_host(namespace)
     running = start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    before = until_ready(hosts_api, namespace)
+    before = until_served(hosts_api, namespace)
     version = endpoint(hosts_api, namespace)["metadata"]["generation"]
     running.kill()
     running.start()
@@ -295,7 +339,7 @@ def test_a_foreign_service_of_the_name_is_left_alone_and_named(
     assert now is not None
     assert now["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     hosts_api.delete(SERVICES.path(namespace, "tiny"))
-    until_ready(hosts_api, namespace)
+    until_served(hosts_api, namespace)
 
 
 def test_a_changed_plan_moves_the_endpoint_only_after_the_old_process_ended(
@@ -309,7 +353,7 @@ def test_a_changed_plan_moves_the_endpoint_only_after_the_old_process_ended(
     host = unique_host(namespace)
     running = start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    first = until_ready(hosts_api, namespace)
+    first = until_served(hosts_api, namespace)
     changed = host_process(hosts_api, namespace, host, llama_plan(tiny_model, extra=("--alias", "renamed")))
     eventually(
         lambda: status(hosts_api, namespace).get("observedGeneration") == changed["metadata"]["generation"],
@@ -334,7 +378,7 @@ def test_a_plan_that_cannot_be_read_is_reported_and_the_running_process_stays(
     host = unique_host(namespace)
     start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    before = until_ready(hosts_api, namespace)
+    before = until_served(hosts_api, namespace)
     path = HOST_PROCESSES.path(namespace, "tiny")
     merge = "application/merge-patch+json"
     assert hosts_api.request("PATCH", path, {"spec": {"host": "another"}}, content_type=merge)[0] == 200
@@ -344,7 +388,7 @@ def test_a_plan_that_cannot_be_read_is_reported_and_the_running_process_stays(
     assert "spec.host" in seen["message"]
     assert seen["pid"] == before["pid"]
     assert hosts_api.request("PATCH", path, {"spec": {"host": host}}, content_type=merge)[0] == 200
-    assert until_ready(hosts_api, namespace)["pid"] == before["pid"]
+    assert until_served(hosts_api, namespace)["pid"] == before["pid"]
 
 
 def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
@@ -352,13 +396,15 @@ def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
     llama_server: Path,
     tiny_model: Path,
     start_agent: StartAgent,
+    outage: ExitStack,
 ) -> None:
     cluster = fresh_control_plane(components=("etcd", "kube-apiserver"))
     api = Api(cluster)
     install_crds(api)
+    outage.enter_context(published_on(cluster))
     running = start_agent(cluster, "outage-host")
     host_process(api, "default", "outage-host", llama_plan(tiny_model))
-    before = until_ready(api, "default")
+    before = until_served(api, "default")
     server = next(part for part in cluster.status().components if part.name == "kube-apiserver")
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
@@ -379,7 +425,7 @@ def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
         timeout_s=40,
     )
     assert caught_up["restarts"] == 1
-    assert endpoint(api, "default")["conditions"]["ready"] is True
+    eventually(lambda: endpoint(api, "default")["conditions"]["ready"], what="the endpoint", timeout_s=15)
 
 
 def test_a_stopped_agent_takes_its_endpoints_out_of_service(
@@ -393,10 +439,10 @@ def test_a_stopped_agent_takes_its_endpoints_out_of_service(
     host = unique_host(namespace)
     running = start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    report = until_ready(hosts_api, namespace)
+    report = until_served(hosts_api, namespace)
     assert running.stop() == 0
     assert gone(report["pid"], timeout_s=1)
-    assert endpoint(hosts_api, namespace)["conditions"]["ready"] is False
+    assert endpoint(hosts_api, namespace)["conditions"]["ready"] is False, "out before the process was stopped"
     seen = status(hosts_api, namespace)
     assert (seen["phase"], seen["ready"]) == ("Stopped", False)
     lease = hosts_api.get(LEASES.path("herdsman-system", f"herdsman-host-{host}"))
@@ -405,7 +451,31 @@ def test_a_stopped_agent_takes_its_endpoints_out_of_service(
     said = (hosts_api.get(HOSTS.path(None, host)) or {})["status"]
     assert ("False", "AgentStopped") in [(c["status"], c["reason"]) for c in said["conditions"]]
     running.start()
-    until_ready(hosts_api, namespace)
+    until_served(hosts_api, namespace)
+
+
+def test_a_process_that_listens_where_no_client_comes_is_not_ready_and_says_what_to_do(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    """Without `--listen`, engines of a cluster on this machine listen on loopback, and Services lead elsewhere."""
+    host = unique_host(namespace)
+    running = start_agent(control_plane, host, "--listen", "127.0.0.1")
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    told = eventually(
+        lambda: (s := status(hosts_api, namespace)).get("reason") == "AddressNotAnswering" and s, what="the reason"
+    )
+    assert (told["phase"], told["ready"]) == ("Ready", False)
+    assert f"start the agent with `--listen {own_address()}`" in told["message"]
+    found = hosts_api.get(ENDPOINT_SLICES.path(namespace, "tiny"))
+    assert found is None or not found["endpoints"][0]["conditions"]["ready"]
+    running.kill()
+    start_agent(control_plane, host)
+    until_served(hosts_api, namespace)
 
 
 def test_a_second_agent_of_the_same_host_refuses_to_start(
@@ -429,7 +499,7 @@ def test_an_agent_whose_host_was_taken_over_ends_and_stops_its_processes(
     host = unique_host(namespace)
     running = start_agent(control_plane, host)
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    report = until_ready(hosts_api, namespace)
+    report = until_served(hosts_api, namespace)
     path = LEASES.path("herdsman-system", f"herdsman-host-{host}")
     merge = "application/merge-patch+json"
     assert hosts_api.request("PATCH", path, {"spec": {"holderIdentity": "usurper"}}, content_type=merge)[0] == 200

@@ -19,7 +19,7 @@ from agent.client.http import HttpHost
 from agent.contract import ProcessPlan, ProcessReport
 from kubeapi.kinds import HOSTS
 from tests.hosts.test_agent_kubernetes import host_process, install_crds, status, until_ready
-from tests.support.agents import AgentProcess, agent, command_plan, llama_plan, until
+from tests.support.agents import REACHED, AgentProcess, agent, command_plan, llama_plan, until
 from tests.support.controlplane import Api, eventually
 from tools.localcluster import LocalCluster
 
@@ -158,7 +158,7 @@ def test_the_host_object_sets_budget_and_eviction_and_tells_of_both(
     }
     api.apply(HOSTS.path(None, name), body)
     options = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-host-path-roots", str(tiny_model.parent))
-    options = (*options, "--meminfo", str(meminfo.path), "--memory-interval", "0.2")
+    options = (*options, *REACHED, "--meminfo", str(meminfo.path), "--memory-interval", "0.2")
 
     def condition() -> dict[str, str]:
         told = ((api.get(HOSTS.path(None, name)) or {}).get("status") or {}).get("conditions") or ()

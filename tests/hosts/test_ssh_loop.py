@@ -28,6 +28,7 @@ from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, LEASES, SECRET
 from tests.hosts.test_agent_kubernetes import host_process, install_crds, status
 from tests.support.agents import gone, llama_plan
 from tests.support.controlplane import Api, eventually
+from tests.support.endpoints import publishing
 from tests.support.netns import Network, network
 from tests.support.sshd import QUICK, Sshd, make_key, sshd
 from tools.localcluster import LocalCluster
@@ -68,8 +69,9 @@ def speaker(
         namespaces=(namespace,),
         system_namespace=namespace,
     )
-    yield made
-    made.stop()
+    with publishing(client, namespaces=(namespace,), lease_namespace=namespace):
+        yield made
+        made.stop()
 
 
 def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Object:

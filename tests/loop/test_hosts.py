@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.server.host_facts import own_address
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support.agents import agent
+from tests.support.agents import REACHED, agent
 from tests.support.loop import (
     LoopProcess,
     await_condition,
@@ -53,12 +54,13 @@ def host(
     store = tmp_path_factory.mktemp("store")
     arguments = [
         *("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8"),
+        *REACHED,
         # Metal's arguments do no harm where there is no such GPU.
         *("--label", "herdsman.dev/accelerator=metal"),
     ]
     with pytest.MonkeyPatch.context() as patch, agent(store, *arguments, host=HOST) as running:
         patch.setenv("PATH", f"{DAEMONS}{os.pathsep}{os.environ['PATH']}")
-        patch.setenv("OLLAMA_HOST", f"127.0.0.1:{free_port()}")
+        patch.setenv("OLLAMA_HOST", f"{own_address()}:{free_port()}")
         patch.setenv("OLLAMA_MODELS", str(store / "ollama"))
         patch.setenv("FAKE_OLLAMA_LIBRARY", "tiny:latest=4000")
         running.start()
@@ -74,7 +76,7 @@ def served(client: KubeClient, namespace: str, name: str = "svc") -> dict[str, A
 
 def ask(report: dict[str, Any], model: str = "any") -> dict[str, Any]:
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{report['port']}/v1/chat/completions", body)
+    request = urllib.request.Request(f"http://{own_address()}:{report['port']}/v1/chat/completions", body)
     with urllib.request.urlopen(request, timeout=30) as answer:
         completion: dict[str, Any] = json.load(answer)
     return completion
@@ -109,7 +111,7 @@ def test_a_model_of_ollama_is_pulled_loaded_and_gone_with_its_service(client: Ku
     report = served(client, namespace)
     assert ask(report, "tiny")["model"] == "tiny"
     assert status(client, namespace)["phase"] == "Ready"
-    with urllib.request.urlopen(f"http://127.0.0.1:{report['port']}/api/ps", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{own_address()}:{report['port']}/api/ps", timeout=5) as answer:
         assert [each["name"] for each in json.load(answer)["models"]] == ["tiny:latest"]
     client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
     eventually(lambda: not psutil.pid_exists(report["pid"]), what="Ollama to be stopped", timeout_s=60)
@@ -221,7 +223,7 @@ def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
     client: KubeClient, namespace: str, models: tuple[Path, str], control_plane: LocalCluster, tmp_path: Path
 ) -> None:
     model(client, namespace, source=f"{models[1]}/tiny.gguf", hardware={"accelerator": "metal"})
-    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8")
+    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8", *REACHED)
     label = ("--label", "herdsman.dev/accelerator=metal")
     with agent(tmp_path / "other-store", *arguments, *label, host=OTHER_HOST) as other:
         other.start()

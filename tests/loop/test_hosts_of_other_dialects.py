@@ -11,11 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.server.host_facts import own_address
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
 from tests.support import dialects
-from tests.support.agents import agent
+from tests.support.agents import REACHED, agent
 from tests.support.loop import eventually, http_folder, loop_process
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
@@ -52,6 +53,7 @@ def cluster(
     store = tmp_path_factory.mktemp("store")
     arguments = (
         *("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8"),
+        *REACHED,
         *("--allowed-host-path-roots", str(hub[0].parent)),
     )
     with (
@@ -87,7 +89,7 @@ def await_true(client: KubeClient, kind: Kind, namespace: str, name: str, wanted
 
 def answers(report: Json) -> Json:
     body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{report['port']}/v1/chat/completions", body)
+    request = urllib.request.Request(f"http://{own_address()}:{report['port']}/v1/chat/completions", body)
     with urllib.request.urlopen(request, timeout=30) as answer:
         completion: Json = json.load(answer)
     return completion

@@ -23,7 +23,7 @@ from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
-from kubeapi.kinds import Kind
+from tests.support.agent_rights import agent_kubeconfig, install_rights
 from tests.support.agents import AgentProcess, agent
 from tests.support.loop import LoopProcess, await_condition, eventually, http_folder, model, service
 from tests.support.netns import Network, NetworkHost, network
@@ -33,10 +33,6 @@ from tools.tiny_model import write_tiny_model
 Object = dict[str, Any]
 OUT_WITHIN_S = 15.0
 CUT_S = 30.0
-AGENTS = "agents-of-tests"
-_RBAC = "rbac.authorization.k8s.io/v1"
-_CLUSTER_BINDINGS = Kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", False)
-_BINDINGS = Kind(_RBAC, "RoleBinding", "rolebindings", True)
 LABEL = {"herdsman.dev/host-selector": "fleet=cables"}
 
 
@@ -74,23 +70,15 @@ def fleet(
     llama_server: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    """Three hosts with an agent each, which may do what docs/install/rbac.yaml allows agents, and no more."""
+    """Three hosts with an agent each. Each may do what docs/install allows the agent of that host, and no more."""
     store = tmp_path_factory.mktemp("stores")
-    control_plane.write_kubeconfig(store / "agents", user=AGENTS)
-    for kind, namespace, role in ((_CLUSTER_BINDINGS, None, "ClusterRole"), (_BINDINGS, SYSTEM_NAMESPACE, "Role")):
-        binding = {
-            "apiVersion": kind.api_version,
-            "kind": kind.kind,
-            "metadata": {"name": "agents-of-tests"},
-            "roleRef": {"apiGroup": kind.group, "kind": role, "name": "herdsman-agent"},
-            "subjects": [{"apiGroup": kind.group, "kind": "User", "name": AGENTS}],
-        }
-        client.apply(kind, namespace, binding, field_manager="tests", force=True)
-    kubeconfig = cables.kubeconfig(store / "agents", store / "kubeconfig")
+    install_rights(client)
     with ExitStack() as stack:
         made: Fleet = {}
         for name in ("near", "far", "spare"):
             host = cables.host(name)
+            own = agent_kubeconfig(client, control_plane, name, store / f"{name}.plain")
+            kubeconfig = cables.kubeconfig(own, store / f"{name}.kubeconfig")
             running = stack.enter_context(
                 agent(
                     store / name,
@@ -238,3 +226,4 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         assert far_agent.output.count("called lost") >= 1
         for _, running in fleet.values():
             assert "Forbidden" not in running.output
+            assert "forbidden" not in running.output

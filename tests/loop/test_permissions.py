@@ -56,8 +56,8 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     ("batch", "jobs", "delete"): ("automation/models/prefetch.py", "delete(kinds.JOBS"),
     ("coordination.k8s.io", "leases", "patch"): ("automation/hosts/lost_hosts.py", "patch(kinds.LEASES"),
     ("discovery.k8s.io", "endpointslices", "get"): (
-        "agent/server/cluster/registration.py",
-        "_existing(client, ENDPOINT",
+        "automation/hosts/registration.py",
+        "existing_object(client, ENDPOINT",
     ),
     ("discovery.k8s.io", "endpointslices", "create"): ("automation/serving/sleep.py", "apply(kinds.ENDPOINT_SLICES"),
     ("discovery.k8s.io", "endpointslices", "patch"): ("automation/serving/sleep.py", "apply(kinds.ENDPOINT_SLICES"),

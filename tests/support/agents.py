@@ -16,10 +16,13 @@ import psutil
 
 from agent.client.http import HttpHost, token_from
 from agent.contract import FilePlan, ProcessPlan, ProcessReport
+from agent.server.host_facts import own_address
 from agent.server.processes.process import MARKER, marked_processes
 from tests.support.controlplane import eventually
 
 HOST = "test-host"
+REACHED = ("--listen", own_address())
+"""Arguments of an agent whose cluster is on this machine: engines listen where their Services lead to."""
 
 
 def llama_plan(model: Path | str, **changes: Any) -> ProcessPlan:

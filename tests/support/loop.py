@@ -200,11 +200,12 @@ def forget_hosts(client: KubeClient) -> None:
 
 
 def grant_loop_rights(client: KubeClient, cluster: LocalCluster, path: Path) -> Path:
-    """Install the roles and write a kubeconfig of the user that they are bound to."""
-    for document in yaml.safe_load_all(RBAC.read_text()):
-        kind = client.mapping(document["apiVersion"], document["kind"])
-        namespace = document["metadata"].get("namespace")
-        client.apply(kind, namespace, document, field_manager="tests", force=True)
+    """Install the roles and the policies for agents, and write a kubeconfig of the user that is the loop."""
+    for path_of_file in (RBAC, RBAC.with_name("agent-policies.yaml")):
+        for document in yaml.safe_load_all(path_of_file.read_text()):
+            kind = client.mapping(document["apiVersion"], document["kind"])
+            namespace = document["metadata"].get("namespace")
+            client.apply(kind, namespace, document, field_manager="tests", force=True)
     cluster.write_kubeconfig(path, user=LOOP_USER, groups=("system:serviceaccounts",))
     return path
 
