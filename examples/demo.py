@@ -22,6 +22,7 @@ import yaml
 from rich.console import Console
 from rich.panel import Panel
 
+from agent.server.host_facts import own_address
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -116,6 +117,8 @@ class Demo:
             f"--kubeconfig={self.cluster.kubeconfig}",
             f"--store={self.directory}/store",
             f"--allowed-host-path-roots={self.model.parent}",
+            # Services lead to an address of this machine; on loopback, where it would listen, nobody could follow.
+            f"--listen={own_address()}",
         ]
 
     def _start(self, name: str, arguments: list[str]) -> str:

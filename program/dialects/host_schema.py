@@ -101,7 +101,7 @@ class HostSpec(CrdModel):
         }
     )
     address: str | None = optional(
-        "IP address that Services lead to; for ssh also where to connect. An agent finds its own."
+        "IP address that Services lead to; for ssh also where to connect. Without it the agent's own counts."
     )
     allow: AllowSpec | None = optional("What services may ask of this host; by default what docs/security.md lists.")
     drain: bool = optional("Move every service away that may move, and place none.", False)
