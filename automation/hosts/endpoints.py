@@ -13,29 +13,27 @@ no client is sent to the process any more.
 from __future__ import annotations
 
 import contextlib
-import functools
-import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import structlog
 
 from agent.contract import ANNOTATION_ENDPOINT, LABEL_HOST, EndpointNotice, ProcessReason, claims_to_serve
 from agent.server.host_facts import agent_version
 from automation.hosts import registration
-from automation.hosts.addresses import ClusterAddresses, Range, host_address, published_address
+from automation.hosts.addresses import host_address, published_address
+from automation.hosts.cluster_addresses import ClusterAddressBook
 from automation.hosts.liveness import Liveness
 from automation.hosts.registration import Moved, Refused, Registered, Registration
 from automation.queue import WorkQueue
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from kubeapi.informer import Informer
-from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS
 
 Object = dict[str, Any]
 
@@ -51,8 +49,6 @@ SOON_S = 0.1
 WORKERS = 4
 SWEEP_RETRY_S = 10.0
 SYNC_POLL_S = 0.2
-CLUSTER_EVERY_S = 600.0
-"""The cluster's own addresses are read anew after so long."""
 
 _log = structlog.get_logger(__name__)
 
@@ -97,7 +93,6 @@ class HostEndpoints:
         self._client = client
         self._liveness = liveness
         self._namespaces = namespaces
-        self._pod_ranges = pod_ranges
         self._active = active
         self._heartbeat_s = heartbeat_s
         self._clock = clock
@@ -108,8 +103,7 @@ class HostEndpoints:
         """The names that lead to each process, so that they are removed with it."""
         self._applied: dict[ProcessName, _Applied] = {}
         self._of_host: dict[str, set[ProcessName]] = {}
-        self._cluster = ClusterAddresses()
-        self._cluster_read_at = float("-inf")
+        self._cluster = ClusterAddressBook(client, pod_ranges, clock=clock)
         self._stopping = threading.Event()
         self._hosts = Informer(client, HOSTS, transform=_trimmed_host, on_change=self._host_changed)
         self._processes = Informer(
@@ -184,8 +178,10 @@ class HostEndpoints:
 
     def sweep(self) -> None:
         """Remove each Service and slice of a host that belongs to no HostProcess. Raises ApiError."""
+        found = registration.registered(self._client, namespaces=self._namespaces)
+        # Read after what is there: a process that came meanwhile may have an endpoint already.
         wanted = {replace(_names_of(each), host="") for each in self._processes.list()}
-        for each in registration.registered(self._client, namespaces=self._namespaces):
+        for each in found:
             if replace(each, host="") not in wanted and not self._stopping.is_set():
                 self._unregister(each)
                 _log.info("Removed an endpoint without a process", namespace=each.namespace, service=each.service_name)
@@ -229,12 +225,16 @@ class HostEndpoints:
             self._unregister(known)
             self._applied.pop(name, None)
         self._registered[name] = here
+
+        def announce() -> None:
+            nonlocal process
+            if wanted.ready and process is not None:
+                process = self._tell(process, EndpointNotice(ready=True))
+
         try:
             wanted = self._wanted(name, process)
             # Ready is announced before anybody is led there, and taken back only after nobody is.
-            if wanted.ready:
-                process = self._tell(process, EndpointNotice(ready=True))
-            self._register(name, wanted)
+            self._register(name, wanted, announce)
         except Refused as refused:
             self._refuse(name, process, refused)
             # A Host that changes brings its processes back by itself; a foreign object is not followed.
@@ -267,7 +267,7 @@ class HostEndpoints:
                 found["address"] if found is not None else None,
                 port if serves else None,
                 pinned_by=self._pins(),
-                cluster=self._cluster_addresses(),
+                cluster=self._cluster.current(),
             )
         return Registration(
             namespace=name.namespace,
@@ -300,9 +300,10 @@ class HostEndpoints:
         found = registration.existing_object(self._client, ENDPOINT_SLICES, name.namespace, slice_name)
         return found is not None and registration.host_of(found) == spec["host"]
 
-    def _register(self, name: ProcessName, wanted: Registration) -> None:
+    def _register(self, name: ProcessName, wanted: Registration, announce: Callable[[], None]) -> None:
         applied, now = self._applied.get(name), datetime.now(UTC)
         if applied is not None and applied.registration == wanted:
+            announce()
             # A status may change often (a download's progress) without a change for clients.
             if self._clock() - applied.at < 0.9 * self._heartbeat_s:
                 return
@@ -313,7 +314,7 @@ class HostEndpoints:
                     return
         # Whatever the next requests do, nothing is certain until the last of them was answered.
         self._applied.pop(name, None)
-        version = registration.register(self._client, wanted, now=now)
+        version = registration.register(self._client, wanted, now=now, before=announce)
         self._applied[name] = _Applied(wanted, self._clock(), version)
 
     def _refuse(self, name: ProcessName, process: Object, refused: Refused) -> None:
@@ -372,37 +373,6 @@ class HostEndpoints:
             if pinned := host["address"].pinned:
                 found[pinned] = (*found.get(pinned, ()), host["metadata"]["name"])
         return found
-
-    def _cluster_addresses(self) -> ClusterAddresses:
-        with self._lock:
-            if self._clock() - self._cluster_read_at >= CLUSTER_EVERY_S:
-                self._cluster_read_at = self._clock()
-                self._cluster = ClusterAddresses(self._api_servers(), ())
-            return replace(self._cluster, pod_ranges=_ranges(tuple(self._pod_ranges())))
-
-    def _api_servers(self) -> frozenset[tuple[str, int]]:
-        """Where the API server is: as this loop reaches it, as pods do, and where that leads."""
-        url = urlsplit(self._client.server)
-        found = {(url.hostname or "", url.port or 443)}
-        try:
-            service = self._client.get(SERVICES, "default", "kubernetes")["spec"]
-            addresses = service.get("clusterIPs") or (service.get("clusterIP") or "",)
-            found |= {(address, port["port"]) for address in addresses for port in service["ports"]}
-            for each in self._client.list(ENDPOINT_SLICES, "default", label_selector=_OF_API_SERVER)["items"]:
-                ports = [port["port"] for port in each.get("ports") or () if port.get("port")]
-                of_all = [a for endpoint in each.get("endpoints") or () for a in endpoint["addresses"]]
-                found |= {(address, port) for address in of_all for port in ports}
-        except KubeError as error:
-            _log.warning("Could not ask for the addresses of the API server", error=str(error))
-        return frozenset(found)
-
-
-_OF_API_SERVER = f"{registration.LABEL_SERVICE_NAME}=kubernetes"
-
-
-@functools.lru_cache(maxsize=2)
-def _ranges(texts: tuple[str, ...]) -> tuple[Range, ...]:
-    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
 def _notice(reason: ProcessReason, message: str) -> EndpointNotice:

@@ -11,6 +11,7 @@ Every write names the version that it was decided on, so that a write that was h
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -180,9 +181,12 @@ def _is_fresh(heartbeat: str, *, now: datetime) -> bool:
         return False
 
 
-def register(client: KubeClient, wanted: Registration, *, now: datetime) -> str | None:
+def register(
+    client: KubeClient, wanted: Registration, *, now: datetime, before: Callable[[], None] = lambda: None
+) -> str | None:
     """Make Service and EndpointSlice as wanted; gives the version of the slice, None while there is none to make.
 
+    `before` is called once nothing is in the way, before the first write.
     Raises Refused for foreign objects in the way, Moved when another host has the process by now, Conflict when
     somebody wrote to ours at the same time, ApiError.
     """
@@ -198,6 +202,7 @@ def register(client: KubeClient, wanted: Registration, *, now: datetime) -> str 
         planned = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
         if planned is None or host_of(planned) != wanted.host:
             raise Moved(f"HostProcess {wanted.process} is not on host `{wanted.host}` any more")
+    before()
     if endpoints is not None and host_of(endpoints) not in ("", wanted.host):
         # The process moved away from where this slice leads, and what runs there is being stopped.
         _delete(client, ENDPOINT_SLICES, endpoints)
