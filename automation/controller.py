@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from automation.admission.quota import claim_of
+from automation.admission.quota import claim_of, claim_without_model
 from automation.adoption.letting_go import LettingGo
 from automation.approval.consent import Consent, modes_now
 from automation.certifying import Certifying
@@ -42,10 +42,11 @@ from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import span
 from automation.want import Wanted
 from automation.watch import DIALECT, World
+from components import naming
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from kubeapi.client import KubeClient
-from program.desired.facts import ServiceFacts
+from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
@@ -160,7 +161,8 @@ class Controller:
         """Ask everything that has a say in whether, and in what form, the service is made now."""
         desired, rendered = wanted.desired, wanted.rendered
         if desired is None or rendered is None:
-            return Judged(problem=wanted.problem or terminating(key, observed))
+            problem = wanted.problem or terminating(key, observed)
+            return Judged(problem=problem, quota=self._quota_without_model(key, cr, observed) if not problem else None)
         rendered, rollout = self._checks.rolled_back(key, cr, desired, rendered, observed)
         modes, still = self._consent.modes, self._consent.modes.still(key, wanted.mode)
         proofs, failing = self._checks.prove(key, cr, desired, observed, now=now, may_replace=not still)
@@ -190,6 +192,14 @@ class Controller:
             advice=verdict.advice,
             may_act=problem is None and quota is None and gate.open,
         )
+
+    def _quota_without_model(self, key: ServiceKey, cr: Object, observed: Observed) -> Problem | None:
+        """Count the GPUs of an InferenceService that waits for its Model: they are asked for already."""
+        if key.dialect != naming.LLMKUBE:
+            return None
+        created = str(cr["metadata"].get("creationTimestamp", ""))
+        claim = claim_without_model(cr, priority=observed.priority_value or 0, created=created)
+        return self._world.quotas.decide_without_model(key, claim)
 
     # --- acting ---------------------------------------------------------------------------------------------------
 

@@ -136,7 +136,7 @@ def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
     if not model_is_ready(found):
         # A change of the Model enqueues the service.
         if failed := failure_of(found):
-            why = f"draft Model `{name}` failed: {failed}"
+            why = f"draft Model `{name}` is not Ready, it failed: {failed}"
             raise SpecInvalid(field="", reason=Reason.MODEL_NOT_READY, why=why)
         why = f"draft Model `{name}` is not Ready yet"
         raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)

@@ -14,6 +14,7 @@ from components.deployment import is_stopped
 from components.workloads import demand
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
+from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
@@ -74,6 +75,22 @@ def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaCl
         priority=priority,
         created=created,
     )
+
+
+def claim_without_model(cr: Object, *, priority: int, created: str) -> QuotaClaim:
+    """Say what an InferenceService asks for whose Model is missing or not Ready, as far as its own spec tells.
+
+    What makes no sense counts as nothing: the status says so once the Model is there.
+    """
+    spec, annotations = cr.get("spec") or {}, cr["metadata"].get("annotations") or {}
+    on_host = any(annotations.get(name) for name in (ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR))
+    scaling, resources = spec.get("autoscaling"), spec.get("resources") or {}
+    replicas = scaling.get("maxReplicas") if isinstance(scaling, dict) else spec.get("replicas", 1)
+    gpus = resources.get("gpu") if isinstance(resources, dict) else None
+    counts = [each if isinstance(each, int) and not isinstance(each, bool) else 0 for each in (gpus, replicas)]
+    if on_host or spec.get("suspend") is True or spec.get("replicas") == 0 or min(counts) <= 0:
+        return NOTHING
+    return QuotaClaim(gpus=counts[0] * counts[1], priority=priority, created=created)
 
 
 def _described(desired: DesiredService, workloads: Workloads) -> QuotaClaim:

@@ -59,6 +59,7 @@ class QuotaBook:
     _labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     _held: dict[ServiceKey, QuotaClaim] = field(default_factory=dict)
     _adopted: set[ServiceKey] = field(default_factory=set)
+    _without_model: set[ServiceKey] = field(default_factory=set)
     _totals: dict[str, QuotaClaim] = field(default_factory=dict)
     _waiting: dict[ServiceKey, _Waiting] = field(default_factory=dict)
     _tallies: dict[QuotaName, _Tally] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class QuotaBook:
     def decide(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
         """Reserve `claim` for a service, or say which quota leaves no room; what it held before, it keeps then."""
         with self._lock:
+            self._without_model.discard(key)
             held = self._held.get(key, NOTHING)
             if key in self._adopted:
                 self._adopted.discard(key)
@@ -93,6 +95,17 @@ class QuotaBook:
         self._tell(admitted, changed=changed)
         return denial[1] if denial is not None else None
 
+    def decide_without_model(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
+        """As `decide`, for a service of which only its own spec is known: what it holds by its Model, it keeps."""
+        with self._lock:
+            free = key not in self._held or key in self._without_model
+        if not free:
+            return None
+        denial = self.decide(key, claim)
+        with self._lock:
+            self._without_model.add(key)
+        return denial
+
     def hold(self, key: ServiceKey, claim: QuotaClaim) -> None:
         """Count a service as admitted with what runs of it, whatever the quotas say. For the start of the loop."""
         with self._lock:
@@ -105,6 +118,7 @@ class QuotaBook:
         with self._lock:
             waited = self._waiting.pop(key, None)
             self._adopted.discard(key)
+            self._without_model.discard(key)
             changed = self._hold(key, NOTHING)
             admitted = self._admit_waiting() if changed else []
         self._tell(admitted, changed=changed or waited is not None)

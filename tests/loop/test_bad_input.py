@@ -36,6 +36,32 @@ def test_a_draft_model_is_waited_for_as_the_main_one_is(client: KubeClient, name
     deployed(client, namespace)
 
 
+def test_a_model_that_failed_stalls_its_service_until_it_is_mended(client: KubeClient, namespace: str) -> None:
+    model(client, namespace, source="pvc://not-there/m.gguf")
+    service(client, namespace, runtime="vllm", skipModelInit=True)
+    stalled = await_condition(client, namespace, "svc", "Stalled", "True", saying="PVCNotFound")
+    assert stalled["reason"] == "ModelNotReady" and "not-there" in stalled["message"]
+    assert status(client, namespace)["phase"] == "Pending"
+    client.patch(kinds.MODELS, namespace, "base", {"spec": {"source": "org/model"}})
+    deployed(client, namespace)
+    await_condition(client, namespace, "svc", "Stalled", "False")
+
+
+def test_gpus_that_a_service_without_its_model_asks_for_count_in_a_quota(client: KubeClient, namespace: str) -> None:
+    quota = {
+        "apiVersion": kinds.GPU_QUOTAS.api_version,
+        "kind": kinds.GPU_QUOTAS.kind,
+        "metadata": {"name": "team"},
+        "spec": {"namespaceRef": namespace, "gpuCount": 3},
+    }
+    client.create(kinds.GPU_QUOTAS, namespace, quota)
+    service(client, namespace, runtime="vllm", skipModelInit=True, replicas=2, resources={"gpu": 1})
+    eventually(
+        lambda: client.get(kinds.GPU_QUOTAS, namespace, "team").get("status", {}).get("usedGPUCount") == 2,
+        what="the GPUs in the quota's status",
+    )
+
+
 @pytest.mark.parametrize(
     ("wrong", "field", "right"),
     [

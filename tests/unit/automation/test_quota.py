@@ -16,6 +16,7 @@ from automation.admission.quota import (
     QuotaUsage,
     admit,
     claim_of,
+    claim_without_model,
     over_use,
     quota_of,
 )
@@ -277,3 +278,47 @@ def test_a_described_service_claims_all_its_sets_and_whole_groups() -> None:
     assert claim(broken, scaled, replicas=0).gpus == 8
     assert claim(groups, suspended=True).is_nothing
     assert claim(groups, suspended=True).priority == 5
+
+
+def asking(annotations: dict[str, str] | None = None, **spec: Any) -> QuotaClaim:
+    cr = {"metadata": {"annotations": annotations or {}}, "spec": {"modelRef": "none", **spec}}
+    return claim_without_model(cr, priority=1, created="then")
+
+
+@pytest.mark.parametrize(
+    ("spec", "claimed"),
+    [
+        ({"resources": {"gpu": 2}}, 2),
+        ({"resources": {"gpu": 2}, "replicas": 3}, 6),
+        ({"resources": {"gpu": 2}, "replicas": 3, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}}, 8),
+        ({"resources": {"gpu": 2}, "suspend": True}, 0),
+        ({"resources": {"gpu": 2}, "replicas": 0}, 0),
+        ({"resources": {"gpu": "two"}}, 0),
+        ({"resources": []}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_service_without_its_model_asks_for_what_its_own_spec_says(spec: dict[str, Any], claimed: int) -> None:
+    assert asking(**spec).gpus == claimed
+    assert asking({"herdsman.dev/host": "mac"}, **spec) == NOTHING
+
+
+def test_gpus_of_a_service_whose_model_is_missing_count() -> None:
+    reserved, enqueued = book(gpuCount=4)
+    assert reserved.decide_without_model(key("early"), gpus(3)) is None
+    assert reserved.usages()[NAME].gpus == 3
+    denial = reserved.decide(key("late"), gpus(2))
+    assert denial is not None and "3 of 4 used by others" in denial.message
+    # It asks for less, and gives the rest back at once.
+    assert reserved.decide_without_model(key("early"), gpus(1)) is None
+    assert enqueued == ["late"] and reserved.usages()[NAME].gpus == 3
+
+
+def test_a_service_that_runs_keeps_what_its_model_gave_it_when_the_model_goes() -> None:
+    reserved, _ = book(gpuCount=4)
+    assert reserved.decide(key("a"), gpus(4)) is None
+    assert reserved.decide_without_model(key("a"), gpus(1)) is None
+    assert reserved.decide_without_model(key("a"), NOTHING) is None
+    assert reserved.usages()[NAME].gpus == 4
+    reserved.release(key("a"))
+    assert reserved.usages()[NAME].gpus == 0

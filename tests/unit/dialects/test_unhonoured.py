@@ -159,6 +159,8 @@ def said(*names: str) -> list[str]:
         ({"readiness-gate": "true"}, {"runtime": "llamacpp-router"}, said("readiness-gate")),
         ({"scale-query": "up"}, {}, said("scale-query")),
         ({"scale-query": "up"}, {"autoscaling": {"minReplicas": 0, "maxReplicas": 2}}, []),
+        ({}, {"replicas": 3, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}, ["spec.replicas"]),
+        ({}, {"replicas": 1, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}, []),
         ({"network-policy": "namespace", "max-unavailable": "1", "rollback": "true"}, {}, []),
         ({"served-name": "chat", "drain": "2m"}, {}, []),
         ({"served-name": "chat"}, {"runtime": "vllm"}, []),
