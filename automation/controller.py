@@ -98,7 +98,12 @@ class Controller:
         on_written = {DIALECT: metrics.on_service_status} if metrics is not None else {}
         self._statuses = {
             name: StatusWriter(
-                client, each.kind, mark=each.status_mark, shared=each.shared_conditions, on_written=on_written.get(name)
+                client,
+                each.kind,
+                mark=each.status_mark,
+                shared=each.shared_conditions,
+                on_written=on_written.get(name),
+                cached=each.get,
             )
             for name, each in self.services.items()
         }

@@ -80,7 +80,7 @@ class ModelController:
         ours: Callable[[Object], bool] = lambda _: True,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        self._statuses = StatusWriter(client, kinds.MODELS, on_written=on_written)
+        self._statuses = StatusWriter(client, kinds.MODELS, on_written=on_written, cached=models.get)
         self._models = models
         self._claims = claims
         self._nodes = nodes
