@@ -55,7 +55,12 @@ class KserveConfigs:
         self._caches = world.dialects.caches[DIALECT]
         self._namespaces = frozenset(namespaces)
         self._shard = shard
-        self._writer = StatusWriter(client, kinds.LLM_CONFIGS, mark=MARK)
+        self._writer = StatusWriter(
+            client,
+            kinds.LLM_CONFIGS,
+            mark=MARK,
+            cached=lambda namespace, name: self._caches.get(kinds.LLM_CONFIGS, namespace, name),
+        )
         self._lock = threading.Lock()
         self._referred: dict[ServiceKey, tuple[str, ...]] = {}
         self._changed: set[str] = set()
