@@ -65,7 +65,7 @@ def _check_object(value: Any, kind: str, field: str) -> None:
 def _unknown(name: str, kind: str, known: dict[str, str]) -> str:
     what = re.sub(r"V\d+((alpha|beta)\d+)?", "", kind)
     if kind == POD_SPEC and name in ("spec", "metadata"):
-        return "is no field of a PodSpec, which this is without `spec`; write what is below `spec` in its place"
+        return "is no field of a PodSpec, which this is itself; move what is below `spec` one level up"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = f"; did you mean `{near[0]}`?" if near else "; the API server would refuse it"
     return f"is no field of a {what}{hint}"

@@ -49,7 +49,7 @@ def test_a_pod_spec_as_kubernetes_takes_it_passes() -> None:
     ("change", "field", "why"),
     [
         ({"nodeSelectr": {}}, "nodeSelectr", "did you mean `nodeSelector`?"),
-        ({"spec": {"containers": []}}, "spec", "without `spec`"),
+        ({"spec": {"containers": []}}, "spec", "one level up"),
         ({"nothingLikeIt": 1}, "nothingLikeIt", "no field of a PodSpec; the API server would refuse it"),
         ({"containers": [{"name": "a", "resorces": {}}]}, "containers[0].resorces", "`resources`"),
         ({"containers": [{"env": [{"name": "A", "vale": "1"}]}]}, "containers[0].env[0].vale", "`value`"),

@@ -267,10 +267,10 @@ class TestDevices:
                 }
             },
             "spec.template.spec",
-            "without `spec`",
+            "one level up",
         ),
         ({"prefill": {"template": {"volums": [{"name": "a"}]}}}, "spec.prefill.template.volums", "`volumes`"),
-        (GROUP | {"worker": {"spec": {"containers": [{"name": "main"}]}}}, "spec.worker.spec", "without `spec`"),
+        (GROUP | {"worker": {"spec": {"containers": [{"name": "main"}]}}}, "spec.worker.spec", "one level up"),
     ],
 )
 def test_a_field_that_no_pod_has_is_named(spec: Json, field: str, why: str) -> None:
