@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from components.extensions import asked_in_vain
-from components.host_allowance import check_allowed, check_any_allowed, host_needs
 from components.options import RenderOptions
 from kubeapi import kinds, yaml_text
 from kubeapi.kinds import Kind
@@ -95,6 +94,9 @@ class Manifests:
         """
         if desired.host_placement is None:
             return
+        # Slow to import, and services in pods need none of it.
+        from components.host_allowance import check_allowed, check_any_allowed, host_needs
+
         allowances = {str(host["metadata"]["name"]): _allowance(host) for host in self.listed(kinds.HOSTS, "")}
         self._asked_for.update((kinds.HOSTS.group, kinds.HOSTS.kind, "", name) for name in allowances)
         named = desired.host_placement.host

@@ -14,9 +14,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from agent.contract import ProcessPlan
 from program.runtimes.host_flags import (
     FLAGS,
     GENERIC_REFUSED,
@@ -25,6 +24,9 @@ from program.runtimes.host_flags import (
     VARIABLES,
     Flags,
 )
+
+if TYPE_CHECKING:  # the contract is slow to import, and a preview of pods needs none of it
+    from agent.contract import ProcessPlan
 
 NeedKind = Literal["runtime", "command", "flag", "variable", "path", "registry"]
 
