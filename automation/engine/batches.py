@@ -187,7 +187,7 @@ class Batcher:
                 return False
             self._engine.forget(stack)
             self._sharding.forget(stack)
-            log.info("Forgot the stack of a namespace that is gone", stack=stack.name)
+            log.info("Forgot the stack of a namespace that is gone", stack_name=stack.name)
         return True
 
     def drain(self, timeout_s: float) -> bool:
