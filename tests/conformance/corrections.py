@@ -97,7 +97,12 @@ ENGINES = {
 
 def corrections_of(number: str, expected: Flat) -> dict[str, Any]:
     """Return all that is expected otherwise in a case, whose recorded objects are `expected`."""
-    return {**CORRECTIONS.get(number, {}), **FURTHER.get(number, {}), **_drains(expected)}
+    return {**CORRECTIONS.get(number, {}), **FURTHER.get(number, {}), **_drains(expected), **_owned(expected)}
+
+
+def _owned(expected: Flat) -> dict[str, Any]:
+    """Expect owner references that block: a deletion in the foreground waits for what the service owns."""
+    return {path: True for path, value in expected.items() if path.endswith("/blockOwnerDeletion") and value is False}
 
 
 def _drains(expected: Flat) -> dict[str, Any]:
