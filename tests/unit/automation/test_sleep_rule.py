@@ -115,9 +115,9 @@ def test_a_sleeping_service_has_no_replicas_and_says_what_it_had() -> None:
 
 def test_a_pod_that_is_put_to_sleep_finishes_its_requests() -> None:
     drained = pod_template(sleepy(), RenderOptions())["spec"]
-    plain = pod_template(service(replicas=2), RenderOptions())["spec"]
+    undrained = pod_template(service(replicas=2, drain_s=0.0), RenderOptions())["spec"]
     assert "preStop" in drained["containers"][0]["lifecycle"]
-    assert "lifecycle" not in plain["containers"][0]
+    assert "lifecycle" not in undrained["containers"][0]
 
 
 def test_our_slice_stands_beside_those_of_the_pods() -> None:
