@@ -60,6 +60,7 @@ _KINDS = {
 
 _NEEDS_A_HAND = (
     *(ProcessReason.RUNTIME_MISSING, ProcessReason.RUNTIME_TOO_OLD, ProcessReason.PLAN_INVALID),
+    *(ProcessReason.NOT_ALLOWED, ProcessReason.SECRET_UNAVAILABLE),
     *(Reason.NOT_FOUND, Reason.REFUSED, Reason.UNAUTHORIZED, Reason.CHECKSUM_MISMATCH, Reason.PLAN_INVALID),
 )
 """A host tries again by itself, but whoever waits at a terminal is told at once of what only people can mend."""

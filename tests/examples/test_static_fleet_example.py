@@ -75,6 +75,7 @@ def test_the_example_is_made_and_destroyed(
     with sshd(tmp_path / "host", binaries=[llama_server]) as server:
         host = config["herdsman:hosts"]["studio"]
         host |= {"address": server.address, "port": server.port, "user": server.user, "store": str(server.store)}
+        host["allowRoot"] = server.user == "root"
         host["identityFile"] = str(server.user_key)
         (root / "known_hosts").write_text(f"[{server.address}]:{server.port} {server.host_key}\n")
         command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)

@@ -1,11 +1,12 @@
 """Plain Pulumi over SSH: the real CLI, a real sshd, a real llama-server.
 
 Covered: a preview that names the steps and touches nothing, create, no change, what changed behind Pulumi's back,
-another host, destroy; a host that is not known.
+another host, destroy; a host that is not known; a start that only the host's owner can allow.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from agent.client.port import ProcessNotFound
 from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
+from components.providers.host_provider import READY_TIMEOUT_S
 from tests.hosts.test_host_plugin import HostProcess, Program, changes, stack, up
 from tests.support.agents import HOST, gone, llama_plan
 from tests.support.sshd import Sshd, sshd
@@ -91,3 +93,15 @@ def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
         host.get("prod/tiny")
     assert repaired.report.pid is not None and gone(repaired.report.pid, timeout_s=1)
     host.close()
+
+
+def test_a_start_that_only_the_owner_can_allow_ends_the_update_at_once(
+    server: Sshd, stack: auto.Stack, tiny_model: Path
+) -> None:
+    if server.user != "root":
+        pytest.skip("sshd of the tests runs as another user than root here; run the tests as root")
+    began = time.monotonic()
+    with pytest.raises(auto.CommandError, match="allowRoot"):
+        up(stack, program(server, llama_plan(tiny_model), allowRoot=False))
+    assert time.monotonic() - began < READY_TIMEOUT_S / 4, "the update does not wait for a process that never starts"
+    stack.destroy(color="never")

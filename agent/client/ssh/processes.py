@@ -384,7 +384,8 @@ class SshProcesses:
         if not why and place.machine.is_root and not self._connection.target.allow_root:
             why = (
                 f"user `{place.machine.user}` of host `{self.host}` is root, and processes do not run as root: connect "
-                "as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set spec.ssh.allowRoot"
+                "as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set spec.ssh.allowRoot "
+                "(`allowRoot` in a static fleet)"
             )
         if why:
             raise NotNow(ProcessReason.NOT_ALLOWED, why)
