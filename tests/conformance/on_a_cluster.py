@@ -39,7 +39,9 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
             dialects.install_needed(client)
             kubeconfig = grant_loop_rights(client, cluster, directory / "kubeconfig")
             environment = {"HERDSMAN_CONVERSION_PORT": "0"} if family == "kserve" else {}
-            with running_loop(kubeconfig, directory, environment) as loop:
+            # Vectors name models below this directory of a node.
+            roots = ("--allowed-host-path-roots=/srv/weights",) if family == "llmaz" else ()
+            with running_loop(kubeconfig, directory, environment, *roots) as loop:
                 if family == "kserve":
                     older = Kind("serving.kserve.io/v1alpha1", *astuple(kinds.LLM_SERVICES)[1:])
                     eventually(lambda: dialects.served(client, older), what="the older version to be served")
@@ -49,9 +51,11 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
 
 
 @contextlib.contextmanager
-def running_loop(kubeconfig: Path, directory: Path, environment: dict[str, str]) -> Iterator[LoopProcess]:
-    """Run a loop with an environment of its own while the block lasts."""
-    loop = LoopProcess(kubeconfig, directory, environment=environment)
+def running_loop(
+    kubeconfig: Path, directory: Path, environment: dict[str, str], *options: str
+) -> Iterator[LoopProcess]:
+    """Run a loop with an environment and options of its own while the block lasts."""
+    loop = LoopProcess(kubeconfig, directory, options, environment=environment)
     try:
         yield loop.start()
     finally:

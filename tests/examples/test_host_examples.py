@@ -223,6 +223,7 @@ def test_a_machine_without_an_agent_serves_over_ssh(
     ) as server:
         there = {
             "user": server.user,
+            "allowRoot": server.user == "root",
             "port": server.port,
             "identityFile": str(server.user_key),
             "knownHosts": [server.host_key],

@@ -287,8 +287,19 @@ def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled
     real.make_lie(old)
     await_condition(client, troubled, "turncoat", "Ready", "False", timeout_s=STARTED_S)
     await_condition(client, troubled, "turncoat", "Ready", "True", timeout_s=STARTED_S)
-    (new,) = real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")
-    assert new["metadata"]["uid"] != old["metadata"]["uid"]
+
+    def others() -> list[str]:
+        found = real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")
+        return [uid for pod in found if (uid := pod["metadata"]["uid"]) != old["metadata"]["uid"]]
+
+    assert len(others()) == 1
+    # The old pod ends beside the one that serves by now.
+    eventually(
+        lambda: len(real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")) == 1,
+        what="the pod that stopped answering to be gone",
+        timeout_s=STARTED_S,
+    )
+    assert len(others()) == 1
 
 
 def test_replicas_share_one_download(client: KubeClient, node: Node, troubled: str, files: FileServer) -> None:

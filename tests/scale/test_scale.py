@@ -186,7 +186,7 @@ def test_forty_changes_of_load_and_no_fight(gpu_farm: Farm, loop: LoopProcess, a
     gpu_farm.services(namespace, ["svc"], resources={}, priority="high", **more)
 
     def runs() -> list[Json]:
-        return [line for line in loop.lines() if line.get("event") == "Ran a batch" and line["stack"] == namespace]
+        return [line for line in loop.lines() if line.get("event") == "Ran a batch" and line["stack_name"] == namespace]
 
     eventually(lambda: gpu_farm.phases(namespace)["svc"] == "Ready", what="svc to be ready", timeout_s=120)
     began = len(runs())
