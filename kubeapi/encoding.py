@@ -15,7 +15,8 @@ from typing import Any
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _TO_ESCAPE = re.compile("[<>&\u2028\u2029]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_UNUSUAL_NUMBER = re.compile(r"\d[.eE]|\d{19}")
+_UNUSUAL_NUMBER = re.compile(r"(?:^|[:,\[])-?\d+[.eE]|(?:^|[:,\[])-?\d{19}")
+"""Such a number, or a text that holds what looks like one, in JSON without spaces."""
 _STRING_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*')
 
 

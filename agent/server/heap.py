@@ -1,4 +1,4 @@
-"""Keeps a process of many mostly sleeping threads small. Called by `agent.server.main` before any thread starts."""
+"""Keeps a process of many mostly sleeping threads small. Agent and loop call it before any thread starts."""
 
 from __future__ import annotations
 

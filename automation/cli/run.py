@@ -39,6 +39,7 @@ def run(
     # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
     from pydantic import ValidationError
 
+    from agent.server.heap import share_one_heap
     from automation.engine.key_keeper import PassphraseMissing
     from automation.engine.state_url import StateUrl
     from automation.loop import Loop, LoopFailed
@@ -73,6 +74,7 @@ def run(
         first = error.errors()[0]
         raise typer.BadParameter(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
     configure_logging(settings.log_format, settings.log_level)
+    share_one_heap()  # before any thread starts
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
