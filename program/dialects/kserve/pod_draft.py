@@ -142,3 +142,22 @@ class Container:
         mounts = self._container.get("volumeMounts") or ()
         if all(known.get("mountPath") != mount["mountPath"] for known in mounts):
             self._container["volumeMounts"] = [*mounts, mount]
+
+    def mount_at(self, path: str) -> JsonObject | None:
+        """Give the mount at a path; None without one."""
+        mounts: Iterable[JsonObject] = self._container.get("volumeMounts") or ()
+        return next((mount for mount in mounts if mount.get("mountPath") == path), None)
+
+    def mounts_in(self, path: str) -> list[JsonObject]:
+        """List the mounts below a path."""
+        mounts: Iterable[JsonObject] = self._container.get("volumeMounts") or ()
+        return [mount for mount in mounts if str(mount.get("mountPath")).startswith(f"{path}/")]
+
+    def replace_mount(self, path: str, mounts: Iterable[JsonObject]) -> None:
+        """Put mounts in the place of the one at a path, but for paths that are taken: those are the user's."""
+        known: Iterable[JsonObject] = self._container.get("volumeMounts") or ()
+        taken = {mount.get("mountPath") for mount in known if mount.get("mountPath") != path}
+        added = [mount for mount in mounts if mount["mountPath"] not in taken]
+        self._container["volumeMounts"] = [
+            each for mount in known for each in (added if mount.get("mountPath") == path else [mount])
+        ]

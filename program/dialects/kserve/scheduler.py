@@ -17,7 +17,7 @@ from program.dialects.kserve.picker_config import default_config, flagged_config
 from program.dialects.kserve.picker_migration import Version, picker_version, without_old_flags
 from program.dialects.kserve.pod_draft import Container, PodDraft
 from program.dialects.kserve.pool_group import name_group_of_today
-from program.dialects.kserve.storage import Weights, add_weights
+from program.dialects.kserve.storage import Weights, add_weights, part_mounts
 from program.dialects.kserve.subject import Subject, main_container
 from program.dialects.kserve.tracing import trace_scheduler
 
@@ -149,7 +149,9 @@ def _tokenizer(
     name = naming.tokenizer(subject.name)
     draft = PodDraft(template, field=f"{_FIELD}.tokenizer.template")
     if weights is not None:
-        add_weights(draft, Weights(model=weights.model, path=_TOKENIZER_PATH), subject)
+        own_weights = Weights(model=weights.model, path=_TOKENIZER_PATH)
+        add_weights(draft, own_weights, subject)
+        part_mounts(draft, own_weights)
     pods = PodSet(part="tokenizer", name=name, labels=own, selector=own, template=_template(draft, own, {}))
     port = _container_ports(main_container(template, field=draft.field)).get(_RENDER_PORT)
     if port is None:

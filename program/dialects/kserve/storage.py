@@ -59,9 +59,25 @@ def add_weights(draft: PodDraft, weights: Weights, subject: Subject) -> None:
         draft.main.add_mount({"name": _IMAGE, "mountPath": weights.path, "readOnly": True, "subPath": "models"})
     on_claims = tuple(adapter for adapter in weights.adapters if not adapter.address.is_fetched)
     if weights.model.is_fetched or fetched:
-        _fetch(draft, weights, fetched, subject, apart=bool(on_claims))
+        _fetch(draft, weights, fetched, subject)
     for adapter in on_claims:
         _mount_claim(draft, adapter.volume, adapter.address, adapter.path)
+
+
+def part_mounts(draft: PodDraft, weights: Weights) -> None:
+    """Rearrange the mounts of what was fetched, so that no other mount lies inside a read-only one.
+
+    No container runtime can make a mount point in a read-only mount. `/mnt` as a whole gives way to a mount for each
+    folder, and a folder with a mount inside is writable. Called when the container has all its mounts.
+    """
+    whole = draft.main.mount_at(_PARENT)
+    if whole is not None and whole.get("readOnly") and whole["name"] == _SHARED and draft.main.mounts_in(_PARENT):
+        fetched = tuple(adapter for adapter in weights.adapters if adapter.address.is_fetched)
+        draft.main.replace_mount(_PARENT, _folders(weights, fetched))
+    for path in (weights.path, *(adapter.path for adapter in weights.adapters)):
+        mount = draft.main.mount_at(path)
+        if mount is not None and mount["name"] == _SHARED and mount.get("readOnly") and draft.main.mounts_in(path):
+            draft.main.replace_mount(path, [{name: mount[name] for name in mount if name != "readOnly"}])
 
 
 def _mount_claim(draft: PodDraft, volume: str, address: Address, path: str) -> None:
@@ -70,7 +86,7 @@ def _mount_claim(draft: PodDraft, volume: str, address: Address, path: str) -> N
     draft.main.add_mount({**mount, "subPath": address.path} if address.path else mount)
 
 
-def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subject: Subject, *, apart: bool) -> None:
+def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subject: Subject) -> None:
     """Add the init container, or complete the user's: image, resources and variables of theirs win, no more."""
     args: list[str] = [weights.model.written, MODELS] if weights.model.is_fetched else []
     for adapter in fetched:
@@ -106,22 +122,21 @@ def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subj
     if not fetched:
         init.add_mount({"name": _SHARED, "mountPath": MODELS})
         draft.main.add_mount({"name": _SHARED, "mountPath": weights.path, "readOnly": True})
-    elif weights.model.is_fetched and not apart:
-        init.add_mount({"name": _SHARED, "mountPath": _PARENT})
-        draft.main.add_mount({"name": _SHARED, "mountPath": _PARENT, "readOnly": True})
     else:
-        _mount_folders(draft, weights, fetched)
+        init.add_mount({"name": _SHARED, "mountPath": _PARENT})
+        whole = {"name": _SHARED, "mountPath": _PARENT, "readOnly": True}
+        for mount in [whole] if weights.model.is_fetched else _folders(weights, fetched):
+            draft.main.add_mount(mount)
     _trust_certificates(draft, certificates(subject, schemes, draft.service_account))
 
 
-def _mount_folders(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...]) -> None:
-    """Mount each folder by itself: nothing could be mounted inside of one that is read-only as a whole."""
-    draft.init_container(INITIALIZER).add_mount({"name": _SHARED, "mountPath": _PARENT})
-    folders = [weights.path] if weights.model.is_fetched else []
-    for path in (*folders, *(adapter.path for adapter in fetched)):
-        draft.main.add_mount(
-            {"name": _SHARED, "mountPath": path, "subPath": path.removeprefix(f"{_PARENT}/"), "readOnly": True}
-        )
+def _folders(weights: Weights, fetched: tuple[Adapter, ...]) -> list[JsonObject]:
+    """Give a mount for each folder of what was fetched."""
+    paths = [weights.path] if weights.model.is_fetched else []
+    return [
+        {"name": _SHARED, "mountPath": path, "subPath": path.removeprefix(f"{_PARENT}/"), "readOnly": True}
+        for path in (*paths, *(adapter.path for adapter in fetched))
+    ]
 
 
 def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:

@@ -19,7 +19,7 @@ from program.dialects.kserve.lora import load_adapters
 from program.dialects.kserve.pod_draft import PodDraft
 from program.dialects.kserve.pool_group import name_group_of_today
 from program.dialects.kserve.scaling import scaler_of
-from program.dialects.kserve.storage import Weights, add_weights
+from program.dialects.kserve.storage import Weights, add_weights, part_mounts
 from program.dialects.kserve.subject import Subject
 from program.dialects.kserve.tracing import DECODE, PREFILL, trace_server
 
@@ -155,6 +155,8 @@ class _Workload:
             add_weights(draft, self._weights, subject)
             load_adapters(main, subject.spec, self._weights.adapters, namespace=subject.namespace)
         add_cache_tiers(draft, self._spec, field=self._field)
+        if self._weights is not None:
+            part_mounts(draft, self._weights)
         trace_server(main, subject, name=PREFILL if self._prefill else DECODE)
         if self._devices is not None:
             claim_devices(draft, self._devices)

@@ -124,6 +124,54 @@ def test_adapters_come_beside_the_model(
     assert {mount["name"] for mount in main["volumeMounts"]} <= volumes
 
 
+def inside_read_only(main: Json) -> list[tuple[str, str]]:
+    """List mounts below a read-only mount: no container runtime can make a mount point there."""
+    mounts = mounted(main)
+    locked = [path for path, mount in mounts.items() if mount.get("readOnly")]
+    return [(outer, path) for outer in locked for path in mounts if path.startswith(f"{outer}/")]
+
+
+TIER = {"kvCacheOffloading": {"cpu": "1Gi", "secondary": [{"fileSystem": {"emptyDir": {"size": "1Gi"}}}]}}
+APART = {"/mnt/models": "models", "/mnt/lora/l": "lora/l"}
+
+
+@pytest.mark.parametrize("uri", ["hf://o/m", "s3://b/m"])
+def test_no_tier_of_the_cache_is_mounted_inside_a_read_only_folder(uri: str) -> None:
+    spec, main = serving(service({**model(uri, ("l", "hf://o/l")), **TIER}))
+    paths = {path: mount.get("subPath") for path, mount in mounted(main).items() if path.startswith("/mnt")}
+    assert paths == {**APART, "/mnt/kv-cache-0": None}
+    assert inside_read_only(main) == []
+    init = named(spec["initContainers"], INIT)
+    assert init is not None
+    assert mounted(init)["/mnt"] == {"name": "kserve-provision-location", "mountPath": "/mnt"}
+
+
+def test_a_mount_of_the_users_is_not_inside_a_read_only_folder() -> None:
+    own = {"name": "scratch", "mountPath": "/mnt/scratch"}
+    template = {
+        "containers": [{"name": "main", "volumeMounts": [own]}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    }
+    _, main = serving(service({**model("hf://o/m", ("l", "hf://o/l")), "template": template}))
+    assert inside_read_only(main) == []
+    assert {p: m.get("subPath") for p, m in mounted(main).items() if p.startswith("/mnt")} == {
+        **APART,
+        "/mnt/scratch": None,
+    }
+
+
+def test_a_model_with_a_mount_of_the_users_inside_its_folder_is_writable() -> None:
+    own = {"name": "scratch", "mountPath": "/mnt/models/scratch"}
+    template = {
+        "containers": [{"name": "main", "volumeMounts": [own]}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    }
+    for adapters in ((), (("l", "hf://o/l"),)):
+        _, main = serving(service({**model("hf://o/m", *adapters), "template": template}))
+        assert inside_read_only(main) == []
+        assert mounted(main)["/mnt/models"]["name"] == "kserve-provision-location"
+
+
 def test_a_tier_of_the_cache_stays_on_its_claim() -> None:
     tier = {"fileSystem": {"pvc": {"ref": {"name": "cache", "path": "a/../../b"}}}}
     with pytest.raises(SpecInvalid, match="leaves") as refused:
