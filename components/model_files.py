@@ -30,6 +30,7 @@ from program.runtimes import runtime_for
 CACHE_MOUNT = "/models"
 CLAIM_MOUNT = "/model-source"
 DRAFT_MOUNT = "/draft"
+NODE_MOUNT = "/host-model"
 CACHE_VOLUME = "model-cache"
 OWN_VOLUME = "model-storage"
 
@@ -51,11 +52,14 @@ class ModelFiles:
 
 
 def model_files(desired: DesiredService, options: RenderOptions) -> ModelFiles:
-    """Decide where the weights come from: a claim of the user's, the cache, the node, or the engine itself."""
+    """Decide where the weights come from: a claim of the user's, the node, the cache, or the engine itself."""
     source = desired.model.source
     runtime = runtime_for(desired.engine)
-    if source.kind is SourceKind.CLAIM and (runtime.needs_model_init or runtime.name == "tgi"):
+    reads_files = runtime.needs_model_init or runtime.name == "tgi"
+    if source.kind is SourceKind.CLAIM and reads_files:
         files = _on_claim(desired.model, "model-source", CLAIM_MOUNT)
+    elif source.directory and reads_files and not desired.skip_model_init:
+        files = _on_node(desired.model)
     elif runtime.needs_model_init and not desired.skip_model_init and needs_cache(source, desired.model.files):
         files = _fetched(desired, options)
     else:
@@ -75,6 +79,13 @@ def _on_claim(model: DesiredModel, volume: str, mount: str) -> ModelFiles:
         volumes=({"name": volume, "persistentVolumeClaim": claim},),
         mounts=({"name": volume, "mountPath": mount, "readOnly": True},),
     )
+
+
+def _on_node(model: DesiredModel) -> ModelFiles:
+    """Mount a directory of the node where it lies: a copy of every file would cost a claim and give nothing."""
+    volume = {"name": "host-model", "hostPath": {"path": model.source.path, "type": "Directory"}}
+    mount = {"name": "host-model", "mountPath": NODE_MOUNT, "readOnly": True}
+    return ModelFiles(path=NODE_MOUNT, volumes=(volume,), mounts=(mount,))
 
 
 def _fetched(desired: DesiredService, options: RenderOptions) -> ModelFiles:

@@ -35,6 +35,8 @@ class ModelSource(Desired):
     """The source exactly as written; the cache key is derived from it."""
     path: str = ""
     """FILE: the absolute path. CLAIM: the file's path on the claim. HTTP: the URL's last path segment. S3: the key."""
+    directory: bool = False
+    """FILE: the path names a directory, which pods mount in place; a file is copied."""
     claim: str = ""
     """CLAIM: the PersistentVolumeClaim's name."""
     repository: str = ""

@@ -56,6 +56,8 @@ def prefetch_problem(model: DesiredModel) -> str:
     """Say why a model cannot be fetched ahead of its services; empty where it can."""
     if model.accelerator == "metal":
         return "the host that serves a metal Model keeps a store of its own"
+    if model.source.directory:
+        return "pods mount a directory of their node in place"
     if model.source.kind is SourceKind.FILE:
         return "a file on a node is copied by the pods of that node"
     if not model.cache_key:
@@ -85,6 +87,8 @@ def judge_model(
         return _ready("RuntimeResolved", f"The engine fetches repository {source.repository} itself when it starts")
     if source.kind is SourceKind.FILE and is_metal(cr):
         return _ready("MetalAgentManaged", f"The host that serves the model reads {source.path} where it lies")
+    if source.directory:
+        return _ready("ModelReady", f"Pods mount directory {source.path} of their node")
     if probe is None:
         return _not_probed(cr, source, facts, same)
     if probe.outcome == "mismatch":

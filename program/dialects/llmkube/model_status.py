@@ -165,8 +165,8 @@ def _of_file(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: J
     if source.kind is SourceKind.CLAIM:
         return {"cacheKey": cache_key(source.address), "path": f"{CLAIM_MOUNT}/{source.path}"}
     file: dict[str, Any] = {}
-    on_host = source.kind is SourceKind.FILE and is_metal(cr)
-    if on_host:
+    in_place = source.directory or (source.kind is SourceKind.FILE and is_metal(cr))
+    if in_place:
         file["path"] = source.path
     else:
         key = cache_key(source.address)

@@ -42,7 +42,8 @@ def model_of(cr: JsonObject) -> DesiredModel:
     staged = file_set(source, spec.files, spec.mmproj or "")
     key = cache_key(source.address)
     cached = needs_cache(source, spec.files)
-    status = _model_status(cr, key=key, cached=cached or source.kind is SourceKind.CLAIM, staged=staged)
+    keyed = cached or source.kind in (SourceKind.CLAIM, SourceKind.FILE)
+    status = _model_status(cr, key=key, keyed=keyed, staged=staged)
     gguf = _gguf(status)
     return DesiredModel(
         name=name,
@@ -74,9 +75,9 @@ def _secret(spec: ModelSpec) -> str:
     return name
 
 
-def _model_status(cr: JsonObject, *, key: str, cached: bool, staged: tuple[str, ...]) -> ModelStatus:
+def _model_status(cr: JsonObject, *, key: str, keyed: bool, staged: tuple[str, ...]) -> ModelStatus:
     raw = without_nulls(cr.get("status") or {})
-    if (cached and raw.get("cacheKey") != key) or tuple(raw.get("stagedFiles") or ()) != staged:
+    if (keyed and raw.get("cacheKey") != key) or tuple(raw.get("stagedFiles") or ()) != staged:
         return ModelStatus()
     try:
         return read(ModelStatus, {name: raw[name] for name in _FACTS if name in raw}, field="status")

@@ -23,6 +23,7 @@ _REVISION = re.compile(r"[A-Za-z0-9][\w.\-/]*", re.ASCII)
 # What ends like this after a revision is a file of the repository; anything else belongs to the revision, whose name
 # may hold slashes.
 _WEIGHTS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".onnx", ".npz")
+_FORMATS_OF_DIRECTORIES = ("safetensors", "pytorch", "mlx")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]", re.ASCII)
 _PATTERN = re.compile(r"[*?\[\]{}]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
@@ -112,11 +113,12 @@ def file_name(gguf_name: str, model_name: str) -> str:
 def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
     """Tell whether pods keep a copy in the model cache.
 
-    Claims are mounted; a repository is the engine's business, unless the Model lists which of its `files` it wants.
+    Claims and directories of nodes are mounted. A repository is the engine's business, unless the Model lists which of
+    its `files` it wants.
     """
-    return source.kind in (SourceKind.HTTP, SourceKind.FILE, SourceKind.S3) or (
-        source.kind is SourceKind.REPOSITORY and bool(files)
-    )
+    if source.kind is SourceKind.FILE:
+        return not source.directory
+    return source.kind in (SourceKind.HTTP, SourceKind.S3) or (source.kind is SourceKind.REPOSITORY and bool(files))
 
 
 def hub_location(url: str, hub_url: str) -> str:
@@ -269,7 +271,14 @@ def _file(address: str, path: str, model_format: str) -> ModelSource:
     if not path.startswith("/"):
         raise _invalid("`file://` needs an absolute path: `file:///srv/models/x.gguf`")
     _check_path(path, model_format)
-    return ModelSource(kind=SourceKind.FILE, address=address, path=path)
+    return ModelSource(kind=SourceKind.FILE, address=address, path=path, directory=_names_directory(path, model_format))
+
+
+def _names_directory(path: str, model_format: str) -> bool:
+    """Tell a directory from a file: nobody can look at the node's disk."""
+    if path.endswith("/"):
+        return True
+    return model_format in _FORMATS_OF_DIRECTORIES and not path.lower().endswith(_WEIGHTS)
 
 
 def _claim(address: str, rest: str, model_format: str) -> ModelSource:

@@ -8,8 +8,8 @@ import pytest
 
 from components.options import RenderOptions
 from components.render import render
-from program.desired.engines import SecretKey, Sglang, SpeculativeDecoding, Vllm
-from program.desired.model import DesiredModel, ModelSource, SourceKind
+from program.desired.engines import SecretKey, Sglang, SpeculativeDecoding, TensorRtLlm, Tgi, Vllm
+from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
 from program.desired.service import ModelStorage, PodSettings
 from tests.support.builders import KEY, claim_model, file_model, http_model, repository_model, service
 from tests.unit.components.views import container, init, objects, plain_env, pod
@@ -177,3 +177,24 @@ def test_an_ephemeral_draft_lies_beside_its_model() -> None:
     desired = drafting(storage=ModelStorage(persistence="Ephemeral"))
     assert [one["name"] for one in pod(desired)["volumes"]] == ["model-storage"]
     assert env(desired, name="draft-model-downloader")["MODEL_PATH"] == "/models/ns-small.gguf"
+
+
+def directory_model() -> DesiredModel:
+    source = ModelSource(kind=SourceKind.FILE, address="file:///srv/models/dir", path="/srv/models/dir", directory=True)
+    return DesiredModel(name="base", source=source, format=ModelFormat.SAFETENSORS)
+
+
+@pytest.mark.parametrize("engine", [Vllm(), Sglang(), TensorRtLlm(), Tgi()], ids=lambda engine: engine.kind)
+def test_a_directory_of_the_node_is_mounted_in_place(engine: Any) -> None:
+    desired = service(model=directory_model(), engine=engine)
+    spec = pod(desired)
+    assert spec["volumes"] == [{"name": "host-model", "hostPath": {"path": "/srv/models/dir", "type": "Directory"}}]
+    assert container(desired)["volumeMounts"] == [{"name": "host-model", "mountPath": "/host-model", "readOnly": True}]
+    assert "/host-model" in container(desired)["args"]
+    assert "initContainers" not in spec, "there is nothing to download"
+    assert "cache-claim" not in objects(desired)
+
+
+def test_a_directory_of_the_node_is_not_mounted_where_the_user_brings_the_weights() -> None:
+    desired = service(model=directory_model(), engine=Vllm(), skip_model_init=True)
+    assert "volumes" not in pod(desired)

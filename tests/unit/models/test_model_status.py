@@ -328,6 +328,27 @@ def test_a_claim_is_followed_from_missing_to_bound_and_back() -> None:
     ]
 
 
+def test_a_directory_of_the_node_is_ready_without_a_look_and_keeps_its_path() -> None:
+    cr = model("file:///srv/models/llama", format="safetensors", sha256="a" * 64)
+    cr["status"] = settled(cr, ModelFacts())
+    assert (cr["status"]["phase"], cr["status"]["path"]) == ("Ready", "/srv/models/llama")
+    assert "cacheKey" not in cr["status"]
+    assert conditions(cr["status"])["SourceVerified"] == ("False", "ChecksumNotChecked")
+    assert "mount" in next(c["message"] for c in cr["status"]["conditions"] if c["type"] == "Ready")
+    assert model_status(cr, ModelFacts(), now=LATER) is cr["status"]
+    assert model_of(cr).source.directory
+    refused = Problem(reason="SourceNotAllowed", message="no", field="spec.source", terminal=True)
+    assert settled(cr, ModelFacts(problem=refused))["phase"] == "Failed"
+
+
+def test_a_model_on_a_host_keeps_the_file_name_that_its_plan_has() -> None:
+    cr = model("file:///srv/mlx/llama", format="mlx", hardware={"accelerator": "metal"})
+    before = model_of(cr).file_name
+    cr["status"] = settled(cr, ModelFacts())
+    assert conditions(cr["status"])["Ready"] == ("True", "MetalAgentManaged")
+    assert model_of(cr).file_name == before == "m.gguf"
+
+
 def test_a_checksum_that_nobody_checks_is_not_passed_over() -> None:
     claim = ClaimFacts(name="w", found=True, bound=True, phase="Bound")
     status = settled(model("pvc://w/x.gguf", sha256="a" * 64), ModelFacts(claim=claim))

@@ -63,6 +63,26 @@ def test_a_directory_is_a_model_of_other_formats_only() -> None:
         parse_source("/srv/mlx/model/")
 
 
+@pytest.mark.parametrize(
+    ("path", "model_format", "directory"),
+    [
+        ("/srv/models/llama", "safetensors", True),
+        ("/srv/models/llama-3.1", "safetensors", True),
+        ("/srv/models/llama/", "pytorch", True),
+        ("/srv/mlx/model", "mlx", True),
+        ("/srv/engine/", "custom", True),
+        ("/srv/engine", "custom", False),
+        ("/srv/models/llama.safetensors", "safetensors", False),
+        ("/srv/models/weights.BIN", "pytorch", False),
+        ("/srv/models/m", "gguf", False),
+    ],
+)
+def test_the_format_tells_a_directory_of_the_node_from_a_file(path: str, model_format: str, directory: bool) -> None:
+    source = parse_source(f"file://{path}", format=model_format)
+    assert source.directory is directory
+    assert needs_cache(source) is not directory, "a directory is mounted in place"
+
+
 def test_a_claim_names_the_claim_and_the_path_on_it() -> None:
     source = parse_source("pvc://weights/chat/plain.gguf")
     assert (source.kind, source.claim, source.path) == (SourceKind.CLAIM, "weights", "chat/plain.gguf")
