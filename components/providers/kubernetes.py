@@ -259,7 +259,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             verdict = self._calls.verify(token, identity, uid, wanted)
         else:
             verdict = Verdict()
-        return _diff_answer(_judged(found, verdict, list(request.ignoreChanges)))
+        return _diff_answer(_judged(found, wanted, verdict, list(request.ignoreChanges)))
 
     @_answering
     def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
@@ -356,16 +356,16 @@ def _uid(outputs: Properties) -> str | None:
     return uid if isinstance(uid, str) else None
 
 
-def _judged(found: list[Change], verdict: Verdict, ignored: list[str]) -> list[Change]:
-    """Add to the changes of the inputs what the cluster said about them."""
-    if verdict.missing:
-        return [*found, Change(("metadata", "uid"), diffs.Kind.DELETE, replaces=True, in_inputs=False)]
-    if verdict.recreated:
-        return [*found, Change(("metadata", "uid"), diffs.Kind.UPDATE, in_inputs=False)]
-    drifted = [
-        Change(drift.path, diffs.Kind.DELETE if drift.live is diffs.MISSING else diffs.Kind.UPDATE, in_inputs=False)
-        for drift in verdict.drifts
-    ]
+def _judged(found: list[Change], wanted: Properties, verdict: Verdict, ignored: list[str]) -> list[Change]:
+    """Add to the changes of the inputs what the cluster said about them.
+
+    What the state and the inputs say is shown as old and new value, and the state does not have the live value. So what
+    others changed or took away is an ADD: a DELETE would show as the loss of what the update puts back, an UPDATE as
+    `2 => 2`. Of an object that is gone all is added.
+    """
+    if verdict.missing or verdict.recreated:
+        return [Change((key,), diffs.Kind.ADD, replaces=verdict.missing, in_inputs=False) for key in wanted]
+    drifted = [Change(drift.path, diffs.Kind.ADD, in_inputs=False) for drift in verdict.drifts]
     return [*diffs.replacing(found, verdict.immutable), *diffs.without(drifted, ignored)]
 
 

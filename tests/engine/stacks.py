@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +13,8 @@ from typing import Any
 import pulumi.automation as auto
 import pytest
 from pulumi.automation.events import EngineEvent
+
+from automation.engine.program_server import ProgramServer
 
 Program = Callable[[], Any]
 PASSPHRASE = "correct horse"
@@ -112,6 +117,36 @@ class Stack:
         result = self.select(program).preview(on_event=run.events.append, color="never", **options)
         run.text = result.stdout + result.stderr
         return run
+
+    def cli(self, program: Program, *arguments: str) -> str:
+        """Run a command of the CLI as people do, with the program on offer, and return what it prints."""
+        self.select(program)
+
+        async def run() -> None:
+            registered = program()
+            if inspect.isawaitable(registered):
+                await registered
+
+        server = ProgramServer(max_runs=1)
+        try:
+            with server.offering("dev", run):
+                command, *options = arguments
+                done = subprocess.run(
+                    [
+                        *(self._cli.command, "--non-interactive", "--color=never", command, "--stack=dev"),
+                        *(f"--client={server.address}", "--exec-kind=auto.inline", *options),
+                    ],
+                    cwd=self._directory / "work",
+                    env={**os.environ, "PULUMI_HOME": str(self._directory / "home"), **self._environment},
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
+                )
+        finally:
+            server.close()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def refresh(self, **options: Any) -> Run:
         run = Run()

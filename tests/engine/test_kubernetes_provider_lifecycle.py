@@ -324,7 +324,7 @@ def test_a_state_that_remembers_identity_alone_serves_a_whole_life(
             "metadata": {"name": "web", "namespace": namespace, "uid": uid},
         }
         client.patch(DEPLOYMENTS, namespace, "web", {"spec": {"replicas": 9}}, field_manager="kubectl-edit")
-        assert stack.up(web(namespace)).detailed("web") == {"spec.replicas": "update"}
+        assert stack.up(web(namespace)).detailed("web") == {"spec.replicas": "add"}
         assert stack.up(web(namespace)).steps() == {"web": "same", "web-service": "same"}
         assert "replace" in stack.up(web(namespace, selector={"app": "other"})).operations("web")
         stack.destroy()

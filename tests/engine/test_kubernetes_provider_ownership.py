@@ -157,9 +157,9 @@ def test_fields_that_others_changed_are_put_back_and_named(stack: Stack, client:
     preview = stack.preview(deployment(namespace, 2))
     assert preview.steps() == {"web": "update"}
     assert preview.detailed("web") == {
-        "spec.replicas": "update",
-        "spec.template.spec.containers[0].env[1].value": "update",
-        "spec.template.spec.containers[0].ports[1]": "delete",
+        "spec.replicas": "add",
+        "spec.template.spec.containers[0].env[1].value": "add",
+        "spec.template.spec.containers[0].ports[1]": "add",
     }
     stack.up(deployment(namespace, 2))
     live = client.get(DEPLOYMENTS, namespace, "web")["spec"]
