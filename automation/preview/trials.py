@@ -17,6 +17,7 @@ from components import naming
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import about_uid, immutable_fields, refusal, role_is_late
+from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
 from components.providers.kubernetes_templates import keeping_drain, keeping_script
@@ -97,8 +98,8 @@ def _tried(
             after = None  # its role is made before it, and nothing is made in a preview
         return Trial(comparing.created(each, shared=shared), None, after)
     owner = owner_of(live, wanted, naming.FIELD_MANAGER)
-    if not (owner.ours or given or objects.adoption_asked(wanted)):
-        why = objects.foreign_words(each.kind, Identity.of(wanted), owner.words)
+    if not (owner.ours or given or may_adopt(live, wanted)):
+        why = foreign_words(each.kind, Identity.of(wanted), owner.words, live=live, wanted=wanted)
         return Trial(comparing.rejected(each, live, why, shared=shared), live)
     left = leaving(wanted, live, [parse_path(text) for text in each.ignore])
     wanted = keeping_drain(keeping_script(left, live), live)

@@ -23,6 +23,7 @@ from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
+from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
     Drift,
@@ -171,9 +172,9 @@ class KubernetesCalls:
 
     def _take_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json | None:
         owner = owner_of(live, obj, self._manager)
-        if not owner.ours and not objects.adoption_asked(obj):
-            identity = Identity.of(obj)
-            raise Refused(Code.ALREADY_EXISTS, objects.foreign_words(call.token.kind, identity, owner.words))
+        if not owner.ours and not may_adopt(live, obj):
+            words = foreign_words(call.token.kind, Identity.of(obj), owner.words, live=live, wanted=obj)
+            raise Refused(Code.ALREADY_EXISTS, words)
         if owner.ours:
             live = self._inherited(call, kind, live)
             obj = keeping_drain(keeping_script(obj, live), live)
@@ -192,8 +193,9 @@ class KubernetesCalls:
     def _refuse_foreign(token: Token, identity: Identity, live: Json, wanted: Json) -> None:
         """Leave alone what moved from a loop to a static fleet, or back, since the state was written."""
         elsewhere = held_elsewhere(live, wanted)
-        if elsewhere and not objects.adoption_asked(wanted):
-            raise Refused(Code.ALREADY_EXISTS, objects.foreign_words(token.kind, identity, elsewhere))
+        if elsewhere and not may_adopt(live, wanted):
+            words = foreign_words(token.kind, identity, elsewhere, live=live, wanted=wanted)
+            raise Refused(Code.ALREADY_EXISTS, words)
 
     def _inherited(self, call: Call, kind: Kind, live: Json) -> Json:
         """Take the place of the controller that made an object of ours, so that what it left behind goes."""

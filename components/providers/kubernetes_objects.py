@@ -143,14 +143,6 @@ def body(inputs: Properties, token: Token) -> Json:
     return obj
 
 
-def foreign_words(kind: str, identity: Identity, held_by: str) -> str:
-    """Say that an object of somebody else's stands in the way, and what to do."""
-    return (
-        f"{kind} `{identity.id}` exists and is not ours: it is held by {held_by}. It was left as it is. Delete it, "
-        f'choose another name, or set the annotation {ADOPT_ANNOTATION}: "true" to take it over.'
-    )
-
-
 def of_fleet(obj: Json) -> bool:
     """Tell whether a static fleet makes an object."""
     annotations = (obj.get("metadata") or {}).get("annotations")

@@ -60,7 +60,7 @@ def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
     """
     if elsewhere := held_elsewhere(live, wanted):
         return Owner(False, elsewhere)
-    held_by, holder = _controller(live), _controller(wanted)
+    held_by, holder = controller_of(live), controller_of(wanted)
     if held_by is not None:
         if holder is not None and held_by.get("uid") == holder.get("uid"):
             return Owner(True, _controller_words(held_by))
@@ -77,11 +77,11 @@ def held_elsewhere(live: Json, wanted: Json) -> str:
     What the loop or the fleet applied last looks alike, since both write as one field manager: the fleet's mark and
     the controller tell them apart, also after either has moved the object to the other.
     """
-    mark, ours = _fleet(live), _fleet(wanted)
+    mark, ours = fleet_of(live), fleet_of(wanted)
     if mark and mark != ours and not (mark == naming.FLEET_TO_COME and ours):
         return "a static fleet that is to come" if mark == naming.FLEET_TO_COME else f"static fleet `{mark}`"
-    controller = _controller(live)
-    if ours and controller is not None and _controller(wanted) is None:
+    controller = controller_of(live)
+    if ours and controller is not None and controller_of(wanted) is None:
         return _controller_words(controller)
     if ours and not mark and not (live.get("metadata") or {}).get("namespace"):
         # In no namespace nothing can own an object, so those of a loop have no controller: the want of a mark tells.
@@ -91,15 +91,17 @@ def held_elsewhere(live: Json, wanted: Json) -> str:
 
 def is_orphaned(live: Json, applied: Json) -> bool:
     """Tell whether an object lost the controller that it was applied with: its owner was deleted, and it was kept."""
-    return _controller(applied) is not None and _controller(live) is None
+    return controller_of(applied) is not None and controller_of(live) is None
 
 
-def _fleet(obj: Json) -> str:
+def fleet_of(obj: Json) -> str:
+    """Give the mark of the static fleet that has an object; empty where none has."""
     annotations = (obj.get("metadata") or {}).get("annotations")
     return str(annotations.get(naming.ANNOTATION_FLEET, "")) if isinstance(annotations, dict) else ""
 
 
-def _controller(obj: Json) -> Json | None:
+def controller_of(obj: Json) -> Json | None:
+    """Give the owner reference of an object's controller."""
     for reference in (obj.get("metadata") or {}).get("ownerReferences") or []:
         if isinstance(reference, dict) and reference.get("controller"):
             return reference

@@ -163,6 +163,32 @@ def test_a_field_without_effect_is_a_warning_of_the_run(fleet: Fleet) -> None:
     assert "services/chat.yaml: InferenceService `chat`: spec.typo" in run.text
 
 
+def test_a_service_that_a_loop_looks_after_is_refused_with_the_way_to_move_it(
+    fleet: Fleet, client: KubeClient, namespace: str
+) -> None:
+    loops = {"apiVersion": MODEL["apiVersion"], "kind": "InferenceService", "name": "chat", "uid": "1"}
+    client.apply(
+        kinds.SERVICES,
+        namespace,
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "chat", "namespace": namespace, "ownerReferences": [{**loops, "controller": True}]},
+            "spec": {"ports": [{"port": 80}]},
+        },
+        field_manager=naming.FIELD_MANAGER,
+    )
+    before = client.get(kinds.SERVICES, namespace, "chat")
+    for asked in ({}, {"herdsman.dev/adopt": "true"}):
+        document = service("chat")
+        document["metadata"]["annotations"] = asked
+        fleet.write(document)
+        said = " ".join(fleet.stack.fails(fleet.program).split())
+        assert f"herdsman fleet take inferenceservice/chat -n {namespace} --into FILE" in said
+        assert "take its document out of the fleet's files" in said
+    assert client.get(kinds.SERVICES, namespace, "chat") == before
+
+
 def test_config_that_makes_no_sense_is_said_in_words(fleet: Fleet) -> None:
     selected = fleet.stack.select(fleet.program)
     selected.remove_config("herdsman:manifests")

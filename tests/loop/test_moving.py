@@ -132,6 +132,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     service(client, namespace, "chat", replicas=1)
     told = eventually(lambda: _of_fleets(client, namespace), what="the loop to say who has the service", timeout_s=90)
     assert "static fleet `herdsman/dev`" in told
+    assert f"herdsman fleet give inferenceservice/chat -n {namespace} -f FILES --stack dev" in told
     client.delete(kinds.INFERENCE_SERVICES, namespace, "chat")
     eventually(lambda: _loop_is_quiet(loop), what="the loop to remove what is its own", timeout_s=90)
     assert looks(client, namespace) == before

@@ -1,0 +1,95 @@
+"""Says what to do about an object that somebody else holds, and whether it may be taken over on request. Pure.
+
+Called by `components.providers.kubernetes_calls` and by the loop's previews. A static fleet and a loop that both mean
+one object would undo each other's changes for ever, so between them `herdsman.dev/adopt` decides nothing: a service is
+moved by `herdsman fleet take` or `give`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components import naming
+from components.providers.kubernetes_objects import ADOPT_ANNOTATION, Identity, adoption_asked
+from components.providers.kubernetes_ownership import controller_of, fleet_of
+from kubeapi import kinds
+from program.dialects.registry import dialect_of
+
+Json = dict[str, Any]
+
+_LLMAZ_SERVICE = "llmaz-service"
+"""`service` alone means Kubernetes' own kind."""
+
+
+def may_adopt(live: Json, wanted: Json) -> bool:
+    """Tell whether `wanted` asks for an object of somebody else, and may have it."""
+    return adoption_asked(wanted) and not _moved_by_command(live, wanted)
+
+
+def foreign_words(kind: str, identity: Identity, held_by: str, *, live: Json, wanted: Json) -> str:
+    """Say that an object of somebody else stands in the way, and what to do."""
+    advice = _moved_by_command(live, wanted) or _between_fleets(live, wanted)
+    advice = advice or (
+        f'Delete it, choose another name, or set the annotation {ADOPT_ANNOTATION}: "true" to take it over.'
+    )
+    return f"{kind} `{identity.id}` exists and is not ours: it is held by {held_by}. It was left as it is. {advice}"
+
+
+def _moved_by_command(live: Json, wanted: Json) -> str:
+    """Give the advice where one side is a loop and the other a static fleet; empty else."""
+    mark, ours = fleet_of(live), fleet_of(wanted)
+    holder, owner = controller_of(live), controller_of(wanted)
+    if ours and holder is not None and _is_service(holder):
+        return (
+            "A loop in the cluster looks after that service. To move it into the static fleet, run "
+            f"`herdsman fleet take {_named(holder)}{_namespaced(wanted)} --into FILE`; to leave it to the loop, take "
+            "its document out of the fleet's files."
+        )
+    if mark and owner is not None and _is_service(owner):
+        give = f"herdsman fleet give {_named(owner)}{_namespaced(live)} -f FILES"
+        this = f"{owner.get('kind')} `{owner.get('name')}`"
+        if mark == naming.FLEET_TO_COME:
+            return (
+                "`herdsman fleet take` let go of it, and no static fleet has it yet. To give it to the fleet, run "
+                f"`pulumi up` there and delete {this}; to give it to the loop, run `{give}`."
+            )
+        return (
+            f"To move the service to the loop, run `{give} --stack {mark.rpartition('/')[2]}`; to leave it to the "
+            f"fleet, delete {this}."
+        )
+    return ""
+
+
+def _between_fleets(live: Json, wanted: Json) -> str:
+    mark, ours = fleet_of(live), fleet_of(wanted)
+    if not mark or not ours or mark in (ours, naming.FLEET_TO_COME):
+        return ""
+    forget = f"herdsman fleet forget SERVICE{_namespaced(live)} --stack {mark.rpartition('/')[2]}"
+    return (
+        "Take the service out of the files of one of the two fleets. To move it to this one, take it out of the other "
+        f"one's files, have that stack forget it by `{forget}`, and set the annotation "
+        f'{ADOPT_ANNOTATION}: "true" here.'
+    )
+
+
+def _is_service(reference: Json) -> bool:
+    return bool(_dialect(reference))
+
+
+def _dialect(reference: Json) -> str:
+    api_version, kind = str(reference.get("apiVersion", "")), str(reference.get("kind", ""))
+    own = kinds.INFERENCE_SERVICES
+    if (kind, api_version.rpartition("/")[0]) == (own.kind, own.group):
+        return own.kind
+    return dialect_of(api_version, kind)
+
+
+def _named(reference: Json) -> str:
+    """Name a service as the commands take it."""
+    word = _LLMAZ_SERVICE if _dialect(reference) == _LLMAZ_SERVICE else str(reference.get("kind", "")).lower()
+    return f"{word}/{reference.get('name')}"
+
+
+def _namespaced(obj: Json) -> str:
+    namespace = (obj.get("metadata") or {}).get("namespace")
+    return f" -n {namespace}" if namespace else ""
