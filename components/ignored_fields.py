@@ -26,6 +26,7 @@ _PROTECTED: tuple[Path, ...] = (
     *(("metadata", "labels", mark.label) for mark in SERVICE_MARKS.values()),
     ("metadata", "annotations", naming.ANNOTATION_APPLIED_HASH),
     ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH),
+    ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED),
     ("metadata", "annotations", naming.ANNOTATION_ASKED_REPLICAS),
     ("metadata", "annotations", naming.ANNOTATION_ASLEEP),
 )

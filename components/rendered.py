@@ -27,6 +27,8 @@ class RenderedObject:
     """Paths of fields that others may change: Pulumi's `ignoreChanges`. No part of the fingerprint."""
     on_drift: DriftAction = "repair"
     """What happens where others change anything else of it. No part of the fingerprint."""
+    counted_spec: JsonObject | None = None
+    """The spec that hashes count, where it is another than that of `manifest` (`components.uncounted_fields`)."""
 
     @property
     def kind(self) -> str:
@@ -35,6 +37,15 @@ class RenderedObject:
     @property
     def name(self) -> str:
         return str(self.manifest["metadata"]["name"])
+
+    @property
+    def counted(self) -> JsonObject:
+        """The manifest as the fingerprint counts it."""
+        if self.counted_spec is None:
+            return self.manifest
+        metadata = dict(self.manifest["metadata"])
+        annotations = {k: v for k, v in metadata["annotations"].items() if k != naming.ANNOTATION_UNCOUNTED}
+        return {**self.manifest, "metadata": {**metadata, "annotations": annotations}, "spec": self.counted_spec}
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class RenderedService:
 
         What is shared does not count: a cache claim that is there is used as it is, whatever was rendered since.
         """
-        fingerprint = fingerprint_of([o.manifest for o in objects])
+        fingerprint = fingerprint_of([o.counted for o in objects])
         if not objects:
             return RenderedService(key, objects, shared, fingerprint)
         *first, last = objects

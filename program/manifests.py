@@ -120,6 +120,12 @@ class Manifests:
         """What services of those dialects may refer to, in the order in which it was read."""
         return tuple(self._referred.values())
 
+    @property
+    def config_maps(self) -> tuple[Document, ...]:
+        """The ConfigMaps, of which services of those dialects may read some."""
+        kind = (kinds.CONFIG_MAPS.group, kinds.CONFIG_MAPS.kind)
+        return tuple(document for identity, document in self._others.items() if identity[:2] == kind)
+
     def services_of(self, dialect: str) -> tuple[Document, ...]:
         """Give the services of a dialect, in the order in which they were read."""
         return tuple(document for (each, _, _), document in self._services.items() if each == dialect)

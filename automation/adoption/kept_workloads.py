@@ -77,14 +77,15 @@ def may_keep(name: ObjectName, digests: Mapping[ObjectName, str], each: Rendered
     if not digest:
         return False
     if record is not None:
-        return record == (digest, asked_of(each))
+        # A release before counted what hashes do not count any more.
+        return record in ((digest, asked_of(each)), (digest, asked_of(replace(each, counted_spec=None))))
     annotations = live["metadata"].get("annotations") or {}
     return naming.ANNOTATION_TEMPLATE_HASH not in annotations and naming.ANNOTATION_APPLIED_HASH not in annotations
 
 
 def asked_of(each: RenderedObject) -> str:
     """Hash what a rendered object asks of its pods, without the commands of init containers, which are ours."""
-    made = each.manifest["spec"][_FIELDS[each.kind]]
+    made = each.counted["spec"][_FIELDS[each.kind]]
     if each.kind == kinds.DEPLOYMENTS.kind:
         return fingerprint_of(_asked(made))
     return fingerprint_of({key: _asked(value) if key in _TEMPLATES else value for key, value in made.items()})
@@ -242,7 +243,9 @@ def _keeping(
             before = live[name]["metadata"].get("annotations") or {}
             notes[naming.ANNOTATION_TEMPLATE_HASH] = before.get(naming.ANNOTATION_TEMPLATE_HASH) or digests[name]
             notes[ANNOTATION_KEPT_TEMPLATE] = str(Record(digests[name], asked_of(each)))
+            notes.pop(naming.ANNOTATION_UNCOUNTED, None)
             spec = {**(spec or {}), **found[name]}
         manifest = {**each.manifest, "metadata": metadata, **({"spec": spec} if spec is not None else {})}
-        objects.append(replace(each, manifest=manifest))
+        counted = None if name in found else each.counted_spec
+        objects.append(replace(each, manifest=manifest, counted_spec=counted))
     return RenderedService.of(rendered.key, tuple(objects), rendered.shared)

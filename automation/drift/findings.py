@@ -18,6 +18,7 @@ from automation.engine.differences import differences, shown
 from components import naming
 from components.providers.kubernetes_diff import MISSING, Path, covers, parse_path, path_text, value_at, with_value
 from components.providers.kubernetes_ownership import Writer, applied_fields, drift, unowned, writer_of
+from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 
 Json = dict[str, Any]
@@ -99,17 +100,18 @@ def may_have_drifted(obj: RenderedObject, owned: str) -> bool:
 
 
 def fields_of(obj: RenderedObject, live: Json) -> tuple[FieldDrift, ...]:
-    """Compare a rendered object with the live one. What may be changed by others is left out.
+    """Compare a rendered object with the live one. What may be changed by others is left out, and what pods keep.
 
     So are replicas that were set through the scale subresource: who scales is obeyed (`observe.scaled_elsewhere`), as
     soon as the cache shows it.
     """
     found = []
-    for each in drift(obj.manifest, live, naming.FIELD_MANAGER):
-        by = writer_of(live, obj.manifest, each.path, naming.FIELD_MANAGER)
+    wanted = as_made(obj.manifest, live, field_manager=naming.FIELD_MANAGER)
+    for each in drift(wanted, live, naming.FIELD_MANAGER):
+        by = writer_of(live, wanted, each.path, naming.FIELD_MANAGER)
         scaled = each.path == ("spec", "replicas") and by is not None and by.subresource == "scale"
         if not scaled and not _is_ignored(obj, each.path):
-            found.append(_field(obj.manifest, each.path, each.live, by))
+            found.append(_field(wanted, each.path, each.live, by))
     return tuple(found)
 
 

@@ -16,7 +16,9 @@ from components import naming
 
 Json = Any
 
-_QUIET_ANNOTATIONS = frozenset({naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_TEMPLATE_HASH})
+_QUIET_ANNOTATIONS = frozenset(
+    {naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_TEMPLATE_HASH, naming.ANNOTATION_UNCOUNTED}
+)
 _PREFIXES = ("spec.template.spec.", "spec.template.metadata.", "spec.template.", "spec.", "metadata.")
 _SECRET = re.compile(r"key|token|secret|password|passwd|credential|authorization", re.IGNORECASE)
 _CARRIES_SECRET = re.compile(r"://[^/\s]*@|://\S*\?|bearer\s", re.IGNORECASE)

@@ -8,6 +8,7 @@ from typing import Any
 from automation.moving.move import Move, annotations_of
 from automation.service_kinds import qualified
 from components import naming
+from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
 
@@ -78,7 +79,8 @@ def _of_pods(move: Move, wanted: RenderedObject, live: Object | None) -> Iterato
     kept, field = annotations_of(live), RUNS[wanted.kind]
     hashes = [annotations_of(each).get(naming.ANNOTATION_TEMPLATE_HASH) for each in (wanted.manifest, live)]
     parts = [part for part in (field, "selector") if part in wanted.manifest["spec"]]
-    where = ", ".join(_where(wanted.manifest["spec"][part], live["spec"].get(part), f"spec.{part}") for part in parts)
+    made = as_made(wanted.manifest, live, field_manager=naming.FIELD_MANAGER)["spec"]
+    where = ", ".join(_where(made[part], live["spec"].get(part), f"spec.{part}") for part in parts)
     where = where.strip(", ")
     if hashes[0] == hashes[1] and not where:
         return

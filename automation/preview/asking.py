@@ -65,7 +65,7 @@ def preview_files(
     ]
     names = [*services.asked, *sorted(touched)]
     others = None
-    if manifests.dialects or manifests.referred:
+    if manifests.dialects or manifests.referred or manifests.config_maps:
         # Imported here: a preview of LLMKube's services should not wait for other dialects.
         from automation.preview.asking_dialects import of_files
 

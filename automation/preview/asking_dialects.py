@@ -25,8 +25,8 @@ from program.manifests import Document, Manifests
 
 Json = dict[str, Any]
 
-PRESETS_NAMESPACE = "kserve"
-"""Where configs lie that services of all namespaces may name."""
+SHARED_NAMESPACES = ("", "kserve", "llmaz-system")
+"""Where configs and settings lie that concern services of all namespaces; empty for kinds of the whole cluster."""
 
 
 @dataclass
@@ -63,6 +63,7 @@ def of_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> 
         manifests=manifests,
     )
     changed = {_identity(crs.kind, name) for crs, _ in shelves for name, each in crs.asked.items() if each.changed}
+    changed |= _edited_settings(client, manifests)
     in_files = set()
     for dialect, crs, _ in services:
         in_files |= {ServiceKey(dialect, *name) for name in (*crs.asked, *crs.refused)}
@@ -115,7 +116,7 @@ def touched(
         concerned = {each for each in changed if each[:2] in refers_to}
         if not concerned:
             continue
-        everywhere = any(each.namespace in ("", PRESETS_NAMESPACE) for each in concerned)
+        everywhere = any(each.namespace in SHARED_NAMESPACES for each in concerned)
         places: list[str | None] = [None] if everywhere else [*sorted({each.namespace for each in concerned})]
         crs = CustomResources(kind)
         for _ in previewer.map(lambda ask: ask(), [listing(client, crs, place) for place in places]):
@@ -134,6 +135,19 @@ def referred_by(client: KubeClient, cr: Json) -> list[Json]:
     look = Looking(client)
     _looked_at(dialect_of_cr(cr), cr, look)
     return look.found()
+
+
+def _edited_settings(client: KubeClient, manifests: Manifests) -> set[Identity]:
+    """Find the ConfigMaps of the files that say something else than those of the cluster.
+
+    They are taken as they are written: not everybody who may preview may write them.
+    """
+    as_it_stands, found = Looking(client), set()
+    for document in manifests.config_maps:
+        live = as_it_stands(kinds.CONFIG_MAPS, document.namespace, document.name) or {}
+        if (live.get("data") or {}) != (document.cr.get("data") or {}):
+            found.add(Identity.of(document.cr))
+    return found
 
 
 def _looked_at(dialect: str, cr: Json, look: Looking) -> set[Identity]:

@@ -19,11 +19,17 @@ from components import naming
 from components.providers.kubernetes_diff import MISSING, changes, value_at
 from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
 from components.providers.kubernetes_ownership import drift
+from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject, RenderedService
 
 Json = dict[str, Any]
 
-_QUIET = frozenset({naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_TEMPLATE_HASH, LAST_APPLIED_ANNOTATION})
+_QUIET = frozenset(
+    {
+        *(naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_TEMPLATE_HASH, naming.ANNOTATION_UNCOUNTED),
+        LAST_APPLIED_ANNOTATION,
+    }
+)
 """Annotations that mean nothing to a user: our own notes of what was applied, and kubectl's."""
 _ASSIGNED = ("clusterIP", "clusterIPs", "healthCheckNodePort")
 """Fields of a Service that the API server fills in, each dry run anew, where nobody gives them."""
@@ -79,7 +85,7 @@ def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bo
     return all(
         obj is not None
         and "deletionTimestamp" not in obj["metadata"]
-        and not drift(each.manifest, obj, naming.FIELD_MANAGER)
+        and not drift(as_made(each.manifest, obj, field_manager=naming.FIELD_MANAGER), obj, naming.FIELD_MANAGER)
         for each, obj in found
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from automation.adoption.kept_workloads import kept_digests, kept_live_workloads
 from automation.ownership import controller_of
 from automation.plan import ObjectName
+from automation.preview.kept_fields import kept_fields
 from automation.preview.rendering import Rendering, held, placed, problem_of
 from automation.status_ownership import written_by_another
 from components.extensions import asked_in_vain
@@ -42,6 +43,7 @@ def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: R
         wanted = [ObjectName(each.kind, each.name) for each in rendered.objects]
         live.fetch(key, [name for name in wanted if name not in live.objects(key)])
         rendered = kept_live_workloads(cr, rendered, live.objects(key)) or rendered
+    notes += kept_fields(rendered, live.objects(key))
     return Rendering(desired, rendered, tuple(notes))
 
 

@@ -20,7 +20,7 @@ from components.providers.kubernetes_errors import about_uid, immutable_fields, 
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
-from components.providers.kubernetes_templates import keeping_drain, keeping_script
+from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
@@ -102,7 +102,7 @@ def _tried(
         why = foreign_words(each.kind, Identity.of(wanted), owner.words, live=live, wanted=wanted)
         return Trial(comparing.rejected(each, live, why, shared=shared), live)
     left = leaving(wanted, live, [parse_path(text) for text in each.ignore])
-    wanted = keeping_drain(keeping_script(left, live), live)
+    wanted = as_made(left, live, field_manager=naming.FIELD_MANAGER)
     replicas = value_at(live, _REPLICAS)
     if value_at(wanted, _REPLICAS) is MISSING and replicas and owns(live, naming.FIELD_MANAGER, _REPLICAS):
         wanted = with_value(wanted, _REPLICAS, replicas)

@@ -30,7 +30,7 @@ from components.providers.kubernetes_calls import KubernetesCalls, Verdict
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
 from components.providers.kubernetes_objects import Identity, Json, NotSupported, Token
-from components.providers.kubernetes_templates import keeping_drain, keeping_script
+from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
 from kubeapi.client import KubeClient
@@ -191,7 +191,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Complete the inputs: apiVersion, kind, name, namespace; a Secret's data becomes secret."""
         token = Token.parse(request.type)
         olds = decode(request.olds)
-        inputs = keeping_drain(keeping_script(objects.cleaned(decode(request.news)), olds), olds)
+        inputs = as_made(objects.cleaned(decode(request.news)), olds)
         failures = []
         for key, value in (("apiVersion", token.api_version), ("kind", token.kind)):
             if plain(inputs.get(key)) not in (None, value):

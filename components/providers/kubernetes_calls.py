@@ -36,7 +36,7 @@ from components.providers.kubernetes_ownership import (
     owner_of,
     owns,
 )
-from components.providers.kubernetes_templates import keeping_drain, keeping_script, same_template
+from components.providers.kubernetes_templates import as_made, same_template
 from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
@@ -119,8 +119,8 @@ class KubernetesCalls:
             if ignored or yields_replicas or objects.of_fleet(obj) or same_template(obj, old_inputs):
                 live = self._client.get(kind, identity.namespace, identity.name)
                 self._refuse_foreign(call.token, identity, live, obj)
-                obj = keeping_script(left_to_others(obj, live, ignored, self._manager), live)
-                obj = keeping_drain(obj, live)
+                obj = left_to_others(obj, live, ignored, self._manager)
+                obj = as_made(obj, live, field_manager=self._manager)
                 if yields_replicas:
                     obj = self._handed_over(call, kind, obj, live)
             return self._apply(call, kind, objects.with_metadata(obj, uid=uid), force=True)
@@ -177,7 +177,7 @@ class KubernetesCalls:
             raise Refused(Code.ALREADY_EXISTS, words)
         if owner.ours:
             live = self._inherited(call, kind, live)
-            obj = keeping_drain(keeping_script(obj, live), live)
+            obj = as_made(obj, live, field_manager=self._manager)
         ignored = [parse_path(text) for text in self._ignored.of(obj)]
         obj = left_to_others(obj, live, ignored, self._manager)
         if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):

@@ -193,13 +193,13 @@ def writer_of(live: Json, wanted: Json, path: Path, field_manager: str) -> Write
         manager, operation = str(entry.get("manager") or "unnamed"), str(entry.get("operation", ""))
         if (manager, operation) == (field_manager, "Apply") and not entry.get("subresource"):
             continue
-        if _holds(entry.get("fieldsV1") or {}, wanted, path):
+        if holds(entry.get("fieldsV1") or {}, wanted, path):
             subresource, time = str(entry.get("subresource") or ""), str(entry.get("time") or "")
             found.append(Writer(manager, operation, subresource, time))
     return max(found, key=lambda writer: writer.time, default=None)
 
 
-def _holds(fields: Any, wanted: Any, path: Path) -> bool:
+def holds(fields: Any, wanted: Any, path: Path) -> bool:
     """Tell whether a fieldsV1 tree has the field, or all of an atomic value around it."""
     for number, step in enumerate(path):
         if fields == {}:

@@ -1,18 +1,20 @@
-"""Keeps of pods that run what an upgrade alone would change: the downloader's script, and how they end. Pure.
+"""Keeps of pods that run what their service did not ask to change: the downloader's script, how they end, and fields
+that hashes do not count (`components.uncounted_fields`). Pure.
 
 Called by `components.providers.kubernetes` and `kubernetes_calls`, and by previews. The renderers put a hash of the pod
 template on each Deployment, for which the downloader's script counts by its version only (`components.download_script`)
 and the default drain not at all (`components.drain`). Kubernetes, which compares text, would restart every pod for
-another text. So as long as the hash is the same, what is there stays. docs/adr/0008, docs/adr/0037.
+another text. So as long as the hash is the same, what is there stays. docs/adr/0008, docs/adr/0037, docs/adr/0042.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from components import naming
+from components import naming, uncounted_fields
 from components.drain import without_new_drain, without_script
 from components.providers.kubernetes_diff import Path, value_at, with_value
+from components.providers.kubernetes_ownership import applied_fields, holds
 
 _HASH: Path = ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH)
 _POD: Path = ("spec", "template", "spec")
@@ -26,6 +28,34 @@ def same_template(wanted: Any, before: Any) -> bool:
     """Tell whether two versions of a Deployment mean the same pods."""
     mark = value_at(wanted, _HASH)
     return isinstance(mark, str) and mark == value_at(before, _HASH)
+
+
+def as_made(wanted: Any, before: Any, *, field_manager: str = "") -> Any:
+    """Copy `wanted` with all that pods keep of `before`, if both mean the same pods; else give it back.
+
+    `before` is the last inputs, or the live object; of the latter `field_manager` says which values count as
+    Herdsman's. Where somebody else set a value, that of `wanted` holds.
+    """
+    kept = keeping_drain(keeping_script(wanted, before), before)
+    if not same_template(wanted, before):
+        return kept
+    applied = applied_fields(before, field_manager) if field_manager else None
+
+    def is_ours(path: uncounted_fields.Path) -> bool:
+        return applied is None or holds(applied, before, _positions(before, path))
+
+    return uncounted_fields.keeping(kept, before, is_kept=is_ours)
+
+
+def _positions(obj: Any, path: uncounted_fields.Path) -> Path:
+    """Write a path by the positions that its items have in an object, which has them all."""
+    found: list[str | int] = []
+    for step in path:
+        at = step if isinstance(step, str) else uncounted_fields.position(obj, step)
+        assert at is not None
+        found.append(at)
+        obj = obj[at]
+    return tuple(found)
 
 
 def keeping_script(wanted: Any, before: Any) -> Any:

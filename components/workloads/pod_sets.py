@@ -5,6 +5,7 @@ from __future__ import annotations
 from components import naming
 from components.options import RenderOptions
 from components.rendered import RenderedObject, fingerprint_of
+from components.uncounted_fields import noted
 from components.workloads.parts import component_of, manifest, settled
 from kubeapi import kinds
 from kubeapi.kinds import Kind
@@ -24,15 +25,36 @@ def pod_set(desired: DesiredService, pods: PodSet, options: RenderOptions, *, is
     The number of pods is left to others while an autoscaler sets it, or, of the pods that serve, while somebody scales
     them by hand (`options.scaled_elsewhere`). An autoscaler that scales the custom resource leaves it to us.
     """
-    spec = _deployment_spec(desired, pods) if pods.group is None else _group_spec(pods, pods.group)
-    template = spec["template"] if pods.group is None else spec["leaderWorkerTemplate"]
-    annotations = {**pods.annotations, naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template)}
+    spec, as_counted = _spec(desired, pods), _as_counted(pods)
+    counted = spec if as_counted is pods else _spec(desired, as_counted)
+    template = counted["template"] if pods.group is None else counted["leaderWorkerTemplate"]
+    annotations = {
+        **pods.annotations,
+        **noted(spec, counted),
+        naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template),
+    }
     if is_main and options.scaled_elsewhere and pods.replicas is not None:
         annotations[naming.ANNOTATION_ASKED_REPLICAS] = str(pods.replicas)
     elif pods.replicas is not None and (pods.scaler is None or pods.scaler.target is not None):
-        spec = {"replicas": pods.replicas, **spec}
+        spec, counted = {"replicas": pods.replicas, **spec}, {"replicas": pods.replicas, **counted}
     made = manifest(desired, kind_of(pods), pods.name, labels=pods.labels, annotations=annotations, spec=spec)
-    return RenderedObject(f"pods/{pods.part}", component_of(pods.part), made)
+    differs = counted if naming.ANNOTATION_UNCOUNTED in annotations else None
+    return RenderedObject(f"pods/{pods.part}", component_of(pods.part), made, counted_spec=differs)
+
+
+def _as_counted(pods: PodSet) -> PodSet:
+    """Copy a set of pods as hashes count it; the same where they count it as it is."""
+    group = pods.group
+    if pods.counted is None and (group is None or group.counted_leader is None):
+        return pods
+    if group is not None and group.counted_leader is not None:
+        group = group.model_copy(update={"leader": group.counted_leader})
+    template = pods.template if pods.counted is None else pods.counted
+    return pods.model_copy(update={"template": template, "group": group})
+
+
+def _spec(desired: DesiredService, pods: PodSet) -> JsonObject:
+    return _deployment_spec(desired, pods) if pods.group is None else _group_spec(pods, pods.group)
 
 
 def _deployment_spec(desired: DesiredService, pods: PodSet) -> JsonObject:

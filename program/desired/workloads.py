@@ -36,6 +36,8 @@ class PodGroup(Desired):
     sub_group_policy: JsonObject | None = None
     rollout: JsonObject | None = None
     """The LeaderWorkerSet's `rolloutStrategy`."""
+    counted_leader: JsonObject | None = None
+    """The leader's template as hashes count it; None: as it is."""
     asked_by: str = ""
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
@@ -78,6 +80,9 @@ class PodSet(Desired):
     """Labels that select its pods. It can never change on a live Deployment: another one replaces the object."""
     template: JsonObject
     """The pod template (`metadata`, `spec`); in a group that of the workers."""
+    counted: JsonObject | None = None
+    """The template as hashes count it; None: as it is. Pods that run keep what they have where the two differ, until
+    what is counted changes (docs/adr/0042)."""
     replicas: int | None = None
     """Pods, or groups. None: as many as there are, and one at first."""
     strategy: JsonObject | None = None

@@ -336,3 +336,36 @@ def test_a_move_is_refused_with_its_reason_and_writes_nothing(
     files.write_text(yaml.safe_dump_all([playground(namespace, "given")]))
     code, said = fleet("give", "given", "-f", str(files))
     assert code == 0 and "The loop adopts" in said, said
+
+
+def test_a_preview_says_whose_pods_keep_settings_of_llmaz_that_are_edited(
+    show: Tell, tell: Tell, client: KubeClient, namespace: str
+) -> None:
+    at = {"name": "llmaz-global-config", "namespace": "llmaz-system"}
+    data = {"config.data": "init-container-image: registry.example/loader:2"}
+    edited = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": at, "data": data}
+    apply(client, namespace, open_model(namespace))
+    make(client, namespace, playground(namespace))
+
+    def notes(service: Json) -> list[str]:
+        return [note for note in service["notes"] if "with the next change" in note]
+
+    # The settings concern services of all namespaces, also those of other tests.
+    service = next(each for each in show(edited)[1]["services"] if each["namespace"] == namespace)
+    assert ops(service) == {"Service/chat-lb": "same", "Deployment/chat": "same"}
+    assert service["restarts"] == []
+    assert notes(service) == [
+        "Deployment chat: its pods keep what they were made with, and take with the next change of the service: "
+        "spec.template.spec.initContainers[model-loader].image inftyai/model-loader:v0.0.10 -> "
+        "registry.example/loader:2"
+    ]
+    client.create(kinds.NAMESPACES, None, {"metadata": {"name": "llmaz-system"}})
+    client.create(kinds.CONFIG_MAPS, "llmaz-system", edited)
+    try:
+        code, found = tell("preview", "--all")
+        assert (code, len(notes(only(found)))) == (0, 1)
+        changed = only(show(playground(namespace, backendRuntimeConfig={"args": ["--max-model-len", "9"]}))[1])
+        assert changed["restarts"] == ["1 pod of Deployment chat"]
+        assert any("loader:2" in field for field in fields(changed)["chat"])
+    finally:
+        client.delete(kinds.CONFIG_MAPS, "llmaz-system", "llmaz-global-config")

@@ -42,7 +42,7 @@ from program.dialects.llmaz.naming import (
 )
 from program.dialects.llmaz.open_models import Model, claims_of, find_models, labels_of
 from program.dialects.llmaz.playground_schema import PlaygroundSpec
-from program.dialects.llmaz.pods import PodPlan, completed, unlabelled
+from program.dialects.llmaz.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.status import PLAYGROUND_WORDS, service_status
 from program.dialects.llmaz.template_variables import fill, unfilled, variables_of
 from program.dialects.reading import read, unknown_fields, without_nulls
@@ -94,13 +94,15 @@ class Playgrounds:
             )
         settings = global_config(look)
         labels = {LABEL_PLAYGROUND: key.name}
-        plan = PodPlan(models, choice, labels, settings.loader_image, settings.scheduler, fetched)
+        plan = PodPlan(models, choice, labels, settings, fetched)
         group = _group(annotations)
         scaler, unscaled = _scaler(key, raw, chosen, labels)
+        template = _template(runtime, config, chosen, [*args, *own])
         described = serving.workloads(
             key,
             models,
-            template=completed(_template(runtime, config, chosen, [*args, *own]), plan),
+            template=completed(template, plan),
+            counted=counted(template, plan),
             labels=labels,
             replicas=spec.replicas,
             fetched=fetched,

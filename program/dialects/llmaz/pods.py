@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from program.desired.base import JsonObject
 from program.desired.facts import Problem
 from program.desired.keys import is_label_value
 from program.dialects.llmaz.flavors import Choice, with_affinity
+from program.dialects.llmaz.global_config import GlobalConfig
 from program.dialects.llmaz.merging import with_limits
 from program.dialects.llmaz.naming import (
     ANNOTATION_FLAVORS,
@@ -36,10 +37,19 @@ class PodPlan:
     choice: Choice
     labels: dict[str, str]
     """Ours, by which the pods are found."""
-    loader_image: str
-    scheduler: str = ""
+    settings: GlobalConfig
     fetched: bool = True
     """False: the engine fetches its model itself."""
+    counted: bool = False
+    """Make templates as hashes count them: with the default settings, and loaders as the first release made them."""
+
+
+def counted(template: JsonObject, plan: PodPlan) -> JsonObject:
+    """Return a template as hashes count it, so that an edit of the settings is no change of the service.
+
+    Pods that run keep the settings that they were made with (docs/adr/0042).
+    """
+    return completed(template, replace(plan, settings=GlobalConfig(), counted=True))
 
 
 def completed(template: JsonObject, plan: PodPlan) -> JsonObject:
@@ -53,8 +63,8 @@ def completed(template: JsonObject, plan: PodPlan) -> JsonObject:
     if annotations:
         metadata["annotations"] = annotations
     spec: JsonObject = copy.deepcopy(template["spec"])
-    if plan.scheduler and not spec.get("schedulerName"):
-        spec["schedulerName"] = plan.scheduler
+    if plan.settings.scheduler and not spec.get("schedulerName"):
+        spec["schedulerName"] = plan.settings.scheduler
     runner = next((each for each in spec["containers"] if each["name"] == RUNNER), None)
     if runner is not None:
         runner["resources"] = with_limits(runner.get("resources") or {}, plan.choice.limits)
@@ -95,7 +105,7 @@ def _add_models(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
         for model in plan.models:
             _let_in(runner, model.source)
     elif any(model.source.loader is not None for model in plan.models):
-        _add_loaders(spec, plan)
+        _add_loaders(spec, runner, plan)
         _add(spec, "volumes", {"name": MODEL_VOLUME, "emptyDir": {}})
         _add(runner, "volumeMounts", {"name": MODEL_VOLUME, "mountPath": MODELS, "readOnly": True})
     # The loader's volume keeps its name where there is one; a node's directory then has another.
@@ -106,14 +116,15 @@ def _add_models(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
             _add(runner, "volumeMounts", {"name": name, "mountPath": model.source.host_path, "readOnly": True})
 
 
-def _add_loaders(spec: JsonObject, plan: PodPlan) -> None:
-    inherited = spec["containers"][0].get("env") or []
+def _add_loaders(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
+    # The first release took the variables of whichever container stood first, which may be a sidecar.
+    inherited = (spec["containers"][0] if plan.counted else runner).get("env") or []
     for index, model in enumerate(plan.models):
         if model.source.loader is None:
             continue
         loader = {
             "name": loader_name(index),
-            "image": plan.loader_image,
+            "image": plan.settings.loader_image,
             "env": _loader_env(inherited, model.source),
             "volumeMounts": [{"name": MODEL_VOLUME, "mountPath": MODELS}],
         }

@@ -28,7 +28,7 @@ from program.dialects.llmaz.global_config import global_config
 from program.dialects.llmaz.hosted import hosted_pods
 from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, RUNNER
 from program.dialects.llmaz.open_models import Model, claims_of, find_models, labels_of
-from program.dialects.llmaz.pods import PodPlan, completed, unlabelled
+from program.dialects.llmaz.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.status import SERVICE_WORDS, service_status
 from program.dialects.pod_fields import POD_SPEC, check_fields
@@ -74,12 +74,14 @@ class Services:
         settings = global_config(look)
         labels = {LABEL_LLMAZ_SERVICE: key.name}
         fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
-        plan = PodPlan(models, choice, labels, settings.loader_image, settings.scheduler, fetched)
-        group = _group(spec, written, annotations, leader and completed(leader, plan))
+        plan = PodPlan(models, choice, labels, settings, fetched)
+        group = _group(spec, written, annotations, leader, plan)
+        template = worker if group is not None else single
         described = serving.workloads(
             key,
             models,
-            template=completed(worker if group is not None else single, plan),
+            template=completed(template, plan),
+            counted=counted(template, plan),
             labels=labels,
             replicas=spec.replicas,
             fetched=fetched,
@@ -138,7 +140,7 @@ def _engine_of(template: JsonObject) -> str:
 
 
 def _group(
-    spec: ServiceSpec, written: JsonObject, annotations: Mapping[str, str], leader: JsonObject | None
+    spec: ServiceSpec, written: JsonObject, annotations: Mapping[str, str], leader: JsonObject | None, plan: PodPlan
 ) -> PodGroup | None:
     """Describe the group; None where one pod is all, and nothing in it reads what only a LeaderWorkerSet gives."""
     template = spec.workload_template
@@ -158,7 +160,8 @@ def _group(
         return None
     return PodGroup(
         size=template.size,
-        leader=leader,
+        leader=completed(leader, plan) if leader is not None else None,
+        counted_leader=counted(leader, plan) if leader is not None else None,
         restart_policy=template.restart_policy,
         startup_policy="LeaderReady",
         sub_group_policy=written.get("subGroupPolicy"),

@@ -85,6 +85,7 @@ def workloads(
     models: tuple[Model, ...],
     *,
     template: JsonObject,
+    counted: JsonObject,
     labels: dict[str, str],
     replicas: int,
     fetched: bool,
@@ -94,7 +95,8 @@ def workloads(
 ) -> Workloads:
     """Describe what serves: one set of pods, or of groups of them, and a Service before it.
 
-    `template` is the worker's where there is a group; `labels` are ours, by which the objects and pods are found.
+    `template` is the worker's where there is a group, `counted` the same as hashes count it; `labels` are ours, by
+    which the objects and pods are found.
     """
     if group is None:
         selector = labels
@@ -117,6 +119,7 @@ def workloads(
         labels=labels,
         selector=selector,
         template=template,
+        counted=counted,
         replicas=replicas,
         strategy=strategy,
         group=group,
