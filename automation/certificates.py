@@ -17,11 +17,12 @@ from typing import Any
 import structlog
 
 from automation.certificate_files import LIFETIME, serving_files
+from automation.secret_metadata import secret_metadata
 from components import naming
 from components.object_metadata import owner_reference
 from kubeapi import kinds
-from kubeapi.client import APPLY_PATCH, MERGE_PATCH, KubeClient
-from kubeapi.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from kubeapi.client import APPLY_PATCH, KubeClient
+from kubeapi.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid
 from kubeapi.rest import METADATA
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
@@ -123,32 +124,16 @@ class CertificateIssuer:
         self, key: ServiceKey, certificate: Certificate, owner: Owner, wanted: frozenset[str], now: datetime.datetime
     ) -> _Issued:
         """Look at the Secret, make it where there is none, replace it where it does not serve."""
-        metadata = self._metadata(key.namespace, certificate.secret)
+        metadata = secret_metadata(self._client, key.namespace, certificate.secret)
         if metadata is None:
             try:
                 return self._create(key, certificate, owner, now)
             except AlreadyExists:
-                metadata = self._metadata(key.namespace, certificate.secret)
+                metadata = secret_metadata(self._client, key.namespace, certificate.secret)
                 if metadata is None:
                     raise
         found = replace(_read(metadata, owner, now), secret=certificate.secret)
         return found if found.serves(wanted, now) else self._replace(key, certificate, owner, metadata, now)
-
-    def _metadata(self, namespace: str, name: str) -> Object | None:
-        """Give a Secret's metadata, by a patch that changes nothing and is answered with no more; None without it."""
-        try:
-            answer = self._client.request(
-                "PATCH",
-                kinds.SECRETS.path(namespace, name),
-                query={"fieldManager": naming.FIELD_MANAGER},
-                body={},
-                content_type=MERGE_PATCH,
-                accept=METADATA,
-            )
-        except NotFound:
-            return None
-        metadata: Object = answer["metadata"]
-        return metadata
 
     def _create(self, key: ServiceKey, certificate: Certificate, owner: Owner, now: datetime.datetime) -> _Issued:
         body, issued = _secret(key, certificate, owner, now)

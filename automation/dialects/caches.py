@@ -16,6 +16,7 @@ from automation import trim
 from automation.concerns import asks_for_work, changed_hands, without_version
 from automation.dialects import keeping
 from automation.dialects.config_maps import ConfigMaps
+from automation.dialects.store_secrets import StoreSecrets
 from automation.optional_apis import CHECK_EVERY_S, OptionalApis
 from automation.service_index import ServiceIndex
 from kubeapi import kinds
@@ -92,7 +93,16 @@ class DialectCaches:
             changed=lambda namespace, of: self._reference_changed(kinds.CONFIG_MAPS, namespace, of),
             in_use=lambda namespace, of: Reference(kinds.CONFIG_MAPS, namespace, of) in self._needed_by,
         )
-        referred = [kind for kind in REFERS_TO[name] if kind is not kinds.CONFIG_MAPS]
+        self.store_secrets = StoreSecrets(
+            client,
+            changed=lambda namespace, of: self._reference_changed(kinds.SECRETS, namespace, of),
+            in_use=lambda namespace, of: Reference(kinds.SECRETS, namespace, of) in self._needed_by,
+        )
+        self._one_by_one: dict[Kind, ConfigMaps | StoreSecrets] = {
+            kinds.CONFIG_MAPS: self.config_maps,
+            kinds.SECRETS: self.store_secrets,
+        }
+        referred = [kind for kind in REFERS_TO[name] if kind not in self._one_by_one]
         self._refers_to = frozenset(referred)
         self._process_changed = self._on_object(kinds.HOST_PROCESSES)
         self.apis = OptionalApis(
@@ -112,7 +122,8 @@ class DialectCaches:
     def stop(self) -> None:
         """Stop, with all informers."""
         self.apis.stop()
-        self.config_maps.stop()
+        for each in self._one_by_one.values():
+            each.stop()
 
     def ready(self) -> bool:
         """Whether the dialect's custom resource is served and everything about it that is served is listed."""
@@ -131,10 +142,18 @@ class DialectCaches:
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         """Give an object of a kind that is followed."""
-        if kind is kinds.CONFIG_MAPS:
-            return self.config_maps.get(namespace or "", name)
+        if (single := self._one_by_one.get(kind)) is not None:
+            return single.get(namespace or "", name)
         informer = self.apis.informer(kind)
         return informer.get(namespace, name) if informer is not None else None
+
+    def pending(self, kind: Kind, namespace: str, name: str) -> bool:
+        """Whether the API server has not said yet whether there is this object, of a kind that is not followed whole.
+
+        Its services are enqueued when it does, or they ask again.
+        """
+        single = self._one_by_one.get(kind)
+        return single is not None and single.pending(namespace, name)
 
     def listed(self, kind: Kind, namespace: str | None = None) -> list[Object]:
         """Give all objects of a kind that is followed, of a namespace or of all."""

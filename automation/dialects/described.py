@@ -64,9 +64,8 @@ class NotingLookup:
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Object | None:
         self._note(Reference(kind, namespace or "", name))
         found = self._caches.get(kind, namespace, name)
-        waits = found is None and self._for_spec and kind is kinds.CONFIG_MAPS
-        if waits and self._caches.config_maps.pending(namespace or "", name):
-            why = f"ConfigMap {namespace}/{name} has not been read yet"
+        if found is None and self._for_spec and self._caches.pending(kind, namespace or "", name):
+            why = f"{kind.kind} {namespace}/{name} has not been read yet"
             raise NotYet(reason=API_UNAVAILABLE, why=why, retry_after_s=5.0)
         return found
 

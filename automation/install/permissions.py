@@ -200,7 +200,7 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             "",
             ("secrets",),
             ("create", "patch"),
-            "Certificates that pods serve with: the loop writes them, and never asks for what one holds.",
+            "Certificates of pods are written. Of a store's Secret the loop sees annotations, never values.",
         ),
         Permission("", ("serviceaccounts",), MAKE, "Accounts of schedulers and of pods with a routing sidecar."),
         Permission(RBAC, ("roles", "rolebindings"), MAKE, "What those accounts may read in their namespace."),

@@ -35,9 +35,12 @@ Object = dict[str, Any]
 
 _REFERRED = {kind.kind: kind for kind in (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)}
 """Kinds that a fleet's files hold for its services, and a cluster for the loop's."""
-_LOOKED_AT = {**_REFERRED, **{kind.kind: kind for kind in (kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS, kinds.GATEWAYS)}}
+_LOOKED_AT = {
+    **_REFERRED,
+    **{kind.kind: kind for kind in (kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS, kinds.SECRETS, kinds.GATEWAYS)},
+}
 """What else is looked up for the pods, and stays where it is."""
-_SAID: dict[str, tuple[str, ...]] = {"ServiceAccount": ("imagePullSecrets", "secrets"), "Gateway": ()}
+_SAID: dict[str, tuple[str, ...]] = {"ServiceAccount": ("imagePullSecrets", "secrets"), "Gateway": (), "Secret": ()}
 """Of these only so much: the rest is the cluster's own."""
 
 
@@ -194,6 +197,8 @@ def _keep_replicas(move: Move, service: Object) -> bool:
 
 def _says_something(obj: Object) -> bool:
     """Tell whether a file must have an object: a fleet reads no more of an account than what its pods get of it."""
+    if obj["kind"] == kinds.SECRETS.kind:
+        return bool(obj["metadata"].get("annotations"))
     fields = _SAID.get(str(obj["kind"]), ())
     return obj["kind"] in _LOOKED_AT and (not fields or any(obj.get(field) for field in fields))
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, NotFound
 from kubeapi.kinds import Kind
+from kubeapi.rest import METADATA
 from program.desired.errors import NotYet
+from program.dialects.kserve.store_secrets import store_secret
 
 if TYPE_CHECKING:
     from program.manifests import Manifests
@@ -93,6 +96,9 @@ class Looking:
 
     def _read(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
         try:
+            if kind is kinds.SECRETS:
+                path = kind.path(namespace, name)
+                return store_secret(self._client.request("GET", path, accept=METADATA)["metadata"])
             return self._client.get(kind, namespace, name)
         except NotFound:
             return None

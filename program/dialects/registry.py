@@ -21,7 +21,7 @@ DIALECT_KINDS: dict[str, Kind] = {name: kind for name, (kind, _) in _BY_NAME.ite
 
 REFERS_TO: dict[str, tuple[Kind, ...]] = {
     "kserve": (
-        *(kinds.LLM_CONFIGS, kinds.LLM_SERVICES, kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS),
+        *(kinds.LLM_CONFIGS, kinds.LLM_SERVICES, kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS, kinds.SECRETS),
         *(kinds.GATEWAYS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS, kinds.SERVICES),
         *(kinds.AUTOSCALERS, kinds.SCALED_OBJECTS),
     ),

@@ -149,12 +149,10 @@ _PREFILL_REMOVED: Corrections = {
 }
 
 OBJECTS: dict[str, Corrections] = {
-    # No Secret is read, so which keys it holds is not known, nor what its annotations say of the store; those of the
-    # ServiceAccount are read instead.
+    # No value of a Secret is read, so which keys it holds is not known.
     "004": {
         f"{_S3}/AWS_ACCESS_KEY_ID/valueFrom/secretKeyRef/optional": True,
         f"{_S3}/AWS_SECRET_ACCESS_KEY/valueFrom/secretKeyRef/optional": True,
-        **_without(*(f"{_S3}/{v}" for v in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "S3_ENDPOINT", "S3_USE_HTTPS"))),
     },
     "005": {
         # The check of the image is in words of our own.

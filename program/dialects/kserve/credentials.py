@@ -1,8 +1,8 @@
 """What the container that fetches models knows of its stores: keys by reference, endpoints, trusted certificates. Pure.
 
-No Secret is ever read. Its keys are referred to, each as optional, since which of them it holds is not known here; and
-what KServe reads from a Secret's annotations is read from those of the service itself, then from those of the pod's
-ServiceAccount, then from the cluster's settings.
+No value of a Secret is ever read. Its keys are referred to, each as optional, since which of them it holds is not known
+here. Endpoint, region and the like come from annotations: of the service itself, then of the Secret, as with KServe,
+then of the pod's ServiceAccount, then from the cluster's settings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from program.desired.base import JsonObject
 from program.desired.facts import Problem
 from program.dialects.kserve import naming
 from program.dialects.kserve.model_address import Scheme
+from program.dialects.kserve.store_secrets import ANNOTATIONS_OF_STORES
 from program.dialects.kserve.subject import Subject
 
 SECRET_NAME = "serving.kserve.io/secretName"  # noqa: S105 - the name of an annotation
@@ -24,7 +25,6 @@ DEFAULT_ACCOUNT = "default"
 BUNDLE = "global-ca-bundle"
 """ConfigMap of a namespace: a copy of the one with certificates that the settings name in KServe's own namespace."""
 
-_PREFIX = "serving.kserve.io/s3-"
 _PLAIN = {
     "verifyssl": "S3_VERIFY_SSL",
     "region": "AWS_DEFAULT_REGION",
@@ -47,8 +47,7 @@ def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tu
     wanted = tuple(dict.fromkeys(scheme for scheme in schemes if scheme in keys))
     if not wanted:
         return ()
-    found = _account(subject, account)
-    secret = _named_secret(subject) or next(iter(_secrets(found)), "")
+    secret = _secret(subject, account)
     variables: list[JsonObject] = []
     for scheme in wanted:
         if secret:
@@ -63,9 +62,12 @@ def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tu
 
 def said_of_store(subject: Subject, account: str) -> dict[str, str]:
     """Give what is said of S3 stores for pods of an account, by the last part of the annotation that says it."""
-    found = _account(subject, account)
-    of_account = (found.get("metadata") or {}).get("annotations") or {}
-    return {**subject.settings.credentials.s3, **_said(of_account), **_said(subject.annotations)}
+    name = _secret(subject, account)
+    secret = subject.look(kinds.SECRETS, subject.namespace, name) if name else None
+    said = subject.settings.credentials.s3
+    for each in (_account(subject, account), secret or {}, subject.cr):
+        said = {**said, **_said((each.get("metadata") or {}).get("annotations") or {})}
+    return dict(said)
 
 
 def certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[str, str] | None:
@@ -116,6 +118,11 @@ def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
     )
 
 
+def _secret(subject: Subject, account: str) -> str:
+    """Name the Secret with the keys of the store; empty without one."""
+    return _named_secret(subject) or next(iter(_secrets(_account(subject, account))), "")
+
+
 def _named_secret(subject: Subject) -> str:
     annotation = subject.settings.credentials.secret_annotation
     return subject.annotations.get(annotation) or subject.annotations.get(SECRET_NAME) or ""
@@ -123,7 +130,11 @@ def _named_secret(subject: Subject) -> str:
 
 def _said(annotations: Mapping[str, str]) -> dict[str, str]:
     """Give what annotations say of an S3 store, by the last part of their names."""
-    return {key.removeprefix(_PREFIX): value for key, value in annotations.items() if key.startswith(_PREFIX)}
+    return {
+        key.removeprefix(ANNOTATIONS_OF_STORES): value
+        for key, value in annotations.items()
+        if key.startswith(ANNOTATIONS_OF_STORES)
+    }
 
 
 def _account(subject: Subject, account: str) -> JsonObject:
@@ -137,12 +148,16 @@ def _secrets(account: JsonObject) -> tuple[str, ...]:
 
 def _endpoint(said: Mapping[str, str]) -> list[JsonObject]:
     variables: list[JsonObject] = []
-    endpoint, plain = said.get("endpoint", ""), said.get("usehttps", "")
-    if plain:
-        variables.append({"name": "S3_USE_HTTPS", "value": plain})
+    endpoint, secure = said.get("endpoint", "").strip(), said.get("usehttps", "")
+    scheme, separator, rest = endpoint.partition("://")
+    if separator and scheme.lower() in ("http", "https"):
+        # The scheme in the address goes before the annotation about it.
+        endpoint, secure = rest, "1" if scheme.lower() == "https" else "0"
+    if secure:
+        variables.append({"name": "S3_USE_HTTPS", "value": secure})
     if endpoint:
-        scheme = "http" if plain == "0" else "https"
+        url = f"{'http' if secure == '0' else 'https'}://{endpoint}"
         variables.append({"name": "S3_ENDPOINT", "value": endpoint})
-        variables.append({"name": "AWS_ENDPOINT_URL", "value": f"{scheme}://{endpoint}"})
+        variables.append({"name": "AWS_ENDPOINT_URL", "value": url})
     variables.extend({"name": variable, "value": said[name]} for name, variable in _PLAIN.items() if said.get(name))
     return variables

@@ -9,6 +9,7 @@ import pytest
 
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.model_address import read_address, source_of
+from program.dialects.kserve.store_secrets import store_secret as kept_of_secret
 from tests.unit.dialects.kserve.combining import Json, service, settings_map
 from tests.unit.dialects.kserve.parsing import account, annotated, made, mounted, named, parsed, pod, serving, variables
 
@@ -232,6 +233,73 @@ def test_credentials_are_referred_to_and_never_read() -> None:
     told = {name: found[name]["value"] for name in ("S3_ENDPOINT", "AWS_ENDPOINT_URL", "S3_USE_HTTPS")}
     assert told == {"S3_ENDPOINT": "minio:9000", "AWS_ENDPOINT_URL": "http://minio:9000", "S3_USE_HTTPS": "0"}
     assert "AWS_ACCESS_KEY_ID" not in variables(main)
+
+
+def store_secret(name: str = "keys", **annotations: str) -> Json:
+    said = {f"serving.kserve.io/s3-{key}": value for key, value in annotations.items()}
+    return {"kind": "Secret", "metadata": {"name": name, "annotations": said}}
+
+
+def told(*objects: Json, annotations: dict[str, str] | None = None) -> dict[str, str]:
+    """Give the plain variables of the init container that fetches from S3."""
+    template = {"serviceAccountName": "reader", "containers": [{"name": "main"}]}
+    spec, _ = serving(annotated(annotations or {}, template=template, **model("s3://bucket/m")), *objects)
+    found = variables(named(spec["initContainers"], INIT) or {})
+    return {name: variable["value"] for name, variable in found.items() if "value" in variable}
+
+
+def test_annotations_of_the_secret_say_where_the_store_is() -> None:
+    secret = store_secret(
+        endpoint="minio:9000", usehttps="0", region="eu", verifyssl="0", usevirtualbucket="1", useanoncredential="1"
+    )
+    assert told(account("reader", "keys"), secret) == {
+        "S3_ENDPOINT": "minio:9000",
+        "AWS_ENDPOINT_URL": "http://minio:9000",
+        "S3_USE_HTTPS": "0",
+        "AWS_DEFAULT_REGION": "eu",
+        "S3_VERIFY_SSL": "0",
+        "S3_USER_VIRTUAL_BUCKET": "1",
+        "awsAnonymousCredential": "1",
+    }
+    assert told(account("reader", "other"), secret) == {}, "only the Secret whose keys are used"
+
+
+def test_the_secret_goes_before_its_account_and_behind_the_service() -> None:
+    of_account = {"serving.kserve.io/s3-endpoint": "account:9", "serving.kserve.io/s3-region": "account"}
+    objects = (
+        account("reader", "keys", metadata={"annotations": of_account}),
+        store_secret(endpoint="secret:9", verifyssl="1"),
+        store_secret("mine", region="mine"),
+    )
+    assert told(*objects) == {
+        "S3_ENDPOINT": "secret:9",
+        "AWS_ENDPOINT_URL": "https://secret:9",
+        "AWS_DEFAULT_REGION": "account",
+        "S3_VERIFY_SSL": "1",
+    }
+    assert told(*objects, annotations={"serving.kserve.io/s3-endpoint": "service:9"})["S3_ENDPOINT"] == "service:9"
+    assert told(*objects, annotations={"serving.kserve.io/storageSecretName": "mine"})["AWS_DEFAULT_REGION"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "usehttps", "url", "secure"),
+    [
+        ("http://minio:9000", "1", "http://minio:9000", "0"),
+        ("HTTPS://minio:9000", "0", "https://minio:9000", "1"),
+        (" minio:9000 ", "", "https://minio:9000", None),
+    ],
+)
+def test_an_endpoint_may_name_its_scheme(endpoint: str, usehttps: str, url: str, secure: str | None) -> None:
+    found = told(account("reader", "keys"), store_secret(endpoint=endpoint, usehttps=usehttps))
+    assert found["S3_ENDPOINT"] == "minio:9000"
+    assert (found["AWS_ENDPOINT_URL"], found.get("S3_USE_HTTPS")) == (url, secure)
+
+
+def test_of_a_secret_nothing_but_the_annotations_about_a_store_is_kept() -> None:
+    last_applied = {"kubectl.kubernetes.io/last-applied-configuration": '{"stringData":{"AWS_SECRET_ACCESS_KEY":"k"}}'}
+    said = {"serving.kserve.io/s3-region": "eu"}
+    metadata = {"name": "keys", "namespace": "team", "uid": "u", "annotations": {**last_applied, **said}}
+    assert kept_of_secret(metadata)["metadata"] == {**metadata, "annotations": said}
 
 
 def test_what_is_said_of_a_store_closer_to_the_service_goes_first() -> None:

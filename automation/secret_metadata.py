@@ -1,0 +1,37 @@
+"""Looks at a Secret's metadata with the rights to create and patch alone, so that no value comes to the loop.
+
+Called by `certificates` and by `dialects/store_secrets.py`. ADR 28 says why the loop has no right to get Secrets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import MERGE_PATCH, KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.rest import METADATA
+
+Object = dict[str, Any]
+
+
+def secret_metadata(client: KubeClient, namespace: str, name: str, *, timeout_s: float | None = None) -> Object | None:
+    """Give a Secret's metadata, by a patch that changes nothing and is answered with no more; None without a Secret.
+
+    Raises ApiError.
+    """
+    try:
+        answer = client.request(
+            "PATCH",
+            kinds.SECRETS.path(namespace, name),
+            query={"fieldManager": naming.FIELD_MANAGER},
+            body={},
+            content_type=MERGE_PATCH,
+            accept=METADATA,
+            **({} if timeout_s is None else {"timeout_s": timeout_s}),
+        )
+    except NotFound:
+        return None
+    metadata: Object = answer["metadata"]
+    return metadata
