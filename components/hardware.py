@@ -5,6 +5,8 @@ Called by `components.pod_template` and `components.deployment`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from components.options import RenderOptions
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
@@ -32,8 +34,19 @@ def resources(desired: DesiredService) -> JsonObject:
 
 
 def tolerations(desired: DesiredService) -> list[JsonObject]:
-    """Tolerate the taint of GPU nodes, and then what the user says."""
-    return [*_gpu_tolerations(desired.gpu), *desired.pod.tolerations]
+    """Tolerate the taint of GPU nodes, and then what the user says; each toleration once."""
+    return once([*_gpu_tolerations(desired.gpu), *desired.pod.tolerations])
+
+
+def once(written: Iterable[JsonObject]) -> list[JsonObject]:
+    """Keep the first of tolerations that mean the same."""
+    found: dict[tuple[object, ...], JsonObject] = {}
+    for each in written:
+        seconds = each.get("tolerationSeconds")
+        said = (each.get("key") or "", each.get("operator") or "Equal", each.get("value") or "")
+        effect = each.get("effect") or ""
+        found.setdefault((*said, effect, seconds), each)
+    return list(found.values())
 
 
 def _gpu_tolerations(gpu: Gpu | None) -> list[JsonObject]:

@@ -11,6 +11,7 @@ import hashlib
 from components import naming
 from components.cache_claim import cache_claim
 from components.downloader import cache_prep, downloader, place_in_cache, source_mounts
+from components.hardware import once
 from components.model_files import CACHE_MOUNT, CACHE_VOLUME
 from components.object_metadata import owner_reference
 from components.options import RenderOptions
@@ -73,7 +74,7 @@ def prefetch_job(
         "volumes": [claim, *volumes],
     }
     if model.prefetch_tolerations:
-        pod["tolerations"] = list(model.prefetch_tolerations)
+        pod["tolerations"] = once(model.prefetch_tolerations)
     what = [model.source.address, model.files, model.mmproj, model.sha256, model.source_secret, place.path]
     return {
         "apiVersion": "batch/v1",

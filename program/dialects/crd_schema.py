@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 Json = dict[str, Any]
@@ -23,7 +23,8 @@ class CrdModel(BaseModel):
     """Part of a custom resource: camelCase on the wire, types never coerced.
 
     Unknown fields are kept in `model_extra`, so that a parser can name them: an object written for a newer peer, or
-    under the peer's own CRDs, is read and not refused.
+    under the peer's own CRDs, is read and not refused. An empty text in a field that may be absent counts as absent:
+    Helm charts write it for values that nobody set.
     """
 
     model_config = ConfigDict(
@@ -34,6 +35,14 @@ class CrdModel(BaseModel):
         populate_by_name=True,
         protected_namespaces=(),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_texts(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "" not in value.values():
+            return value
+        optional_names = {info.alias or name for name, info in cls.model_fields.items() if not info.is_required()}
+        return {name: member for name, member in value.items() if member != "" or name not in optional_names}
 
 
 def optional(description: str, default: Any = None, *, name: str | None = None, **rules: Any) -> Any:

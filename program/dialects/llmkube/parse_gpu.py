@@ -17,7 +17,7 @@ RENDER_DEVICE = "devic.es/dri-render"
 """The extended resource that stands for a GPU's render node, which Vulkan and ROCm builds of llama.cpp use on AMD."""
 
 _SPLIT_MODES = {"layer": "layer", "tensor": "row", "row": "row", "pipeline": "layer", "none": "none"}
-_LAYERS = re.compile(r"(\d{1,5})-(\d{1,5})", re.ASCII)
+_LAYERS = re.compile(r"\s*(\d{1,5})\s*-\s*(\d{1,5})\s*", re.ASCII)
 # As NVIDIA's device plugin names them in `nvidia.com/mig-<profile>`: `1g.10gb`, and with media engines `1g.10gb.me`.
 _MIG_PROFILE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?", re.ASCII)
 _VENDOR_OF = {"rocm": GpuVendor.AMD, "vulkan": GpuVendor.AMD, "intel": GpuVendor.INTEL}
@@ -47,7 +47,7 @@ def gpu_of(resources: ResourcesSpec | None, model: DesiredModel) -> Gpu | None:
         claims=wish.claims,
         layers=wish.layers,
         split_mode=_SPLIT_MODES[wish.strategy],
-        tensor_split=_tensor_split(wish, count=count, model_name=model.name),
+        tensor_split=_tensor_split(wish, count=count),
     )
 
 
@@ -116,22 +116,36 @@ def _check_sharing(sharing: GpuSharingSpec, wish: ModelGpu, *, count: int) -> No
         )
 
 
-def _tensor_split(wish: ModelGpu, *, count: int, model_name: str) -> tuple[int, ...]:
-    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor."""
-    if not wish.layer_split or count == 1 or wish.strategy == "none":
-        return ()
-    field = f"Model/{model_name} spec.hardware.gpu.sharding.layerSplit"
+def split_problem(wish: ModelGpu, *, count: int, at: str) -> tuple[str, str] | None:
+    """Say which part of a layer split is not followed: its field and why; None where all of it is."""
+    shares, problem = _layer_split(wish, count=count)
+    if problem is None:
+        return None
+    where, why = problem
+    return f"{at}{where}", why if shares else f"{why}; the layers are split evenly over {count} GPUs"
+
+
+def _tensor_split(wish: ModelGpu, *, count: int) -> tuple[int, ...]:
+    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor; empty means evenly."""
+    return _layer_split(wish, count=count)[0]
+
+
+def _layer_split(wish: ModelGpu, *, count: int) -> tuple[tuple[int, ...], tuple[str, str] | None]:
+    """Read the ranges. Gives the proportions, and the entry that does not fit with the reason."""
+    if not wish.layer_split or count <= 1 or wish.strategy == "none":
+        return (), None
     if len(wish.layer_split) != count:
-        raise SpecInvalid(field=field, why=f"has {len(wish.layer_split)} ranges for {count} GPUs; name one for each")
-    sizes, end = [], -1
+        return (), ("", f"has {len(wish.layer_split)} ranges for {count} GPUs")
+    sizes, end, problem = [], -1, None
     for index, text in enumerate(wish.layer_split):
         match = _LAYERS.fullmatch(text)
         first, last = (int(match[1]), int(match[2])) if match else (0, -1)
         if last < first:
-            raise SpecInvalid(field=f"{field}[{index}]", why=f"`{text[:64]}` is not a range of layers such as `0-19`")
-        if first <= end:
-            raise SpecInvalid(field=f"{field}[{index}]", why=f"`{text}` begins before the range in front of it ends")
+            return (), (f"[{index}]", f"`{text[:64]}` is not a range of layers such as `0-19`")
+        if first <= end and problem is None:
+            why = "begins before the range in front of it ends; the sizes of the ranges are the shares of the GPUs"
+            problem = (f"[{index}]", f"`{text}` {why}")
         sizes.append(last - first + 1)
-        end = last
+        end = max(end, last)
     shared = gcd(*sizes)
-    return tuple(size // shared for size in sizes)
+    return tuple(size // shared for size in sizes), problem

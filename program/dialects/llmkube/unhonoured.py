@@ -13,6 +13,7 @@ from program.desired.base import JsonObject
 from program.desired.facts import Problem
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
+from program.dialects.llmkube.parse_gpu import split_problem
 from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
 from program.dialects.llmkube.unhonoured_by_runtime import by_runtime
 from program.dialects.llmkube.unhonoured_in_pods import in_pods
@@ -66,8 +67,11 @@ def _of_model(desired: DesiredService) -> Iterator[Problem]:
         if model.memory_fraction is not None:
             yield _problem(f"{at}.hardware.memoryFraction", "bounds processes on hosts; pods take spec.resources")
     gpu = model.gpu
-    if gpu is not None and gpu.layer_split and not (desired.gpu and desired.gpu.tensor_split):
-        yield _problem(f"{at}.hardware.gpu.sharding.layerSplit", "has no effect unless layers are split over GPUs")
+    split = f"{at}.hardware.gpu.sharding.layerSplit"
+    if gpu is not None and desired.gpu and (found := split_problem(gpu, count=desired.gpu.count, at=split)):
+        yield _problem(*found)
+    elif gpu is not None and gpu.layer_split and not (desired.gpu and desired.gpu.tensor_split):
+        yield _problem(split, "has no effect unless layers are split over GPUs")
     if gpu is not None and gpu.backend and engine not in _LLAMA_SERVERS:
         yield _problem(f"{at}.hardware.gpu.runtime", f"chooses a build of llama.cpp; runtime {engine} has none")
     if model.mmproj and engine != "llamacpp":

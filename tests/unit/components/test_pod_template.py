@@ -76,6 +76,15 @@ def test_a_resource_of_its_own_name_is_counted_and_its_taint_tolerated() -> None
     assert pod(service(gpu=Gpu(count=1, resource="acme.io/npu")))["tolerations"][0]["key"] == "acme.io/npu"
 
 
+def test_a_toleration_that_the_user_repeats_is_written_once() -> None:
+    taint = {"key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+    without_operator = {key: value for key, value in taint.items() if key != "operator"}
+    spot = {"key": "spot", "operator": "Exists"}
+    for_a_while = {**spot, "tolerationSeconds": 60}
+    own = (taint, without_operator, spot, for_a_while, spot)
+    assert pod(service(gpu=Gpu(count=1), pod=PodSettings(tolerations=own)))["tolerations"] == [taint, spot, for_a_while]
+
+
 def test_claimed_devices_are_named_and_not_counted() -> None:
     claims = ({"name": "gpu", "resourceClaimTemplateName": "big"}, {"name": "nic", "resourceClaimName": "nic-1"})
     desired = service(gpu=Gpu(count=1, claims=claims))

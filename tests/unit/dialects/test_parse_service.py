@@ -10,8 +10,10 @@ from program.desired.engines import Generic, LlamaCpp, PersonaPlex, RopeScaling,
 from program.desired.errors import NotYet
 from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelFormat, ModelGpu
 from program.desired.service import Autoscaling, Endpoint, HostPlacement, ScalingMetric
+from program.dialects.llmkube.parse import unhonoured
 from program.dialects.llmkube.pod_schema import ResourceFieldSelector
 from tests.support.vectors import Vector, vectors
+from tests.unit.components.views import container
 from tests.unit.dialects.services import Json, model, parse, refused, service
 
 
@@ -216,15 +218,52 @@ def test_layer_ranges_become_proportions(ranges: tuple[str, ...], shares: tuple[
         ("0-9",),
         ("0-9", "10-19", "20-29"),
         ("9-0", "10-19"),
-        ("0-9", "9-19"),
         ("a-b", "1-2"),
         ("0-9", "10"),
         ("", "1-2"),
     ],
 )
-def test_layer_ranges_that_do_not_fit_name_the_model_and_the_field(ranges: tuple[str, ...]) -> None:
-    error = refused(service(), model(gpu=ModelGpu(count=2, layer_split=ranges)))
-    assert error.field.startswith("Model/base spec.hardware.gpu.sharding.layerSplit")
+def test_layer_ranges_that_do_not_fit_split_evenly_and_are_named(ranges: tuple[str, ...]) -> None:
+    wish = model(gpu=ModelGpu(count=2, layer_split=ranges))
+    desired = parse(service(), wish)
+    assert desired.gpu is not None and desired.gpu.tensor_split == ()
+    argv = container(desired)["args"]
+    assert argv[argv.index("--tensor-split") + 1] == "1,1"
+    (problem,) = unhonoured(service(), desired)
+    assert problem.field.startswith("Model/base spec.hardware.gpu.sharding.layerSplit")
+    assert "evenly" in problem.message
+
+
+def test_layer_ranges_that_overlap_are_shares_and_are_named() -> None:
+    desired = parse(service(), model(gpu=ModelGpu(count=2, layer_split=("0-9", "5 - 9"))))
+    assert desired.gpu is not None and desired.gpu.tensor_split == (2, 1)
+    (problem,) = unhonoured(service(), desired)
+    assert problem.field == "Model/base spec.hardware.gpu.sharding.layerSplit[1]"
+
+
+HELM = {
+    "resources": {"cpu": "", "memory": "", "hostMemory": "", "ephemeralStorage": "", "gpuMemory": ""},
+    "image": "",
+    "containerPort": None,
+    "priority": "",
+    "priorityClassName": "",
+    "runtimeClassName": "",
+    "bindAddress": "",
+    "cacheTypeK": "",
+    "mode": "",
+    "endpoint": {"type": "", "path": ""},
+    "rolloutPolicy": {},
+}
+
+
+def test_texts_that_helm_leaves_empty_count_as_absent() -> None:
+    plain, empty = service(endpoint={}), service(**HELM)
+    assert parse(empty, model()) == parse(plain, model())
+    assert unhonoured(empty, parse(empty, model())) == unhonoured(plain, parse(plain, model()))
+
+
+def test_an_empty_text_in_a_field_that_must_be_there_is_still_refused() -> None:
+    assert refused(service(modelRef=""), model()).field == "spec.modelRef"
 
 
 def test_layer_ranges_do_not_matter_without_a_split() -> None:
