@@ -40,13 +40,14 @@ test: setup ## Run all tests (unit, contract, apiserver, engine, loop, hosts, no
 test-unit: $(STAMP) ## Run the tests that need no tools
 	@$(BIN)/python -m pytest -q tests/unit
 
-check: lint test-unit ## Lint, types, import rules, unit tests
+check: lint test-unit ## Lint, types, import rules, shell scripts, unit tests
 
-lint: $(STAMP) ## Lint, types, import rules
+lint: $(STAMP) ## Lint, types, import rules, shell scripts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.shell_scripts
 
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from components.download_script import script_without_comments
 from components.downloader import CURL_UID
 from components.model_files import CACHE_MOUNT, CACHE_VOLUME
 from components.options import RenderOptions
@@ -19,43 +20,10 @@ DEADLINE_S = 600
 KEY = re.compile(r"[0-9a-f]{16}")
 """What LLMKube and Herdsman name a model's directory."""
 
-# One line for each directory: name, KiB, files, when it last changed, and whether a download is under way in it.
-_LIST = f"""
-cd {CACHE_MOUNT} || exit 1
-for dir in */; do
-  [ -d "$dir" ] || continue
-  name=${{dir%/}}
-  case $name in lost+found) continue ;; esac
-  busy=0
-  [ -z "$(find "$name" -path '*.lock/*' -mmin -10 2>/dev/null | head -n 1)" ] || busy=1
-  size=$(du -sk "$name" 2>/dev/null | cut -f1)
-  files=$(find "$name" -type f ! -name '.*' ! -path '*/.*' 2>/dev/null | wc -l)
-  echo "cache $name ${{size:-0}} $files $(stat -c %Y "$name") $busy"
-done
-echo end
-"""
-
-# The name goes first, in one step: a pod that starts now finds no half of a directory, but none.
-_PRUNE = f"""
-cd {CACHE_MOUNT} || exit 1
-rm -rf .herdsman-trash.*
-for key in $KEYS; do
-  [ -d "$key" ] || {{ echo "gone $key"; continue; }}
-  if [ -n "$(find "$key" -path '*.lock/*' -mmin -10 2>/dev/null | head -n 1)" ]; then
-    echo "busy $key"
-  elif mv "$key" ".herdsman-trash.$key" && rm -rf ".herdsman-trash.$key"; then
-    echo "deleted $key"
-  else
-    echo "failed $key"
-  fi
-done
-echo end
-"""
-
 
 def inspector_pod(name: str, namespace: str, claim: str, options: RenderOptions, *, node: str = "") -> JsonObject:
     """Build a pod that prints what lies in a cache; it mounts the claim read-only."""
-    return _pod(name, namespace, claim, options, node=node, script=_LIST, env=[], read_only=True)
+    return _pod(name, namespace, claim, options, node=node, command=_command("cache_listing.sh"), read_only=True)
 
 
 def pruning_pod(
@@ -68,8 +36,12 @@ def pruning_pod(
     for key in keys:
         if not KEY.fullmatch(key):
             raise ValueError(f"`{key}` is not a cache key")
-    env = [{"name": "KEYS", "value": " ".join(keys)}]
-    return _pod(name, namespace, claim, options, node=node, script=_PRUNE, env=env, read_only=False)
+    command = _command("cache_deletion.sh", *keys)
+    return _pod(name, namespace, claim, options, node=node, command=command, read_only=False)
+
+
+def _command(file: str, *keys: str) -> list[str]:
+    return ["sh", "-c", script_without_comments(file), "sh", CACHE_MOUNT, *keys]
 
 
 def _pod(
@@ -79,8 +51,7 @@ def _pod(
     options: RenderOptions,
     *,
     node: str,
-    script: str,
-    env: list[JsonObject],
+    command: list[str],
     read_only: bool,
 ) -> JsonObject:
     security: JsonObject = {
@@ -95,13 +66,11 @@ def _pod(
     container: JsonObject = {
         "name": "cache",
         "image": options.init_image,
-        "command": ["sh", "-c", script.strip()],
+        "command": command,
         "volumeMounts": [{"name": CACHE_VOLUME, "mountPath": CACHE_MOUNT, "readOnly": read_only}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    if env:
-        container["env"] = env
     spec: JsonObject = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINE_S,

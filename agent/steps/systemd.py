@@ -97,8 +97,12 @@ def _specified(path: str) -> str:
 
 def unit_path(name: str, facts: Facts, *, own_user: bool = False) -> str:
     """Where the unit's file is."""
-    directory = f"{facts.home}/.config/systemd/user" if own_user else "/etc/systemd/system"
-    return f"{directory}/{name}.service"
+    return f"{unit_directory(facts, own_user=own_user)}/{name}.service"
+
+
+def unit_directory(facts: Facts, *, own_user: bool = False) -> str:
+    """Where the files of units are."""
+    return f"{facts.home}/.config/systemd/user" if own_user else "/etc/systemd/system"
 
 
 def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> list[Step]:

@@ -7,6 +7,7 @@ Called through `runtime_for`. Ollama keeps models in a store of its own and know
 
 from __future__ import annotations
 
+import importlib.resources
 from urllib.parse import unquote
 
 from program.desired.base import JsonObject
@@ -36,23 +37,10 @@ MODEL_ENV = "HERDSMAN_OLLAMA_MODEL"
 """In a pod: the model's name, which its probes ask for."""
 HOST_COMMAND = ("ollama", "serve")
 """What the daemon of a host is started with."""
-START = """\
-ollama serve &
-server=$!
-trap 'kill -TERM "$server"' TERM INT
-until ollama list >/dev/null 2>&1; do
-  kill -0 "$server" || exit 1
-  sleep 1
-done
-ollama show "$1" >/dev/null 2>&1 || ollama pull "$1" || exit 1
-while :; do
-  wait "$server"
-  code=$?
-  kill -0 "$server" 2>/dev/null || exit "$code"
-done
-"""
+START = importlib.resources.files("program.runtimes").joinpath("ollama.sh").read_text(encoding="utf-8")
 """Serves, and pulls the model named by the first argument unless the store has it. A pull that fails ends the
-container, so that its status and log say why."""
+container, so that its status and log say why.
+Pod templates hold this text: a change of it, a comment included, restarts pods."""
 HAS_MODEL = f'ollama show "${MODEL_ENV}" >/dev/null'
 
 

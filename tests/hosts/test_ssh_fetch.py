@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.client.ssh.connection import SshConnection
-from agent.client.ssh.fetch import Fetcher, FileState, job_text, script
+from agent.client.ssh.fetch import Fetcher, FileState, job_text
 from agent.client.ssh.layout import Layout
+from agent.client.ssh.scripts import script
 from agent.contract import FilePlan
 from agent.server.errors import Reason
 from agent.server.models.source_policy import NOT_PUBLIC, SourcePolicy
@@ -272,7 +273,7 @@ def test_a_body_that_is_longer_than_it_was_said_to_be_is_cut_off(server: Sshd, f
 @given(st.lists(_ADDRESSES, min_size=1, max_size=40))
 def test_the_script_judges_addresses_as_the_loop_does(addresses: list[str]) -> None:
     policy = SourcePolicy(allowed_remote_hosts=("10.1.0.0/16", "[fd00:1::/32]", "127.0.0.1"))
-    function = script().partition("judged() {")[2].partition("\n}\n")[0]
+    function = script("fetch").partition("judged() {")[2].partition("\n}\n")[0]
     plan = FilePlan(source="https://x/y", cache_key="k", file_name="m")
     text = f"{job_text('/m', plan, policy)}host=any.example\njudged() {{{function}\n}}\njudged\n"
     said = subprocess.run(

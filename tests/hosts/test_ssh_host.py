@@ -31,6 +31,7 @@ from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
 from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.processes import SshProcesses
+from agent.client.ssh.scripts import script
 from agent.client.ssh.target import SshServer, SshTarget
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.models.source_policy import SourcePolicy
@@ -277,7 +278,7 @@ def test_the_jobs_of_a_mac_are_read(tmp_path: Path) -> None:
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path)}
 
     def look() -> Seen:
-        command = ["sh", "-c", ssh_look.SCRIPT, "sh", str(store), "launchd", "system"]
+        command = ["sh", "-c", script("look"), "sh", str(store), "launchd", "system", str(tmp_path)]
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         return ssh_look.read_processes(told)[0][KEY]
 

@@ -1,6 +1,7 @@
 """What a host is, asked by one command when a connection is made. `read_facts` is pure; called by `processes`.
 
-The command speaks in lines `name value`, so that a tool that is missing leaves out a line and spoils nothing.
+The command is `scripts/facts.sh`. It prints lines `name value`: a tool that is missing leaves out a line and spoils
+nothing.
 """
 
 from __future__ import annotations
@@ -11,38 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.contract import Accelerator, HostFacts
-
-_DIRECTORIES = "/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/bin"
-"""Looked in although servers of SSH leave them out of PATH."""
-
-SCRIPT = f"""PATH="$PATH:{_DIRECTORIES}"
-say() {{ [ -z "$2" ] || echo "$1 $2"; }}
-say os "$(uname -s)"; say arch "$(uname -m)"; say user "$(id -un)"; say uid "$(id -u)"; say home "$HOME"
-say hostname "$(hostname 2>/dev/null || uname -n)"
-say cpus "$(getconf _NPROCESSORS_ONLN 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null)"
-say memory_kib "$(awk '/^MemTotal:/ {{ print $2 }}' /proc/meminfo 2>/dev/null)"
-say memory "$(sysctl -n hw.memsize 2>/dev/null)"
-set -- $SSH_CONNECTION; say address "$3"
-case $(uname -s) in
-  Darwin) command -v launchctl >/dev/null && say init launchd ;;
-  *) command -v systemctl >/dev/null && say init systemd ;;
-esac
-for tool in curl sha256sum shasum; do command -v $tool >/dev/null && say tool $tool; done
-for name in llama-server vllm ollama omlx; do
-  path=$(command -v $name) || continue
-  say binary "$name $path"
-  say version "$name $("$path" --version 2>&1 </dev/null | tr '\\n' ' ' | cut -c1-200)"
-done
-if [ "$(uname -s)" = Darwin ] && [ "$(uname -m)" = arm64 ]; then
-  say metal "$(sysctl -n iogpu.wired_limit_mb 2>/dev/null || echo 0) $(sysctl -n machdep.cpu.brand_string)"
-fi
-nvidia-smi --query-gpu=memory.total,name --format=csv,noheader,nounits 2>/dev/null | sed 's/^/cuda /; s/,//'
-for card in /sys/class/drm/card[0-9]*/device; do
-  [ "$(cat "$card/vendor" 2>/dev/null)" = 0x1002 ] && say rocm "$(cat "$card/mem_info_vram_total" 2>/dev/null)"
-done
-exit 0
-"""
-"""POSIX shell; ends with 0 whatever is missing."""
 
 
 class FactsIncomplete(ValueError):

@@ -1,4 +1,4 @@
-"""Brings model files to a host over SSH: starts `fetch.sh` there, and reads how far it is.
+"""Brings model files to a host over SSH: starts `scripts/fetch.sh` there, and reads how far it is.
 
 Called by `processes`. The script goes on when the connection breaks; one that was killed goes
 on from its part when it is started again.
@@ -6,8 +6,6 @@ on from its part when it is started again.
 
 from __future__ import annotations
 
-import functools
-import importlib.resources
 import ipaddress
 import shlex
 import string
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused
 from agent.client.ssh.layout import Layout, LayoutInvalid, local_path, web_address
+from agent.client.ssh.scripts import script
 from agent.contract import FilePlan
 from agent.server.errors import Reason
 from agent.server.models.source_policy import NOT_PUBLIC, Network, SourcePolicy
@@ -23,32 +22,6 @@ from agent.server.models.source_policy import NOT_PUBLIC, Network, SourcePolicy
 _IN_NAMES = frozenset(string.ascii_lowercase + string.digits + ".-_:")
 SUM_TIMEOUT_S = 900.0
 """For the SHA-256 of a file that lies on the host already."""
-# Scripts that an earlier version started, with `herdsman-fetch` in their names, hold no lock and write `pid`.
-_STATE = """job=$(dirname "$1")/.$(basename "$1").fetch
-[ -f "$1" ] && echo "there $(wc -c <"$1")"
-[ -f "$job/sum" ] && echo "sum $(cat "$job/sum")"
-if [ -f "$job/lock" ]; then
-  if command -v lockf >/dev/null; then
-    lockf -k -s -t 0 "$job/lock" true
-    [ $? != 75 ] || echo running
-  else
-    (flock -s -n 9 || echo running) 9<"$job/lock"
-  fi
-fi
-[ -f "$job/pid" ] && case $(ps -p "$(cat "$job/pid")" -o args= 2>/dev/null) in *herdsman-fetch*) echo running ;; esac
-[ -f "$job/part" ] && echo "part $(wc -c <"$job/part")"
-[ -f "$job/total" ] && echo "total $(cat "$job/total")"
-[ -f "$job/failed" ] && echo "failed $(cat "$job/failed")"
-exit 0"""
-_START = """for tool in curl awk; do command -v $tool >/dev/null || { echo "there is no $tool" >&2; exit 1; }; done
-command -v lockf >/dev/null || command -v flock >/dev/null || { echo "there is neither flock nor lockf" >&2; exit 1; }
-job=$(dirname "$1")/.$(basename "$1").fetch
-mkdir -p "$(dirname "$1")" && umask 077 && mkdir -p "$job" && chmod 700 "$job" || exit 1
-rm -f "$job/failed"
-s=$(mktemp "$job/run.XXXXXX") && cat >"$s" || exit 1
-run='sh "$0"; rm -f "$0"'
-if command -v setsid >/dev/null; then setsid sh -c "$run" "$s" >/dev/null 2>&1 </dev/null &
-else nohup sh -c "$run" "$s" >/dev/null 2>&1 </dev/null & fi"""
 
 
 @dataclass(frozen=True)
@@ -62,12 +35,6 @@ class FileState:
     total_bytes: int | None = None
     failure: tuple[Reason, str] | None = None
     """Of the last try, while none is running."""
-
-
-@functools.cache
-def script() -> str:
-    """Give the text of the script."""
-    return importlib.resources.files("agent.client.ssh").joinpath("fetch.sh").read_text()
 
 
 def read_state(text: str, path: str, wanted_sum: str | None) -> FileState:
@@ -127,7 +94,7 @@ class Fetcher:
         """Look how far a file is. Changes nothing."""
         path = self._layout.model(plan)
         local = local_path(plan.source) is not None
-        text = self._connection.shell(_STATE, what=f"looking at {path}", arguments=[path])
+        text = self._connection.shell(script("fetch_state"), what=f"looking at {path}", arguments=[path])
         if not local:
             return read_state(text, path, plan.sha256)
         seen = read_state(text, path, None)
@@ -155,8 +122,10 @@ class Fetcher:
     def start(self, plan: FilePlan) -> None:
         """Begin to fetch a file, or go on; returns at once. One that is being fetched is left alone."""
         path = self._layout.model(plan)
-        job = job_text(path, plan, self._policy) + script()
-        self._connection.shell(_START, what=f"fetching {plan.file_name}", arguments=[path], stdin=job.encode())
+        job = job_text(path, plan, self._policy) + script("fetch")
+        self._connection.shell(
+            script("fetch_start"), what=f"fetching {plan.file_name}", arguments=[path], stdin=job.encode()
+        )
 
 
 def job_text(path: str, plan: FilePlan, policy: SourcePolicy | None) -> str:

@@ -93,7 +93,7 @@ def noticed(life: Life, seen: Seen, *, now: float) -> Life:
     """Take in which start runs; one that had proved itself counts as ready until a check says otherwise."""
     if life.start == seen.start:
         return life
-    proved = seen.proved == seen.start
+    proved = seen.is_proved
     return Life(wanted=life.wanted, start=seen.start, since=now, proved=proved, ready=proved)
 
 

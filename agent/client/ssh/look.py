@@ -1,59 +1,18 @@
-"""How all processes of a host are, by one command; and what that means for each. Pure but for the script's text.
+"""How all processes of a host are, by one command; and what that means for each. Pure.
 
-The script goes through the records of the store and asks the service manager about the unit of each.
+The command is `scripts/look.sh`: it goes through the records of the store and asks the service manager about the unit
+of each.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass
 
-from agent.client.ssh.layout import LAUNCH, UNIT_PREFIX, Record, read_record
+from agent.client.ssh.layout import UNIT_PREFIX, Record, read_record
 
-# $1: the store. $2: systemd, or launchd. $3: `user` for the user's own manager.
-SCRIPT = f"""cd "$1/processes" 2>/dev/null || exit 0
-[ "$3" != user ] || {{ XDG_RUNTIME_DIR="/run/user/$(id -u)"; export XDG_RUNTIME_DIR; }}
-show() {{ if [ -r "$text" ]; then cat "$text"; else sudo -n cat "$text" 2>/dev/null; fi; }}
-for file in {UNIT_PREFIX}*.json; do
-  [ -f "$file" ] || continue
-  unit=${{file%.json}} pid='' launch=''
-  echo "process $unit"
-  # Many shells' echo reads backslashes, of which JSON has its own.
-  printf 'record %s\\n' "$(tr -d '\\n' <"$file")"
-  [ ! -f "$unit.proved" ] || echo "proved $(cat "$unit.proved")"
-  if [ "$2" = systemd ]; then
-    folder=/etc/systemd/system
-    [ "$3" != user ] || folder="$HOME/.config/systemd/user"
-    text="$folder/$unit.service"
-    [ ! -f "$text" ] || echo "unit $(show | cksum)"
-    [ ! -f "$text" ] || echo "installed $(show | sed -n 's/^Environment={LAUNCH}=//p')"
-    said=$(systemctl $([ "$3" != user ] || echo --user) show "$unit.service" \
-      --property=ActiveState,SubState,MainPID,Result,NRestarts 2>&1) || said=''
-    echo "$said"
-    pid=$(echo "$said" | sed -n 's/^MainPID=//p')
-    [ -z "$pid" ] || [ "$pid" = 0 ] || [ ! -r "/proc/$pid/environ" ] ||
-      launch=$(tr '\\0' '\\n' <"/proc/$pid/environ" | sed -n 's/^{LAUNCH}=//p')
-  else
-    text="/Library/LaunchDaemons/dev.herdsman.${{unit#herdsman-}}.plist"
-    [ ! -f "$text" ] || echo "unit $(show | cksum)"
-    [ ! -f "$text" ] || echo "installed $(show | sed -n '/<key>{LAUNCH}</{{n;s/.*<string>\\(.*\\)<.*/\1/p;}}')"
-    said=$(launchctl print "system/dev.herdsman.${{unit#herdsman-}}" 2>/dev/null) || said=''
-    pid=$(echo "$said" | sed -n 's/^\\tpid = //p' | head -n 1)
-    launch=$(echo "$said" | sed -n 's/^\\t\\t{LAUNCH} => //p' | head -n 1)
-    state=$(echo "$said" | sed -n 's/^\\tstate = //p' | head -n 1)
-    runs=$(echo "$said" | sed -n 's/^\\truns = //p' | head -n 1)
-    if [ "$state" = running ]; then echo ActiveState=active
-    elif [ -n "$said" ]; then echo ActiveState=activating; else echo ActiveState=inactive; fi
-    echo "MainPID=${{pid:-0}}"
-    echo "NRestarts=$((${{runs:-1}} - 1))"
-  fi
-  [ -z "$launch" ] || echo "launch $launch"
-  [ -z "$pid" ] || [ "$pid" = 0 ] || echo "started $(ps -o lstart= -p "$pid" 2>/dev/null)"
-  log="$1/logs/$unit.log"
-  [ ! -f "$log" ] || [ "$(wc -c <"$log")" -lt 67108864 ] ||
-    {{ tail -c 1048576 "$log" >"$log.1" && : >"$log"; }} 2>/dev/null
-done
-exit 0
-"""
+_NAMES = ("record64", "proved", "launch", "start", "started", "installed", "unit")
 
 
 @dataclass(frozen=True)
@@ -73,8 +32,11 @@ class Seen:
     unit: str = ""
     """Checksum of the unit's file; empty: there is none."""
     started: str = ""
+    """When the process was started, by the host's wall clock, which may be set meanwhile."""
+    started_in_boot: str = ""
+    """The boot, and when in it the process was started: ticks of the kernel, or the number of launchd's start."""
     proved: str = ""
-    """The start that has answered a completion."""
+    """The start that has answered a completion, as `start` or `former_start` names it."""
 
     @property
     def runs(self) -> bool:
@@ -83,7 +45,17 @@ class Seen:
     @property
     def start(self) -> str:
         """Tells this start of the process from any other."""
+        return f"{self.pid} {self.launch} {self.started_in_boot}" if self.started_in_boot else self.former_start
+
+    @property
+    def former_start(self) -> str:
+        """Name the start as earlier versions did, which may have written it down."""
         return f"{self.pid} {self.launch} {self.started}"
+
+    @property
+    def is_proved(self) -> bool:
+        """Tell whether this start has answered a completion."""
+        return self.proved != "" and self.proved in (self.start, self.former_start)
 
 
 def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
@@ -94,12 +66,12 @@ def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
         said: dict[str, str] = {}
         for line in lines:
             name, separator, value = line.partition(" ")
-            if separator and name in ("record", "proved", "launch", "started", "installed", "unit"):
+            if separator and name in _NAMES:
                 said[name] = value.strip()
             elif "=" in line:
                 name, _, value = line.partition("=")
                 said[name] = value.strip()
-        record = read_record(said.get("record", ""))
+        record = read_record(_decoded(said.get("record64", "")))
         if record is None:
             unread.append(first)
             continue
@@ -113,6 +85,7 @@ def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
             installed=said.get("installed", ""),
             unit=said.get("unit", ""),
             started=" ".join(said.get("started", "").split()),
+            started_in_boot=said.get("start", ""),
             proved=said.get("proved", ""),
         )
     return found, tuple(unread)
@@ -120,13 +93,20 @@ def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
 
 def _blocks(text: str) -> list[tuple[str, list[str]]]:
     blocks: list[tuple[str, list[str]]] = []
-    for line in text.splitlines():
-        # A record is one line of its own, so that nothing in it can look like the start of another.
+    # `splitlines` knows more ends of lines than a newline.
+    for line in text.split("\n"):
         if line.startswith(f"process {UNIT_PREFIX}"):
             blocks.append((line.partition(" ")[2].strip(), []))
         elif blocks:
             blocks[-1][1].append(line)
     return blocks
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
 
 
 def _int(text: str) -> int:

@@ -9,78 +9,13 @@ from collections.abc import Sequence
 
 from agent.client.ssh.connection import COMMAND_TIMEOUT_S, SshConnection, redacted
 from agent.client.ssh.errors import CommandRefused, SudoRefused
+from agent.client.ssh.scripts import script
 from agent.steps.machine import CommandFailed, Facts, FileStat, Finished, MachineError, NotPermitted
 
 _NOTHING_THERE = 44
 """Exit status with which a script says that there is no such path."""
 _FACTS = 'printf "%s\\n" "$(uname -s)" "$(id -u)" "$(id -un)" "$HOME"'
 _READ = f'[ -e "$1" ] || exit {_NOTHING_THERE}; cat -- "$1"'
-_STAT = f"""[ -e "$1" ] || exit {_NOTHING_THERE}
-if [ -f "$1" ]; then k=file; elif [ -d "$1" ]; then k=directory; else k=other; fi
-stat -L -c "$k %a %U %s" "$1" 2>/dev/null || stat -L -f "$k %Lp %Su %z" "$1" """
-# A path below a user's directory is that user's: a link planted there would lead what root does elsewhere. So root goes
-# from directory to directory, as `agent.steps.directories` does, and changes only the one that it stands in.
-_ENTER = r"""refuse() { echo "$1 is a symbolic link that another user than root can point elsewhere" >&2; exit 1; }
-others() {
-  set -- $(LC_ALL=C ls -ldn .)
-  case $3,$1 in 0,?????w* | 0,????????w*) return 0 ;; 0,*) return 1 ;; esac
-}
-roots() { set -- $(LC_ALL=C ls -ldn "./$1") && [ "$3" = 0 ]; }
-enter() {
-  if [ "$(id -u)" != 0 ]; then
-    [ "$2" != make ] || [ -d "$1" ] || (umask 022 && mkdir -p -- "$1") || return
-    cd -- "$1"
-    return
-  fi
-  cd / && rest=${1#/} links=0 || return
-  while [ -n "$rest" ]; do
-    name=${rest%%/*}
-    case $rest in */*) rest=${rest#*/} ;; *) rest='' ;; esac
-    case $name in '' | .) continue ;; esac
-    before=$(pwd -P)
-    if [ -L "./$name" ]; then
-      links=$((links + 1))
-      [ "$links" -le 40 ] && roots "$name" && ! others || refuse "${before%/}/$name"
-      to=$(readlink "./$name")
-      case $to in /*) cd / ;; esac
-      rest=${to#/}${rest:+/$rest}
-      continue
-    fi
-    [ "$2" != make ] || [ -e "./$name" ] || (umask 022 && mkdir "./$name") || return
-    cd -P "./$name" || return
-    # It may have become a link since it was looked at.
-    [ "$name" = .. ] || [ "$(pwd -P)" = "${before%/}/$name" ] || refuse "${before%/}/$name"
-  done
-}
-"""
-# The draft is made readable by nobody else, filled from stdin, and only then given its owner and mode. Where others may
-# put something else in its place meanwhile, root makes it with its mode and gives it to nobody.
-_WRITE = (
-    _ENTER
-    + r"""enter "$(dirname "$1")" '' || exit 1
-name=$(basename "$1"); draft=./.$name.herdsman-new
-place() { mv -fT "$draft" "./$name" 2>/dev/null || mv -fh "$draft" "./$name" 2>/dev/null || mv -f "$draft" "./$name"; }
-rm -f "$draft"; set -C
-if [ "$(id -u)" = 0 ] && others; then
-  plain=yes
-  case $2 in *[1357]*) plain='' ;; esac
-  if [ -n "$3" ] || [ -z "$plain" ]; then
-    echo "$(pwd -P) is a directory that others may change; root makes no file there for another user or to be run" >&2
-    exit 1
-  fi
-  umask "$4" && cat >"$draft" && place && exit
-else
-  umask 077
-  cat >"$draft" && { [ -z "$3" ] || chown "$3" "$draft"; } && chmod "$2" "$draft" && place && exit
-fi
-rm -f "$draft"; exit 1"""
-)
-_DIRECTORY = _ENTER + """enter "$1" make && { [ -z "$3" ] || chown "$3" .; } && chmod "$2" ."""
-_REMOVE = (
-    _ENTER
-    + """[ -d "$(dirname "$1")" ] || exit 0
-enter "$(dirname "$1")" '' && rm -f -- "./$(basename "$1")\""""
-)
 
 
 class SshMachine:
@@ -132,7 +67,7 @@ class SshMachine:
         return self._script(_READ, f"read {path}", path, sudo=sudo)
 
     def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:
-        said = self._script(_STAT, f"look at {path}", path, sudo=sudo)
+        said = self._script(script("stat"), f"look at {path}", path, sudo=sudo)
         if said is None:
             return None
         kind, mode, owner, size = said.decode().split()[:4]
@@ -140,19 +75,19 @@ class SshMachine:
 
     def write(self, path: str, content: bytes, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
         arguments = (path, f"{mode:o}", owner or "", f"{0o777 & ~mode:o}")
-        self._script(_WRITE, f"write {path}", *arguments, sudo=sudo, stdin=content)
+        self._script(script("enter", "write_file"), f"write {path}", *arguments, sudo=sudo, stdin=content)
 
     def remove(self, path: str, *, sudo: bool = False) -> None:
-        self._script(_REMOVE, f"remove {path}", path, sudo=sudo)
+        self._script(script("enter", "remove_file"), f"remove {path}", path, sudo=sudo)
 
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
-        self._script(_DIRECTORY, f"make {path}", path, f"{mode:o}", owner or "", sudo=sudo)
+        self._script(script("enter", "make_directory"), f"make {path}", path, f"{mode:o}", owner or "", sudo=sudo)
 
-    def _script(self, script: str, verb: str, *arguments: str, sudo: bool, stdin: bytes = b"") -> bytes | None:
+    def _script(self, text: str, verb: str, *arguments: str, sudo: bool, stdin: bytes = b"") -> bytes | None:
         self._allow(sudo, verb)
         raised = sudo and not self.facts.is_root
         try:
-            said = self._connection.run(["sh", "-c", script, "sh", *arguments], what=verb, stdin=stdin, sudo=raised)
+            said = self._connection.run(["sh", "-c", text, "sh", *arguments], what=verb, stdin=stdin, sudo=raised)
         except (CommandRefused, SudoRefused) as error:
             raise _translated(error) from error
         finished = Finished(said.code, said.stdout, said.stderr)

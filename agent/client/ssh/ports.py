@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Collection
 
 from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.scripts import script
 
 FIRST_PORT = 18000
 PORTS = 10000
@@ -28,12 +29,6 @@ def choose_port(key: str, taken: Collection[int], *, preferred: int | None = Non
     raise NoPortFree(f"every port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is taken on the host")
 
 
-PORTS_SCRIPT = """if [ -r /proc/net/tcp ]; then cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
-  awk '$4 == "0A" { n = split($2, a, ":"); print "hex " a[n] }'
-else netstat -an -p tcp | awk '/LISTEN/ { n = split($4, a, "."); print "dec " a[n] }'; fi"""
-"""Lists ports that are listened on, on Linux and on macOS."""
-
-
 def read_ports(text: str) -> frozenset[int]:
     """Read what the script said."""
     found = set()
@@ -48,5 +43,5 @@ def read_ports(text: str) -> frozenset[int]:
 
 def free_port(connection: SshConnection, key: str, promised: Collection[int], *, preferred: int | None = None) -> int:
     """Choose a port on which nobody listens on the host, and which no other process was promised. Raises NoPortFree."""
-    listening = read_ports(connection.shell(PORTS_SCRIPT, what="listing the ports"))
+    listening = read_ports(connection.shell(script("ports"), what="listing the ports"))
     return choose_port(key, listening | set(promised), preferred=preferred)

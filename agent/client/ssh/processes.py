@@ -20,13 +20,14 @@ from agent.client.ssh.asking import Asking as EngineQuestions
 from agent.client.ssh.binaries import Binaries
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused, SudoRefused
-from agent.client.ssh.facts import SCRIPT, FactsIncomplete, read_facts
+from agent.client.ssh.facts import FactsIncomplete, read_facts
 from agent.client.ssh.fetch import Fetcher, FileState
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record
 from agent.client.ssh.life import Do, Life
 from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.ports import NoPortFree, free_port
+from agent.client.ssh.scripts import script
 from agent.client.ssh.secret_files import SecretFiles
 from agent.client.ssh.steps import (
     Place,
@@ -117,7 +118,7 @@ class SshProcesses:
         """Ask what the host is, once for each connection."""
         if self._place is None or anew or self._place_of != self._connection.opened:
             target = self._connection.target
-            text = self._connection.shell(SCRIPT, what="asking what the host is", timeout_s=90.0)
+            text = self._connection.shell(script("facts"), what="asking what the host is", timeout_s=90.0)
             try:
                 facts = read_facts(text)
                 layout = Layout.of(target.store, facts.home)
@@ -136,8 +137,9 @@ class SshProcesses:
     def look(self) -> dict[str, Seen]:
         """Look at all processes by one command."""
         place = self.place()
-        arguments = [place.layout.root, place.facts.init or "systemd", "user" if place.own_user else "system"]
-        text = self._connection.shell(ssh_look.SCRIPT, what="looking at the processes", arguments=arguments)
+        manager = place.facts.init or "systemd"
+        arguments = [place.layout.root, manager, "user" if place.own_user else "system", place.units]
+        text = self._connection.shell(script("look"), what="looking at the processes", arguments=arguments)
         seen, _unread = ssh_look.read_processes(text)
         for gone in set(self._lives) - set(seen):
             if not self._lives[gone].wait_until:

@@ -6,37 +6,11 @@ A file counts under the conditions that an agent sets on its own machine (`agent
 from __future__ import annotations
 
 from agent.client.ssh.machine import SshMachine
+from agent.client.ssh.scripts import script
 from agent.server.processes.secret_values import MAX_BYTES, SecretUnavailable
 
 _NOTHING_THERE = 44
 _REFUSED = 45
-# $1: directory, $2 to $4: namespace, Secret and key, $5: uid of the connection's user. `ls -ldn` is POSIX, stat is not.
-_SCRIPT = f"""path=$1
-look() {{ set -- $(LC_ALL=C ls -ldn -- "$path") && mode=$1 links=$2 owner=$3; }}
-refuse() {{ echo "$path $1" >&2; exit {_REFUSED}; }}
-owned() {{
-  [ "$owner" = 0 ] || [ "$owner" = "$1" ] || refuse "belongs neither to root nor to the user of the connection"
-}}
-for part in "$2" "$3" "$4"; do
-  [ -e "$path" ] || [ -L "$path" ] || exit {_NOTHING_THERE}
-  look || exit 1
-  case $mode in
-    *+) refuse "has an access control list; remove it" ;;
-    d????-??-*) owned "$5" ;;
-    d*) refuse "may be written by others; chmod go-w" ;;
-    *) refuse "is a link, or no directory" ;;
-  esac
-  path=$path/$part
-done
-[ -e "$path" ] || [ -L "$path" ] || exit {_NOTHING_THERE}
-look || exit 1
-case $mode in
-  -???------|-???------[.@]) owned "$5" ;;
-  -*) refuse "may be read by others; chmod 600" ;;
-  *) refuse "is a link, or no plain file" ;;
-esac
-[ "$links" = 1 ] || refuse "has a second name by a hard link"
-head -c {MAX_BYTES + 3} "$path" """
 
 
 class SecretFiles:
@@ -54,7 +28,7 @@ class SecretFiles:
             folder = facts.home + folder[1:]
         if not folder.startswith("/"):
             raise SecretUnavailable(f"spec.ssh.secrets: `{folder}` is no absolute path")
-        argv = ["sh", "-c", _SCRIPT, "sh", folder, *parts, str(facts.uid)]
+        argv = ["sh", "-c", script("secret_file"), "sh", folder, *parts, str(facts.uid), str(MAX_BYTES + 3)]
         ended = self._machine.run(argv, sudo=self._machine.may_be_root)
         if ended.code == _NOTHING_THERE:
             return None

@@ -44,6 +44,13 @@ class Place:
         return not self.sudo and not self.machine.is_root
 
     @property
+    def units(self) -> str:
+        """The directory of the units' files."""
+        if self.facts.os == "darwin":
+            return launchd.DIRECTORY
+        return systemd.unit_directory(self.machine, own_user=self.own_user)
+
+    @property
     def manager(self) -> systemd.Systemd:
         return systemd.Systemd(self.machine, self.own_user)
 

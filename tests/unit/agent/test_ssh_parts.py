@@ -14,12 +14,13 @@ from agent.client.port import HostRefused
 from agent.client.ssh import life as ssh_life
 from agent.client.ssh.connection import redacted
 from agent.client.ssh.facts import FactsIncomplete, read_facts
-from agent.client.ssh.fetch import read_state, script
+from agent.client.ssh.fetch import read_state
 from agent.client.ssh.keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
 from agent.client.ssh.life import Do, Life
 from agent.client.ssh.look import Seen, read_processes
 from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
+from agent.client.ssh.scripts import script
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.server.errors import Reason
 from automation.hosts.ssh_reading import target_of, way_to
@@ -161,17 +162,28 @@ def test_a_look_reads_each_process_and_passes_over_what_it_cannot_read() -> None
     tricky = plan(env={"A": "x\nprocess herdsman-process-prod.other\nMainPID=7"})
     record = Record(key="prod/a", plan=tricky, generation=3, port=18000)
     assert read_record(record.model_dump_json(by_alias=True)) == record
+    encoded = base64.b64encode(record.model_dump_json(by_alias=True).encode()).decode()
     text = (
-        f"process herdsman-process-prod.a\nrecord {record.model_dump_json(by_alias=True)}\ninstalled cafe\n"
+        f"process herdsman-process-prod.a\nrecord64 {encoded}\ninstalled cafe\nstart 3f2a/5\n"
         "ActiveState=active\nMainPID=42\nResult=success\nNRestarts=2\nlaunch cafe\nstarted Sat Nov  1 10:00:00 2026\n"
-        "process herdsman-process-prod.b\nrecord {not json\nActiveState=failed\n"
+        "process herdsman-process-prod.b\nrecord64 {not json\nActiveState=failed\n"
     )
     seen, unread = read_processes(text)
     assert unread == ("herdsman-process-prod.b",)
     (each,) = seen.values()
     assert each.record == record and each.runs
     assert (each.pid, each.restarts, each.launch, each.installed) == (42, 2, "cafe", "cafe")
-    assert each.start == "42 cafe Sat Nov 1 10:00:00 2026"
+    assert each.start == "42 cafe 3f2a/5" and each.former_start == "42 cafe Sat Nov 1 10:00:00 2026"
+
+
+def test_a_start_keeps_its_name_when_the_clock_is_set() -> None:
+    before = replace(RUNS, started="Sat Nov 1 10:00:00 2026", started_in_boot="3f2a/5")
+    after = replace(before, started="Sat Nov 1 11:30:00 2026")
+    assert after.start == before.start
+    assert replace(after, proved=before.start).is_proved
+    assert replace(before, proved=before.former_start).is_proved, "written down by an earlier version"
+    assert not replace(before, started_in_boot="3f2a/6", started="later", proved=before.start).is_proved
+    assert not replace(before, proved="").is_proved
 
 
 def test_a_download_tells_how_far_it_is() -> None:
@@ -182,7 +194,7 @@ def test_a_download_tells_how_far_it_is() -> None:
     assert read_state("there 40\n", "/m", None).there
     assert not read_state("there 40\nsum other\n", "/m", "cafe").there, "another sum than the plan's"
     assert read_state("failed Nonsense words\n", "/m", None).failure == (Reason.STORE_FAILED, "words")
-    assert script().startswith("# Brings one file")
+    assert script("fetch").startswith("# Brings one file")
 
 
 # --- lives --------------------------------------------------------------------------------------------------------

@@ -127,11 +127,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
     def in_folder(pod: Json, folder: Path) -> str:
         container = pod["spec"]["containers"][0]
-        script = container["command"][2].replace("/models", str(folder))
-        env = {"PATH": path, **{e["name"]: e["value"] for e in container.get("env", ())}}
         shell = shutil.which("sh", path=path)
         assert shell is not None
-        return subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+        arguments = [str(folder) if each == "/models" else each for each in container["command"][1:]]
+        command = [shell, *arguments]
+        return subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True).stdout
 
     return in_folder
 

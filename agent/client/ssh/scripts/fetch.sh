@@ -11,6 +11,7 @@
 #   <folder>/.<name>.fetch/part     what has arrived
 #   <folder>/.<name>.fetch/total    bytes of the whole, as the server said
 #   <folder>/.<name>.fetch/failed   "<Reason> <message>" of the last try, if it ended badly
+# shellcheck disable=SC2154  # the variables above
 set -u
 LC_ALL=C PATH="$PATH:/opt/homebrew/bin:/usr/local/bin"
 export LC_ALL PATH
@@ -19,7 +20,7 @@ job=$(dirname "$file")/.$(basename "$file").fetch
 part=$job/part
 bytes() { if [ -f "$1" ]; then wc -c <"$1" | tr -d ' '; else echo 0; fi; }
 die() {
-  echo "$1 $2" >"$job/failed"
+  printf '%s\n' "$1 $2" >"$job/failed"
   exit 1
 }
 # Of two that start at once one gets the lock. The kernel frees it when its holder ends, however that ends.
@@ -67,7 +68,7 @@ take_apart() {
 # Prints the IP addresses of a host, one a line.
 resolved() {
   case $1 in
-    *:*) echo "$1" ;;
+    *:*) printf '%s\n' "$1" ;;
     *[!0-9.]*)
       if command -v getent >/dev/null; then
         getent ahosts "$1" | awk '{ print $1 }'
@@ -75,7 +76,7 @@ resolved() {
         dscacheutil -q host -a name "$1" | awk '/^ip(v6)?_address:/ { print $2 }' | sort
       fi | sed 's/%.*//' | awk '!seen[$0]++'
       ;;
-    *) echo "$1" ;;
+    *) printf '%s\n' "$1" ;;
   esac
 }
 # Prints those of the addresses on stdin that may be dialled.
@@ -161,7 +162,7 @@ while :; do
     found=$(resolved "$host")
     [ -n "$found" ] || die SourceUnreachable "$host does not resolve"
     candidates=$(printf '%s\n' "$found" | judged | head -n 3)
-    [ -n "$candidates" ] || die SourceRefused "${url%%://*}://$authority leads to $(echo $found), which is not a public address; an operator can allow it with --allowed-remote-hosts"
+    [ -n "$candidates" ] || die SourceRefused "${url%%://*}://$authority leads to $(printf %s "$found" | tr '\n' ' '), which is not a public address; an operator can allow it with --allowed-remote-hosts"
   fi
   for ip in $candidates; do
     answer=$(ask --max-time 60 --range 0-0 --output /dev/null --dump-header "$job/headers" --max-filesize 1048576 \
@@ -173,7 +174,7 @@ while :; do
   case ${code:=000} in
     30[12378])
       hop=$((hop + 1))
-      [ $hop -le 8 ] && [ -n "$next" ] || die SourceUnexpected "it redirects without end"
+      if [ $hop -gt 8 ] || [ -z "$next" ]; then die SourceUnexpected "it redirects without end"; fi
       case $url/$next in https://*/http://*) die SourceUntrusted "it redirects from https to http" ;; esac
       url=$next
       ;;
@@ -197,7 +198,7 @@ version=$(field etag) total=$(field content-range)
 total=${total##*/}
 [ "$code" != 200 ] || total=$(field content-length)
 [ -n "$version" ] || version=$(field last-modified)
-[ "$(cat "$job/version" 2>/dev/null)" = "$version" ] && [ -n "$version" ] || rm -f "$part"
+if [ -z "$version" ] || [ "$(cat "$job/version" 2>/dev/null)" != "$version" ]; then rm -f "$part"; fi
 printf '%s\n' "$version" >"$job/version"
 case $total in '' | *[!0-9]*) total=${size:-} ;; esac
 printf '%s\n' "${total:-}" >"$job/total"
@@ -207,6 +208,7 @@ if [ -n "$total" ]; then
   most=$total
 else
   # Nobody says how long it is; the rest of the disk belongs to others.
+  # shellcheck disable=SC2017  # multiplied first, a large disk would not fit into 32 bits
   most=$(($(bytes "$part") + free / 10 * 9))
 fi
 if [ "$(bytes "$part")" != "${total:-none}" ]; then
