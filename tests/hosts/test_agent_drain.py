@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent.contract import ProcessReport
-from agent.server.processes.process import start_mark
+from agent.server.processes.identity import start_mark
 from tests.support.agents import AgentProcess, agent, gone, llama_plan, until
 from tests.support.controlplane import eventually
 

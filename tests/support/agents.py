@@ -17,7 +17,8 @@ import psutil
 from agent.client.http import HttpHost, token_from
 from agent.contract import FilePlan, ProcessPlan, ProcessReport
 from agent.server.host_facts import own_address
-from agent.server.processes.process import MARKER, marked_processes
+from agent.server.processes.identity import MARKER
+from agent.server.processes.process import marked_processes
 from tests.support.controlplane import eventually
 
 HOST = "test-host"

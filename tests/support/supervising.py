@@ -16,9 +16,9 @@ import psutil
 
 from agent.contract import ProcessPlan, ProcessReport
 from agent.server.host_facts import Binaries
+from agent.server.processes.identity import MARKER
 from agent.server.processes.lifecycle import Goal, Policy
 from agent.server.processes.ports import Ports
-from agent.server.processes.process import MARKER
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.surroundings import Surroundings
 from agent.server.store import Store

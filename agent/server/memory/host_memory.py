@@ -28,8 +28,8 @@ from agent.server.memory.turns import SOURCE as TURNS
 from agent.server.memory.turns import Standing, Turns
 from agent.server.memory.watchdog import Watchdog
 from agent.server.memory.wording import amount, percent
+from agent.server.processes.identity import runs
 from agent.server.processes.lifecycle import Goal, Hold
-from agent.server.processes.process import start_mark
 from agent.server.processes.supervisor import Supervisor
 from agent.server.store import ProcessRecord
 from agent.server.telemetry.usage import footprints
@@ -213,7 +213,7 @@ class HostMemory:
         """Enter what an earlier agent left running, look at the memory once, then go on in a thread."""
         for key, record in records.items():
             running = record.running
-            if running is not None and start_mark(running.pid) == running.mark:
+            if running is not None and runs(running.pid, running.mark):
                 self._adopted[key] = running.pid, record.plan
         self._adopt()
         self._look()

@@ -22,7 +22,7 @@ import structlog
 
 from agent.server.errors import FileError, NoSpace
 from agent.server.models.model_store import LOCK, PARTIAL, Slot, storing, try_lock
-from agent.server.processes.process import start_mark
+from agent.server.processes.identity import runs
 from agent.server.store import ProcessRecord
 
 USED = ".used"
@@ -84,7 +84,7 @@ def named_by(records: Iterable[ProcessRecord], root: Path) -> frozenset[str]:
             for file in (plan.file, *(plan.files or {}).values()) if plan is not None else ():
                 if file is not None:
                     names |= {file.cache_key, _below(file.source.removeprefix("file://"), root)}
-        if record.running is not None and start_mark(record.running.pid) == record.running.mark:
+        if record.running is not None and runs(record.running.pid, record.running.mark):
             # The plan may have changed since; the process still reads what it was started with.
             with contextlib.suppress(psutil.Error):
                 names |= {_below(argument, root) for argument in psutil.Process(record.running.pid).cmdline()}

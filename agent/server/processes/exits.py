@@ -16,7 +16,8 @@ from typing import Protocol
 
 import structlog
 
-from agent.server.processes.process import Handle, start_mark
+from agent.server.processes.identity import runs
+from agent.server.processes.process import Handle
 from agent.server.processes.unit import Unit
 
 _log = structlog.get_logger(__name__)
@@ -125,7 +126,7 @@ class ExitWatch:
             except OSError:
                 return False
             # Only now is it sure that the number stands for this process and not for a later one of its pid.
-            if start_mark(pid) != mark:
+            if not runs(pid, mark):
                 self._poller.discard(number)
                 return False
             self._followed[key] = _Followed(pid, mark, number, ended)

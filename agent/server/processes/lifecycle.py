@@ -68,7 +68,7 @@ class Running:
 
     pid: int
     mark: str
-    """Tells this process from a later one with the same pid (`agent.server.processes.process.start_mark`)."""
+    """Tells this process from a later one with the same pid (`agent.server.processes.identity`)."""
     port: int
     launch_hash: str
     since: float

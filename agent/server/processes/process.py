@@ -2,7 +2,7 @@
 
 Called by `launching` and, at the agent's start, by `supervisor`. A process is started in a
 session of its own, so that it outlives the agent and its whole tree can be found again. It is recognised by pid and
-start mark, never by pid alone.
+start mark (`identity`), never by pid alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,10 @@ import psutil
 
 from agent.contract import ProcessReason
 from agent.server.processes.engine_user import EngineUser
+from agent.server.processes.identity import MARKER, Presence, presence, start_mark
 
-MARKER = "HERDSMAN_PROCESS"
-"""Environment variable of every started process: who started it, for which key, how. It finds a process whose agent
-died before it could write down the pid."""
-
+KILL_TIMEOUT_S = 10.0
+"""How long a process has to end after SIGKILL."""
 _KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_", "AWS_", "GOOGLE_APPLICATION_", "AZURE_")
 _SECRET_WORDS = frozenset({"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS"})
 _SECRET_ENDS = ("API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY")
@@ -72,10 +70,13 @@ class Handle:
         self._child = child
 
     def alive(self) -> bool:
-        """Tell whether exactly this process still runs. Reaps it when it is our child and has ended."""
+        """Tell whether exactly this process still runs. Reaps it when it is the agent's child and has ended.
+
+        A process of which the system does not say whether it runs counts as running: it is not to be forgotten.
+        """
         if self._child is not None:
             return self._child.poll() is None
-        return start_mark(self.pid) == self.mark
+        return presence(self.pid, self.mark) in (Presence.RUNS, Presence.UNKNOWN)
 
     def exit_text(self) -> str:
         """Say how the process ended; an adopted one leaves no exit code."""
@@ -96,19 +97,21 @@ class Handle:
         return None
 
     def terminate(self, *, grace_s: float) -> bool:
-        """Stop the process and all of its session: SIGTERM, at most `grace_s`, SIGKILL. Tell whether SIGTERM sufficed.
+        """Stop the process and all of its session: SIGTERM, at most `grace_s`, SIGKILL.
 
-        When this returns, nothing of the session runs any more.
+        True: SIGTERM sufficed, or nothing of the session ran any more. False: SIGKILL was needed, or something may
+        still run, which `alive` then says: it outlived SIGKILL, or the system did not say whose pid it is, and a
+        stranger must not be ended.
         """
+        if self._presence() is Presence.UNKNOWN:
+            return False
         members = list(self._session())
         _signal_all(members, signal.SIGTERM)
         _, stubborn = psutil.wait_procs(members, timeout=grace_s)
         late = [p for p in self._session() if p not in members]
         _signal_all([*stubborn, *late], signal.SIGKILL)
-        psutil.wait_procs([*stubborn, *late], timeout=10.0)
-        if self._child is not None:
-            self._child.poll()
-        return not stubborn
+        _, left = psutil.wait_procs([*stubborn, *late], timeout=KILL_TIMEOUT_S)
+        return not stubborn and not left and not self.alive()
 
     def usage(self) -> Usage | None:
         """Measure the process and its descendants; None when it is gone."""
@@ -128,11 +131,16 @@ class Handle:
                 continue
         return Usage(rss, cpu)
 
+    def _presence(self) -> Presence:
+        # A child keeps its pid until it is reaped, which only `poll` does.
+        if self._child is not None and self._child.poll() is None:
+            return Presence.RUNS
+        return presence(self.pid, self.mark)
+
     def _session(self) -> Iterator[psutil.Process]:
-        # The kernel gives no pid to a new process while a session of that number has members, so either the leader
-        # is ours, or it is gone and the members are its own.
-        leader = start_mark(self.pid)
-        if leader is not None and leader != self.mark:
+        # The kernel gives no pid to a new process while a session of that number has members. So the members are the
+        # process's own, unless another process has its pid.
+        if self._presence() in (Presence.OTHER, Presence.UNKNOWN):
             return
         for pid in psutil.pids():
             try:
@@ -219,32 +227,6 @@ def _is_the_agents(name: str) -> bool:
         or upper.endswith(_SECRET_ENDS)
         or not _SECRET_WORDS.isdisjoint(upper.split("_"))
     )
-
-
-def start_mark(pid: int) -> str | None:
-    """Identify the process that has this pid now; None when there is none, or only a zombie.
-
-    On Linux: boot id and start in clock ticks since boot, which no change of the wall clock moves. Elsewhere: the
-    start time that the kernel recorded.
-    """
-    if sys.platform == "linux":
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            return None
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        if fields[0] in (b"Z", b"X"):
-            return None
-        return f"{_boot_id()}:{fields[19].decode()}"
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.6f}"
-    except psutil.Error:
-        return None
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
 
 
 def marked_processes(agent: str) -> dict[str, list[tuple[Marker, Handle]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
-from agent.server.processes import process
+from agent.server.processes import identity
 from agent.server.processes.lifecycle import Goal, Life, Running
 from agent.server.processes.process import Handle, Marker
 from agent.server.processes.surroundings import Surroundings
@@ -97,7 +97,7 @@ def found_processes(
             continue
         plan = noted.plan or record.plan
         in_daemon = plan.daemon_model is not None
-        if (in_daemon and noted.pid == 0) or process.start_mark(noted.pid) == noted.mark:
+        if (in_daemon and noted.pid == 0) or identity.runs(noted.pid, noted.mark):
             running = Running(
                 pid=noted.pid,
                 mark=noted.mark,

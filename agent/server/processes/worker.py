@@ -316,6 +316,11 @@ class Worker:
         if cause is None and self._life.ready_since is not None and not self._drained(hold):
             return
         gentle = self._unit.terminate(grace_s=self._last_goal.plan.stop_grace_s)
+        if not gentle and self._unit.alive():
+            # Forgotten, it would keep its memory and its port, and a second one would be started beside it.
+            self._log.warning("Failed to stop the process; trying again", pid=self._unit.pid)
+            self._wake.wait(STOP_RETRY_S)
+            return
         self._log.info("Stopped the process", pid=self._unit.pid, gently=gentle, why=message or reason)
         self._unit = None
         if cause is not None:
@@ -406,3 +411,7 @@ class Worker:
         except OSError as error:
             # A full disk. The marker in its environment still finds the process after a restart.
             self._log.warning("Failed to write the state", error=str(error))
+
+
+STOP_RETRY_S = 1.0
+"""How long after a stop that failed the process is told again."""

@@ -19,7 +19,7 @@ import psutil
 
 from agent.contract import ProcessPlan, ProcessUsage
 from agent.server.processes.engines import metrics_path
-from agent.server.processes.process import start_mark
+from agent.server.processes.identity import runs
 from agent.server.store import ProcessRecord
 from agent.server.telemetry import engine_metrics
 from agent.server.telemetry.engine_metrics import Engine
@@ -107,7 +107,7 @@ class UsageSampler:
         running = {
             key: (record.plan, record.running)
             for key, record in self._records().items()
-            if record.running is not None and start_mark(record.running.pid) == record.running.mark
+            if record.running is not None and runs(record.running.pid, record.running.mark)
         }
         engines = [engine for engine in self.engines() if engine.key in running]
         texts = engine_metrics.fetch_all(engines)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from agent.server.processes.exits import ExitWatch
-from agent.server.processes.process import Handle, start_mark
+from agent.server.processes.identity import start_mark
+from agent.server.processes.process import Handle
 
 
 @pytest.fixture

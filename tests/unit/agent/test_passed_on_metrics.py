@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from agent.contract import ProcessPlan
-from agent.server.processes.process import start_mark
+from agent.server.processes.identity import start_mark
 from agent.server.store import ProcessRecord, RunningRecord
 from agent.server.telemetry import engine_metrics
 from agent.server.telemetry.engine_metrics import Engine, relabelled, total_of

@@ -11,8 +11,9 @@ import pytest
 
 from agent.contract import ProcessPlan
 from agent.server.processes import process_log
+from agent.server.processes.identity import start_mark
 from agent.server.processes.ports import NoPortFree, Ports
-from agent.server.processes.process import Handle, LaunchFailed, Marker, inherited_environment, launch, start_mark
+from agent.server.processes.process import Handle, LaunchFailed, Marker, inherited_environment, launch
 from agent.server.processes.records import found_processes
 from agent.server.store import ProcessRecord, RunningRecord, Store, StoreInUse
 

@@ -16,7 +16,7 @@ import pytest
 from agent.contract import FilePlan, ProcessPlan
 from agent.server.daemons import shared
 from agent.server.daemons.ollama import Ollama
-from agent.server.processes.process import start_mark
+from agent.server.processes.identity import start_mark
 from tests.support.agents import gone, kill
 from tests.support.controlplane import eventually
 from tests.support.supervising import DAEMONS, Supervised, free_port, supervised

@@ -12,7 +12,7 @@ from agent.contract import FilePlan, ProcessPlan
 from agent.server.errors import NoSpace
 from agent.server.models.model_store import Slot, try_lock
 from agent.server.models.store_space import ABANDONED_AFTER_S, StoreSpace, named_by, stored_models
-from agent.server.processes.process import start_mark
+from agent.server.processes.identity import start_mark
 from agent.server.store import ProcessRecord, RunningRecord
 
 KIB = 1024
