@@ -120,7 +120,7 @@ def _is_former(pid: int, mark: str, now: str) -> bool:
     leads a session and carries an agent's marker, as only a process does that an agent started.
     """
     if mark:
-        if _FORMER.fullmatch(mark) is None:
+        if sys.platform == "linux" or _FORMER.fullmatch(mark) is None:
             return False
         if abs(float(mark) - int(now.rpartition(":")[2])) <= _FORMER_TOLERANCE_S:
             return True

@@ -25,6 +25,8 @@ from agent.server.processes.unit import Unit
 
 EXIT_POLL_S = 1.0
 """How long the exit of a process that serves may go unseen, where the kernel does not tell of it."""
+STOP_RETRY_S = 1.0
+"""How long after a stop that failed the process is told again."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
 LASTING_BACKOFF_S = 30.0
@@ -411,7 +413,3 @@ class Worker:
         except OSError as error:
             # A full disk. The marker in its environment still finds the process after a restart.
             self._log.warning("Failed to write the state", error=str(error))
-
-
-STOP_RETRY_S = 1.0
-"""How long after a stop that failed the process is told again."""
