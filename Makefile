@@ -33,9 +33,9 @@ demo: setup ## Start a cluster, the loop and an agent; ask the example model; le
 demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down
 
-test: setup ## Run all tests (unit, contract, apiserver, engine, loop, hosts, node, scale, conformance, examples)
+test: setup ## Run all tests of all layers; ARGS=… goes to pytest, ARGS=--ci lets no skip pass that is not listed
 	@$(BIN)/herdsman tools install $(TEST_TOOLS)
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile
+	@$(BIN)/python -m tests.support.suite_run $(ARGS)
 
 test-unit: $(STAMP) ## Run the tests that need no tools
 	@$(BIN)/python -m pytest -q tests/unit

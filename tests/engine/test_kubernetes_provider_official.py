@@ -21,6 +21,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SECRETS
 from tests.engine.stacks import Stack
+from tests.support import needs
 
 PLUGIN = "pulumi-resource-kubernetes"
 SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
@@ -39,7 +40,7 @@ def either(
         return Stack(tmp_path / "stack", pulumi_command, plugins.environment())
     found = os.environ.get("PULUMI_RESOURCE_KUBERNETES") or shutil.which(PLUGIN)
     if found is None:
-        pytest.skip(f"no {PLUGIN} on PATH; `pulumi plugin install resource kubernetes` fetches it")
+        needs.require(PLUGIN)
     path = f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}"
     return Stack(tmp_path / "stack", pulumi_command, {"PATH": path, "KUBECONFIG": str(kubeconfig)})
 

@@ -21,6 +21,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.__main__ import fleet_of
 from tests.engine.stacks import PASSPHRASE, Stack
+from tests.support import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = {
@@ -224,7 +225,7 @@ def plain_pulumi(tmp_path: Path, pulumi_cli: Path, plugins: EmbeddedPlugins) -> 
     """Run the CLI as people do, in a copy of the project that shares program, examples and virtual environment."""
     path = f"{pulumi_cli.parent}:{os.environ['PATH']}"
     if shutil.which("pulumi-language-python", path=path) is None:
-        pytest.skip("pulumi-language-python is not on PATH; it comes with an official installation of Pulumi")
+        needs.require("pulumi-language-python")
     project = tmp_path / "project"
     shutil.copytree(ROOT / "stacks", project / "stacks")
     shutil.copy(ROOT / "Pulumi.yaml", project)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from components.drain import drain_script
+from tests.support import needs
 
 IDLE = b'[{"id":0,"is_processing":false}]'
 BUSY = b'[{"id":0,"is_processing":false},{"id":1,"is_processing":true}]'
@@ -101,20 +102,20 @@ def connected(server: Slots, request: bytes = b"") -> Iterator[socket.socket]:
         yield client
 
 
-SHELLS = [
-    pytest.param(shell, marks=pytest.mark.skipif(shutil.which(shell.split()[0]) is None, reason=f"no {shell} on PATH"))
-    for shell in ("dash", "bash", "busybox sh")
-]
+@pytest.fixture(params=["dash", "bash", "busybox sh"])
+def shell(request: pytest.FixtureRequest) -> str:
+    """Each shell that runs the script; `sh` of an image is one of them."""
+    command: str = request.param
+    needs.require(command.split()[0])
+    return command
 
 
-@pytest.mark.parametrize("shell", SHELLS)
 def test_an_idle_server_ends_after_two_looks(shell: str) -> None:
     with serving(IDLE) as server:
         assert drain(server, shell=shell) < 3
         assert server.seen == [None, None]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
 def test_a_busy_server_is_waited_for(shell: str) -> None:
     with serving(BUSY, BUSY, IDLE) as server:
         assert drain(server, shell=shell) >= 2
@@ -219,9 +220,9 @@ def test_the_key_is_sent_and_stands_in_no_argument(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tool", ["wget", "python3"])
 def test_an_image_with_one_other_client_will_do(tmp_path: Path, tool: str) -> None:
+    if tool == "wget":
+        needs.require("wget")
     client = sys.executable if tool == "python3" else shutil.which(tool)
-    if client is None:
-        pytest.skip(f"{tool} is not on PATH; install it to run this")
     for each in ("sh", "sleep", "date", tool):
         program = client if each == tool else shutil.which(each)
         (tmp_path / each).write_text(f'#!/bin/sh\nexec {program} "$@"\n')

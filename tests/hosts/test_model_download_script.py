@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import needs
 from tests.support.certificates import own_certificate
 from tests.support.downloader import ONE_SHELL, SHELLS, Downloader, last_line, small_disk, wait_for
 from tests.support.file_server import FileServer, serving
@@ -310,8 +311,8 @@ def test_a_local_file_is_copied_and_verified(downloader: Downloader, server: Fil
 
 def test_an_unwritable_cache_is_named(downloader: Downloader, server: FileServer) -> None:
     setpriv = shutil.which("setpriv")
-    if os.geteuid() == 0 and setpriv is None:
-        pytest.skip("setpriv is not installed, and root may write anywhere")
+    if os.geteuid() == 0:  # who may write anywhere
+        needs.require("setpriv")
     downloader.root.chmod(0o555)
     for parent in downloader.root.parents:
         if parent.is_relative_to("/tmp") and parent != Path("/tmp"):

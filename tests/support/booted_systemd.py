@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-_PROGRAM = Path("/lib/systemd/systemd")
+from tests.support import needs
+
 _TARGETS = ("default", "basic", "sysinit", "shutdown", "multi-user", "network-online", "rescue")
 _BOOT = """
 set -e
@@ -52,8 +52,7 @@ class BootedSystemd:
 @contextlib.contextmanager
 def booted(directory: Path) -> Iterator[BootedSystemd]:
     """Boot a systemd; afterwards it is gone with everything that it ran."""
-    if os.geteuid() != 0 or not _PROGRAM.exists() or shutil.which("unshare") is None:
-        pytest.skip("a systemd of one's own takes root, systemd and unshare")
+    needs.require("systemd")
     units = directory / "units"
     units.mkdir(parents=True)
     (directory / "generators").mkdir()

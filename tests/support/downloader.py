@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from components.model_files import download_script
+from tests.support import needs
 
 SHELLS = ("sh", "busybox")
 ONE_SHELL = "busybox" if shutil.which("busybox") else "sh"
@@ -31,14 +32,12 @@ class Downloader:
     @classmethod
     def with_shell(cls, name: str, directory: Path) -> Downloader:
         """Prepare to run with that shell and its tools; skips the test where it is not installed."""
-        curl = shutil.which("curl")
-        if curl is None:
-            pytest.skip("curl is not installed")
+        needs.require("curl")
+        curl = shutil.which("curl") or "curl"
         path, shell = os.environ["PATH"], ["sh"]
         if name == "busybox":
-            busybox = shutil.which("busybox")
-            if busybox is None:
-                pytest.skip("busybox is not installed")
+            needs.require("busybox")
+            busybox = shutil.which("busybox") or "busybox"
             tools = directory / "bin"
             tools.mkdir()
             subprocess.run([busybox, "--install", "-s", str(tools)], check=True)

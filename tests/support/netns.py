@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.support import needs
 from tests.support.relay import Relay
 
 _numbers = itertools.count()
@@ -125,10 +125,7 @@ class Network:
 @contextlib.contextmanager
 def network() -> Iterator[Network]:
     """Have a network while the block lasts; the test is skipped where this user cannot make one."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    if shutil.which("ip") is None:
-        pytest.skip("network namespaces need `ip` (iproute2)")
+    needs.require("network namespaces")
     made = Network()
     try:
         try:

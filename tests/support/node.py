@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support import controlplane
+from tests.support import controlplane, needs
 from tests.support.loop import eventually
 from tools.localcluster import LocalCluster
-from tools.node import cgroups, image_set, requirements
+from tools.node import cgroups, image_set
 from tools.node.images import Image, Text
 from tools.node.layout import Network
 from tools.node.node import Node
@@ -61,16 +60,10 @@ esac
 """
 
 
-def why_not() -> str | None:
-    """Say what this machine lacks for a real node; None when it can run one."""
-    return requirements.missing(controlplane.new_directory())
-
-
 @contextlib.contextmanager
 def running() -> Iterator[tuple[LocalCluster, Node]]:
     """Run a cluster with one real node while the block lasts; nothing of it stays."""
-    if lack := why_not():
-        pytest.skip(f"no real node can run here: {lack}")
+    needs.require("node")
     for name in ("kubelet", "kube-proxy"):
         controlplane.tool_or_skip(name)
     controlplane.sweep()

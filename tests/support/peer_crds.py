@@ -25,6 +25,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
+from tests.support import needs
 from tests.support.controlplane import eventually
 from tools.versions import LWS
 
@@ -60,9 +61,8 @@ ALL = tuple(FILES)
 @functools.cache
 def folder(module: Module) -> Path:
     """Where a module lies unpacked; the test is skipped where it cannot be had."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip(f"{module.path} comes by Go, which is not on PATH")
+    needs.require("go")
+    go = shutil.which("go") or "go"
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
     answer = subprocess.run(
         [go, "mod", "download", "-json", f"{module.path}@{module.version}"],

@@ -12,19 +12,11 @@ import tempfile
 from base64 import b64decode, b64encode
 from pathlib import Path
 
-import pytest
-
 from components import naming
+from tests.support import needs
 
 PASSWORD = "tiger tiger/burning@bright"
 """With what a URL would have to quote, so that one that leaks in any form is found."""
-
-
-def programs() -> Path | None:
-    """Where initdb and pg_ctl are; Debian keeps them off the PATH."""
-    found = [Path(path).resolve().parent for name in ("initdb",) if (path := shutil.which(name))]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in found if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
 
 
 _PREFIX = "postgres/"
@@ -35,9 +27,9 @@ class Postgres:
     """One server with one database. Its table is looked at and damaged through `psql`, as a stranger would."""
 
     def __init__(self) -> None:
-        folder = programs()
-        if folder is None:
-            pytest.skip("PostgreSQL is not installed: `apt-get install postgresql`")
+        needs.require("PostgreSQL")
+        folder = needs.postgres_programs()
+        assert folder is not None
         self._programs = folder
         # Not below pytest's own folder, which only its owner may enter: the server runs as somebody else.
         self._directory = directory = Path(tempfile.mkdtemp(prefix="herdsman-postgres-"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-import pytest
 
 from agent.client.ssh.keys import own_keys
 from agent.client.ssh.target import Patience, SshServer, SshTarget
+from tests.support import needs
 from tests.support.controlplane import eventually
 
 FAKES = Path(__file__).resolve().parents[1] / "fakes"
@@ -206,9 +205,9 @@ def _sessions(server: psutil.Process) -> list[psutil.Process]:
 
 
 def _sshd() -> str:
-    found = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
-    if found is None or shutil.which("ssh-keygen") is None:
-        pytest.skip("there is no sshd (Debian's openssh-server and openssh-client)")
+    needs.require("sshd")
+    found = needs.program("sshd", needs.SBIN)
+    assert found is not None
     return found
 
 

@@ -26,6 +26,7 @@ from automation.models.cache_pods import CacheUnreachable, check_bound, why_pend
 from components.cache_pod import inspector_pod, pruning_pod
 from components.options import RenderOptions
 from program.dialects.llmkube.source import cache_key
+from tests.support import needs
 
 Json = dict[str, Any]
 URL = "https://example.com/a.gguf"
@@ -120,8 +121,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Runs a pod's script where the claim would be mounted, with the tools that the image has, too: busybox's."""
     path = os.environ["PATH"]
     if request.param == "busybox":
-        if shutil.which("busybox") is None:
-            pytest.skip("busybox is not installed; `apt-get install busybox-static`")
+        needs.require("busybox")
         path = str(tmp_path_factory.mktemp("applets"))
         subprocess.run(["busybox", "--install", "-s", path], check=True)
 

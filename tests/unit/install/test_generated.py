@@ -16,6 +16,7 @@ from automation.install.chart import KEEP
 from automation.install.generate import CHART, files
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
+from tests.support import needs
 
 ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]
@@ -60,9 +61,8 @@ OPTIONS: list[Json] = [
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("helm")
-    if program is None:
-        pytest.skip("no helm on PATH; `go install helm.sh/helm/v3/cmd/helm@v3.18.4` builds one")
+    needs.require("helm")
+    program = shutil.which("helm") or "helm"
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 

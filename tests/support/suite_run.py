@@ -1,0 +1,130 @@
+"""Runs all tests as `make test` and CI do: `python -m tests.support.suite_run [--ci] [arguments of pytest]`.
+
+Tests use real servers with deadlines, and several test processes share the machine. Up to three failed tests therefore
+get one more try alone; those that pass then are named as FLAKY at the end. Everything else fails the run: more failed
+tests, a test process that died, an error inside pytest, no tests, tests without an outcome. With `--ci` a skip that
+tests/allowed_skips.toml does not list fails the run as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import allowed_skips, needs
+from tests.support.allowed_skips import AllowedSkip
+from tests.support.run_record import RunRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_RETRIED = 3
+# A test process that died is not replaced: the run has failed, and xdist waits for ever where it does replace one.
+IN_PARALLEL = ("-n", "3", "--dist", "loadfile", "--max-worker-restart", "0")
+_SHOWN = 20
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests. Returns the exit code: 0 when all passed, some perhaps at the second try."""
+    given = [each for each in arguments if each != "--ci"]
+    for line in needs.lines():
+        print(line)
+    sys.stdout.flush()
+    allowed = allowed_skips.read() if "--ci" in arguments else None
+    return run_suite(("-q", *IN_PARALLEL, *given), directory=ROOT, allowed=allowed)
+
+
+def run_suite(arguments: Sequence[str], *, directory: Path, allowed: Iterable[AllowedSkip] | None) -> int:
+    """Run the tests of a directory, and again what failed. `allowed` lists the skips of CI; None allows all."""
+    rows = None if allowed is None else tuple(allowed)
+    first = run_pytest(arguments, directory=directory)
+    if faults := faults_of(first, rows):
+        return _fail(faults)
+    assert first is not None
+    if not first.failed:
+        return 0
+    print(f"\nRunning {len(first.failed)} failed tests once more, alone", flush=True)
+    second = run_pytest(("-q", *first.failed), directory=directory)
+    if faults := faults_of_retry(second, first.failed):
+        return _fail(faults)
+    print(f"\n{len(first.failed)} FLAKY: failed beside other tests, passed alone")
+    for test, cause in first.failed.items():
+        print(f"FLAKY {test}\n    {cause}")
+    sys.stdout.flush()
+    return 0
+
+
+def run_pytest(arguments: Sequence[str], *, directory: Path) -> RunRecord | None:
+    """Run pytest in a process of its own. Returns what it recorded, None when it ended before it could."""
+    with tempfile.TemporaryDirectory(prefix="herdsman-test-run-") as folder:
+        file = Path(folder) / "record.json"
+        command = [sys.executable, "-m", "pytest", "-p", "tests.support.run_record", f"--record-run={file}"]
+        environment = dict(os.environ)
+        if directory != ROOT:
+            environment["PYTHONPATH"] = str(ROOT)
+        ended = subprocess.run([*command, *arguments], cwd=directory, env=environment, check=False)
+        record = RunRecord.read(file)
+    if record is not None and record.exit_code != ended.returncode:
+        record.errors.append(f"pytest ended with {ended.returncode} after it had said {record.exit_code}")
+        record.exit_code = ended.returncode
+    return record
+
+
+def faults_of(record: RunRecord | None, allowed: Sequence[AllowedSkip] | None) -> list[str]:
+    """Say why a run fails without a second try; empty when all passed or few enough failed."""
+    if record is None:
+        return ["pytest ended without a record of its run"]
+    faults = list(record.errors)
+    faults += [f"a test process died during {test}" for test in record.crashed]
+    if record.exit_code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        faults.append(f"pytest ended with {_named(record.exit_code)}")
+    elif bool(record.exit_code) != bool(record.failed):
+        faults.append(f"pytest ended with {_named(record.exit_code)}, and {len(record.failed)} tests failed")
+    lost = [test for test in record.collected if test not in set(record.finished)]
+    faults += _listed("tests were collected and have no outcome", lost)
+    if len(record.failed) > MOST_RETRIED:
+        faults.append(f"{len(record.failed)} tests failed; at most {MOST_RETRIED} get a second try")
+    if allowed is not None:
+        skipped = allowed_skips.unlisted(record.skipped, allowed)
+        rows = [f"{test}: {reason}" for test, reason in skipped.items()]
+        faults += _listed(f"tests were skipped that {allowed_skips.FILE.name} does not list", rows)
+    return faults
+
+
+def faults_of_retry(record: RunRecord | None, failed: Mapping[str, str]) -> list[str]:
+    """Say why the second try fails; empty when each of the tests passed."""
+    if record is None:
+        return ["the second try ended without a record of its run"]
+    faults = faults_of(record, None)
+    faults += [f"{test} failed twice: {cause}" for test, cause in record.failed.items()]
+    faults += _listed("tests did not run at the second try", [test for test in failed if test not in record.finished])
+    faults += _listed("tests were skipped at the second try", list(record.skipped))
+    return faults
+
+
+def _fail(faults: Iterable[str]) -> int:
+    print("\nThe run FAILED:")
+    for fault in faults:
+        print(f"  {fault}")
+    sys.stdout.flush()
+    return 1
+
+
+def _listed(what: str, rows: Sequence[str]) -> list[str]:
+    if not rows:
+        return []
+    more = [f"    and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+    return [f"{len(rows)} {what}:", *(f"    {row}" for row in rows[:_SHOWN]), *more]
+
+
+def _named(code: int | None) -> str:
+    names = {int(each): each.name for each in pytest.ExitCode}
+    return f"{code} ({names[code]})" if code in names else str(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

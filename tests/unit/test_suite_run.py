@@ -1,0 +1,215 @@
+"""Runs of the whole suite: what gets a second try, what fails, which skips CI takes. Real pytest runs small suites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import allowed_skips, needs, suite_run
+from tests.support.allowed_skips import AllowedSkip, AllowListBroken
+from tests.support.needs import Need
+
+ALONE = ("-q", "-p", "no:cacheprovider")
+SPREAD = (*ALONE, *suite_run.IN_PARALLEL, "-n", "2")
+
+FLICKERS = """
+import pathlib
+def test_{name}():
+    mark = pathlib.Path(__file__).with_name("{name}.seen")
+    seen = mark.exists()
+    mark.touch()
+    assert seen, "the first time fails"
+"""
+PASSES = "def test_passes(): pass\n"
+
+
+class Suite:
+    """A folder with a few test files, run as the whole suite is."""
+
+    def __init__(self, directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self._directory = directory
+        self._capfd = capfd
+        (directory / "pytest.ini").write_text("[pytest]\n")
+        self.told = ""
+
+    def run(self, *arguments: str, allowed: tuple[AllowedSkip, ...] | None = None, **files: str) -> int:
+        for name, text in files.items():
+            (self._directory / f"{name}.py").write_text(text)
+        code = suite_run.run_suite(arguments or ALONE, directory=self._directory, allowed=allowed)
+        self.told = self._capfd.readouterr().out
+        return code
+
+
+@pytest.fixture
+def suite(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Suite:
+    return Suite(tmp_path, capfd)
+
+
+def test_a_run_without_a_failure_passes_and_names_nothing(suite: Suite) -> None:
+    assert suite.run(test_a=PASSES) == 0
+    assert "FLAKY" not in suite.told and "once more" not in suite.told
+
+
+@pytest.mark.parametrize("arguments", [ALONE, SPREAD])
+def test_three_tests_that_fail_once_pass_and_are_named_as_flaky(suite: Suite, arguments: tuple[str, ...]) -> None:
+    text = "".join(FLICKERS.format(name=f"flickers_{n}") for n in range(3))
+    assert suite.run(*arguments, test_a=text, test_b=PASSES) == 0
+    assert suite.told.rstrip().splitlines()[-6:] == [
+        line
+        for n in range(3)
+        for line in (f"FLAKY test_a.py::test_flickers_{n}", "    AssertionError: the first time fails")
+    ]
+    assert "3 FLAKY: failed beside other tests, passed alone" in suite.told
+
+
+def test_four_failed_tests_get_no_second_try(suite: Suite) -> None:
+    text = "".join(FLICKERS.format(name=f"flickers_{n}") for n in range(4))
+    assert suite.run(test_a=text) == 1
+    assert "4 tests failed; at most 3 get a second try" in suite.told
+    assert "once more" not in suite.told and "FLAKY" not in suite.told
+
+
+def test_what_fails_twice_fails_the_run(suite: Suite) -> None:
+    text = FLICKERS.format(name="flickers") + "def test_wrong(): assert 1 == 2\n"
+    assert suite.run(test_a=text) == 1
+    assert "test_a.py::test_wrong failed twice: assert 1 == 2" in suite.told
+    assert "FLAKY" not in suite.told
+
+
+def test_a_test_that_is_skipped_at_the_second_try_did_not_pass(suite: Suite) -> None:
+    text = FLICKERS.format(name="flickers").replace(
+        'assert seen, "the first time fails"', "import pytest\n    assert seen\n    "
+    )
+    text = text.replace("    assert seen\n", "    if seen: pytest.skip('no more')\n    assert seen\n")
+    assert suite.run(test_a=text) == 1
+    assert "1 tests were skipped at the second try" in suite.told
+
+
+def test_an_error_of_a_fixture_gets_a_second_try_as_well(suite: Suite) -> None:
+    flickers = FLICKERS.format(name="flickers").replace("def test_flickers():", "@pytest.fixture\ndef broken():")
+    assert suite.run(test_a=f"import pytest\n{flickers}\ndef test_uses(broken): pass\n") == 0
+    assert "FLAKY test_a.py::test_uses" in suite.told
+
+
+@pytest.mark.parametrize("after", ["", "def test_after(): pass\n"])
+def test_a_test_process_that_dies_fails_the_run_though_the_test_would_pass_alone(suite: Suite, after: str) -> None:
+    dies = FLICKERS.format(name="dies").replace("assert seen", "import os\n    seen or os._exit(1)\n    assert seen")
+    assert suite.run(*SPREAD, test_a=dies + after, test_b=PASSES, test_c=PASSES) == 1
+    assert "a test process died during test_a.py::test_dies" in suite.told
+    assert "once more" not in suite.told
+
+
+def test_a_test_process_that_dies_between_tests_fails_the_run(suite: Suite) -> None:
+    # The last thing that a process does: its tests have all been reported.
+    dies = "import pytest\n@pytest.fixture(scope='module')\ndef ends():\n    yield\n    import os; os._exit(1)\n"
+    assert suite.run(*SPREAD, test_a=f"{dies}def test_uses(ends): pass\n", test_b=PASSES) == 1
+    assert "died" in suite.told and "FLAKY" not in suite.told
+
+
+def test_pytest_that_dies_itself_fails_the_run(suite: Suite) -> None:
+    assert suite.run(test_a=f"{PASSES}def test_dies(): import os; os._exit(0)\n") == 1
+    assert "pytest ended without a record of its run" in suite.told
+
+
+@pytest.mark.parametrize("arguments", [ALONE, SPREAD])
+def test_an_error_inside_pytest_fails_the_run(suite: Suite, arguments: tuple[str, ...]) -> None:
+    hook = "def pytest_runtest_setup(item): pass\ndef pytest_runtest_logstart(nodeid): raise OSError('broken hook')\n"
+    assert suite.run(*arguments, conftest=hook, test_a=PASSES) == 1
+    assert "The run FAILED" in suite.told and "once more" not in suite.told
+
+
+@pytest.mark.parametrize("arguments", [ALONE, SPREAD])
+def test_no_tests_are_a_failure(suite: Suite, arguments: tuple[str, ...]) -> None:
+    assert suite.run(*arguments, test_a="") == 1
+    assert "NO_TESTS_COLLECTED" in suite.told
+
+
+@pytest.mark.parametrize("arguments", [ALONE, SPREAD])
+def test_a_file_that_cannot_be_read_fails_the_run(suite: Suite, arguments: tuple[str, ...]) -> None:
+    assert suite.run(*arguments, test_a="import nothing_of_that_name\n", test_b=PASSES) == 1
+    assert "test_a.py could not be collected" in suite.told and "once more" not in suite.told
+
+
+@pytest.mark.parametrize("arguments", [ALONE, SPREAD])
+def test_tests_without_an_outcome_fail_the_run(suite: Suite, arguments: tuple[str, ...]) -> None:
+    hook = "def pytest_runtest_protocol(item): return True if item.name == 'test_lost' else None\n"
+    assert suite.run(*arguments, conftest=hook, test_a=f"{PASSES}def test_lost(): pass\n") == 1
+    assert "1 tests were collected and have no outcome:\n      test_a.py::test_lost" in suite.told
+
+
+SKIPS = """
+import pytest
+def test_skips(): pytest.skip("needs sshd: it is missing")
+@pytest.mark.xfail
+def test_is_known(): assert False
+"""
+
+
+def test_a_skip_passes_for_people_and_fails_ci_unless_it_is_listed(suite: Suite) -> None:
+    assert suite.run(test_a=SKIPS) == 0
+    assert suite.run(allowed=()) == 1
+    assert "1 tests were skipped that allowed_skips.toml does not list" in suite.told
+    assert "test_a.py::test_skips: needs sshd: it is missing" in suite.told and "test_is_known" not in suite.told
+    row = AllowedSkip("test_a.py::*", "needs sshd*", "anywhere", "a reason")
+    assert suite.run(allowed=(row,)) == 0
+    for other in (
+        AllowedSkip("test_b.py::*", "needs sshd*", "anywhere", "of other tests"),
+        AllowedSkip("test_a.py::*", "needs go*", "anywhere", "of another reason"),
+    ):
+        assert suite.run(allowed=(other,)) == 1
+
+
+@pytest.mark.parametrize("arguments", [ALONE, SPREAD])
+def test_a_file_that_is_skipped_as_a_whole_counts_as_a_skip(suite: Suite, arguments: tuple[str, ...]) -> None:
+    text = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
+    assert suite.run(*arguments, allowed=(), test_a=text, test_b=PASSES) == 1
+    assert "test_a.py: not here" in suite.told
+
+
+def test_the_list_of_allowed_skips_names_files_that_exist() -> None:
+    rows = allowed_skips.read()
+    tests = Path(__file__).resolve().parents[1]
+    for row in rows:
+        assert list(tests.parent.glob(row.tests.partition("::")[0])), f"{row.tests} names no file"
+    assert len({(row.tests, row.reason) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("skip = 1", "object is not iterable"),
+        ("[[skip]]\ntests = 'a'\nreason = 'b'\nwhere = 'anywhere'\n", "why"),
+        ("[[skip]]\ntests = 'a'\nreason = 'b'\nwhere = 'the moon'\nwhy = 'c'\n", "where = 'the moon'"),
+        ("[[skip]]\ntests = '*'\nreason = '*'\nwhere = 'anywhere'\nwhy = 'c'\n", "needs a test"),
+    ],
+)
+def test_a_list_with_a_row_that_says_too_little_is_refused(tmp_path: Path, text: str, wrong: str) -> None:
+    (tmp_path / "skips.toml").write_text(text)
+    with pytest.raises(AllowListBroken, match=wrong):
+        allowed_skips.read(tmp_path / "skips.toml")
+
+
+def test_brackets_of_a_test_id_mean_themselves() -> None:
+    row = AllowedSkip("a.py::test[busybox-*]", "no busybox", "anywhere", "why")
+    assert row.covers("a.py::test[busybox-1]", "no busybox") and not row.covers("a.py::testb", "no busybox")
+
+
+def test_the_table_says_what_is_missing_what_is_skipped_and_what_brings_it() -> None:
+    needs_of_two = (
+        Need("sshd", lambda: "sshd not on PATH", "hosts over SSH", ("openssh-server", "openssh-client")),
+        Need("helm", lambda: "helm not on PATH", "the chart", other_command="go install helm"),
+        Need("go", lambda: "", "builds", ("golang-go",)),
+    )
+    told = needs.lines(needs_of_two)
+    assert [line.split("  ")[1] for line in told if line.startswith("  ")] == ["missing", "sshd", "helm"]
+    assert "hosts over SSH" in told[2] and told[2].endswith("apt-get install openssh-server openssh-client")
+    assert told[3].endswith("go install helm")
+    assert told[-1] == "All packages at once: apt-get install openssh-client openssh-server"
+    assert needs.lines(needs_of_two[2:]) == ["All that the tests need is on this machine."]
+
+
+def test_a_need_that_is_missing_skips_with_the_words_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(pytest.skip.Exception, match="needs busybox: busybox not on PATH; apt-get install busybox-stat"):
+        needs.require("busybox")
