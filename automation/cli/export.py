@@ -6,20 +6,28 @@ Reads the state backend itself, so it runs where that is reached: beside the loo
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from automation.cli.finding import split_or_end
-from automation.cli.output import complain, print_json
+from automation.cli.output import complain, print_json, say
 
 if TYPE_CHECKING:
     from automation.engine.port import Stack
     from automation.engine.pulumi_engine import PulumiEngine
     from automation.settings import Settings
+
+Json = dict[str, Any]
+
+_FILES_EVERY_S = 0.5
+_CLI_EVERY_S = 5.0
+"""How often to look whether a change has ended: in files, and by a process of the CLI."""
+_RELEASE = "If nobody works on it any more, run `herdsman state unlock STACK`."
 
 
 def export(
@@ -31,6 +39,9 @@ def export(
     stack: Annotated[
         str | None, typer.Option(help="One stack of a namespace that has several; `herdsman state list` names them.")
     ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for a change of the stack that is under way.")
+    ] = 60.0,
 ) -> None:
     """Print the deployment of the stack: `pulumi stack import --file …` into a stack of that name reads it."""
     # Imported here: the engine brings Pulumi and gRPC, which no other command should wait for.
@@ -41,8 +52,7 @@ def export(
 
     settings = Settings(state=state) if state else Settings()
     try:
-        with _engine(settings) as engine:
-            print_json(portable(engine.export(_choose(engine, namespace, name, stack))))
+        print_json(portable(_read(settings, namespace, name, stack, wait)))
     except (EngineFailed, SecretsInside, ToolMissing) as error:
         complain(str(error), hint="`herdsman state doctor` looks at the state backend")
         raise typer.Exit(1) from None
@@ -75,24 +85,57 @@ def _engine(settings: Settings) -> Iterator[PulumiEngine]:
             engine.close()
 
 
-def _choose(engine: PulumiEngine, namespace: str, name: str | None, stack: str | None) -> Stack:
-    of_namespace = sorted(each for each in engine.stacks() if each.namespace == namespace)
-    if stack is not None:
-        of_namespace = [each for each in of_namespace if each.name == stack]
-    if name is not None:
-        dialect, alone = split_or_end(name)
-        meant = (alone,) if dialect is None else (alone, dialect)
-        of_namespace = [
-            each
-            for each in of_namespace
-            if any((key.name, key.dialect)[: len(meant)] == meant for key in engine.services(each))
-        ]
-    if not of_namespace:
-        wanted = f"service `{name}` of namespace `{namespace}`" if name else f"namespace `{namespace}`"
-        complain(f"no stack of this state holds {wanted}", hint="--state names the state that the loop works with")
-        raise typer.Exit(1)
-    if len(of_namespace) > 1:
-        names = ", ".join(each.name for each in of_namespace)
-        complain(f"namespace `{namespace}` is split over {names}", hint="choose one with --stack, or name a service")
-        raise typer.Exit(1)
-    return of_namespace[0]
+def _read(settings: Settings, namespace: str, name: str | None, stack: str | None, wait_s: float) -> Json:
+    """Find the one stack that is meant, and read it. Waits for a change of it that is under way."""
+    from automation.engine.state_files import StateFiles
+
+    # The objects of a service can be there before the state says so: a run writes it at its end. In files the lock of
+    # the run can be read; elsewhere the CLI takes it for a moment, so it is asked only where the service is missing.
+    is_free = StateFiles.of_url(settings.state) is not None
+    for asks in (True,) if is_free else (False, True):
+        with _engine(settings) as engine:
+            stacks = sorted(each for each in engine.stacks() if each.namespace == namespace)
+            if stack is not None:
+                stacks = [each for each in stacks if each.name == stack]
+            changing = _await_end(engine, stacks, wait_s, _FILES_EVERY_S if is_free else _CLI_EVERY_S) if asks else ""
+            found = stacks if name is None else [each for each in stacks if _holds(engine, each, name)]
+            if len(found) > 1:
+                names = ", ".join(each.name for each in found)
+                complain(
+                    f"namespace `{namespace}` is split over {names}", hint="choose one with --stack, or name a service"
+                )
+                raise typer.Exit(1)
+            if found:
+                if changing:
+                    say(f"{changing}; this is the state from before. {_RELEASE}", err=True)
+                return engine.export(found[0])
+    wanted = f"service `{name}` of namespace `{namespace}`" if name else f"namespace `{namespace}`"
+    hint = f"{changing}. {_RELEASE}" if changing else "--state names the state that the loop works with"
+    complain(f"no stack of this state holds {wanted}", hint=hint)
+    raise typer.Exit(1)
+
+
+def _holds(engine: PulumiEngine, stack: Stack, name: str) -> bool:
+    """Whether a stack has a service of this name, NAME or KIND/NAME."""
+    dialect, alone = split_or_end(name)
+    meant = (alone,) if dialect is None else (alone, dialect)
+    return any((key.name, key.dialect)[: len(meant)] == meant for key in engine.services(stack))
+
+
+def _await_end(engine: PulumiEngine, stacks: list[Stack], wait_s: float, every_s: float) -> str:
+    """Wait until nobody changes these stacks. Returns who still does when the time is over, else nothing."""
+    deadline = time.monotonic() + wait_s
+    told = False
+    while True:
+        held = [(stack, holder) for stack in stacks if (holder := engine.holder(stack)) is not None]
+        if not held:
+            return ""
+        stack, (by, since) = held[0]
+        changing = f"stack {stack.name} is being changed by {by} since {since}"
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return changing
+        if not told:
+            say(f"{changing}; waiting for the end, at most {wait_s:.0f} s", err=True)
+            told = True
+        time.sleep(min(every_s, left_s))

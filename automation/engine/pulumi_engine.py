@@ -221,6 +221,14 @@ class PulumiEngine:
         index = self._known_of(stack)
         return index.sizes if index else {}
 
+    def holder(self, stack: Stack) -> tuple[str, str] | None:
+        """Who changes the stack now, and since when; None when nobody does. Costs a CLI process unless on file://.
+
+        A change is written into the state at its end. Until then, others read the state from before.
+        """
+        with self._using(stack, run := Run(QUERY_TIMEOUT_S)):
+            return self._states.holder(stack, run)
+
     def forget(self, stack: Stack) -> None:
         """Drop the stack's state; its objects stay."""
         with self._using(stack, run := Run(QUERY_TIMEOUT_S)) as handle:
