@@ -67,9 +67,15 @@ def compare_status(
     actual: Mapping[str, Json],
     corrections: Mapping[str, Any],
     prefix: str = "",
+    *,
+    played: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
-    """Compare statuses by `Kind/name`: conditions by type, truth and (where recorded) reason, and the peer's fields."""
+    """Compare statuses by `Kind/name`: conditions by type, truth and (where recorded) reason, and the peer's fields.
+
+    `played` are corrections on top of those, for a test whose world is not the recorded one.
+    """
     wanted, found = _FORMS[family].flat_statuses(vector, expected, actual)
+    wanted, corrections = corrected(wanted, corrections), played or {}
     return _compared(vector.defects, wanted, found, corrections, prefix)
 
 

@@ -62,7 +62,10 @@ def test_what_is_stored_is_defaulted_as_recorded(vector: Vector, replayed: dict[
     for recorded, stage in stages(vector, replayed[vector.name]):
         for name, wanted in recorded.stored.items():
             derived = name.startswith("Service.") and not users(vector, name)
-            if name not in stage.stored or name in let_in or derived:
+            if name in let_in or derived:
+                continue
+            assert (name in stage.stored) == (name not in refused), f"{recorded.prefix} {name}"
+            if name in refused:
                 continue
             live = stage.stored[name]
             theirs, ours = (flatten({"spec": spec}, name, BRACKETS) for spec in (wanted["spec"], live["spec"]))
