@@ -1,171 +1,201 @@
-"""Where the peer's recorded output is wrong: what is right, path by path. The tests assert these values.
+"""Where the vectors of the peers do not hold for Herdsman: reads corrections.yaml, the one table for all three peers.
 
-`CORRECTIONS` answer the vectors' own list of defects (a test checks that none is left without an answer);
-`FURTHER` are differences of ours that follow from a correction or add to it, each with its reason.
+`families` and `llmkube_rules` ask for what is expected otherwise in a case. `python -m tests.conformance.corrections`
+writes the list of gaps into README.md again.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from tests.conformance.comparison import ABSENT, Flat
+import yaml
 
-ROCM = "ghcr.io/ggml-org/llama.cpp:server-rocm"
-INTEL = "ghcr.io/ggml-org/llama.cpp:server-intel"
-CUDA = "ghcr.io/ggml-org/llama.cpp:server-cuda-b10068"
-CPU = "ghcr.io/ggml-org/llama.cpp:server"
-CLAIM = "PersistentVolumeClaim/llmkube-model-cache"
+from tests.conformance import kserve_form
+from tests.conformance.comparison import ABSENT
+from tests.conformance.vectors import Vector, all_vectors
 
+Json = dict[str, Any]
 
-def _llama(service: str, field: str) -> str:
-    return f"Deployment/{service}/pod/containers[llama-server]/{field}"
-
-
-CORRECTIONS: dict[str, dict[str, Any]] = {
-    "006": {_llama("on", "image"): ROCM, _llama("off", "image"): ROCM},
-    # gpu.enabled without a count means one GPU; enabled: false means none, whatever the count.
-    "025": {
-        "Deployment/s-disabled/pod/containers[llama-server]/resources/limits/nvidia.com/gpu": ABSENT,
-    },
-    "026": {_llama("g", "image"): CUDA},
-    "027": {_llama("svc", "image"): ROCM},
-    "028": {_llama("svc", "image"): INTEL},
-    "029": {_llama("s-none", "args[--n-gpu-layers]"): ["0"]},
-    "043": {CLAIM: ABSENT, "Service/svc/ports[http]/targetPort": 9000},
-    "045": {"Deployment/svc/pod/initContainers/names": ["model-downloader"]},
-    "052": {
-        # One JSON flag: vLLM has no longer a flag of its own for the draft model and stops at the start.
-        "Deployment/on/pod/containers[vllm]/args[--speculative-model]": ABSENT,
-        "Service/on/ports[http]/targetPort": 8000,
-        "Service/off/ports[http]/targetPort": 8000,
-        "Service/nomodel/ports[http]/targetPort": 8000,
-    },
-    "054": {"Service/svc/ports[http]/targetPort": 8998},
-    "059": {
-        "Deployment/s-hf/pod/containers[vllm]/args[positional]": ["acme/tiny-1b"],
-        "Service/s-hf/ports[http]/targetPort": 8000,
-        "Service/s-bare/ports[http]/targetPort": 8000,
-    },
-    "063": {CLAIM: ABSENT},
-    "067": {"Service/c/ports[http]/targetPort": 9090, "Service/ce/ports[http]/targetPort": 9090},
-}
-
-FURTHER: dict[str, dict[str, Any]] = {
-    # The image is right as recorded; what is wrong is that no GPU comes with it.
-    "025": {
-        _llama("s-enabled", "args/order"): ["--model", "--port", "--host", "--n-gpu-layers", "--metrics"],
-        _llama("s-zero", "args/order"): ["--model", "--port", "--host", "--n-gpu-layers", "--metrics"],
-        _llama("s-enabled", "resources/limits/nvidia.com/gpu"): "1",
-        _llama("s-zero", "resources/limits/nvidia.com/gpu"): "1",
-    },
-    # No container runs as root under runAsNonRoot: the preparing one is gone with all its fields.
-    "045": {"Deployment/svc/pod/initContainers[model-cache-prep]": ABSENT},
-    "052": {
-        "Deployment/on/pod/containers[vllm]/args[--num-speculative-tokens]": ABSENT,
-        "Deployment/on/pod/containers[vllm]/args[--speculative-config]": [
-            '{"model": "acme/coder-1b", "num_speculative_tokens": 6}'
-        ],
-        "Deployment/on/pod/containers[vllm]/args/order": ["--port", "--host", "--speculative-config"],
-    },
-    # The revision is a flag of its own.
-    "059": {
-        "Deployment/s-hf/pod/containers[vllm]/args[--revision]": ["v2"],
-        "Deployment/s-hf/pod/containers[vllm]/args/order": ["--port", "--host", "--revision"],
-    },
-    # The downloader checks the sum, so it must know it.
-    "060": {
-        "Deployment/s-good/pod/initContainers[model-downloader]/env/names": [
-            *("MODEL_SOURCE", "CACHE_DIR", "MODEL_PATH", "MODEL_SHA256"),
-        ],
-        "Deployment/s-good/pod/initContainers[model-downloader]/env[MODEL_SHA256]/value": (
-            "11c5722b7825b859de9ef88a6e86d6b8456f9aca3d48b0aa6ff52dee1a89464b"
-        ),
-    },
-}
+TABLE = Path(__file__).with_name("corrections.yaml")
+README = Path(__file__).with_name("README.md")
+CLASSES = ("peer bug", "artefact", "choice", "gap")
+KINDS = ("objects", "statuses", "refusals", "defects", "rule")
+_BEGIN, _END = "<!-- gaps: begin -->", "<!-- gaps: end -->"
 
 
-ENGINES = {
-    "llama-server": "slots",
-    "vllm": "vllm:num_requests_running",
-    "sglang": "sglang:num_running_reqs",
-    "tgi": "tgi_batch_current_size",
-    "tensorrt-llm": "",
-    "ollama": "",
-}
-"""Containers that lose the requests under way when they are told to stop, and what tells that one works."""
+@dataclass(frozen=True)
+class Made:
+    """Whole objects that the peer did not make: as it made them for another service of the same shape."""
+
+    service: str
+    like: str
+    """Case and service whose objects these are alike."""
+    objects: tuple[str, ...] = ()
+    """`Kind/name` of that service; all of them where none is named."""
+    without: tuple[str, ...] = ()
+    """Paths that are left out."""
 
 
-def corrections_of(number: str, expected: Flat) -> dict[str, Any]:
-    """Return all that is expected otherwise in a case, whose recorded objects are `expected`."""
-    return {**CORRECTIONS.get(number, {}), **FURTHER.get(number, {}), **_drains(expected), **_owned(expected)}
+@dataclass(frozen=True)
+class Row:
+    """One row of the table."""
+
+    case: str
+    """`kserve/015`, `kserve/015:step2` or `kserve/015:input` for one stage, `kserve/*` for a rule."""
+    of: str
+    """One of KINDS."""
+    cls: str
+    """One of CLASSES."""
+    why: str
+    adr: int | None = None
+    """The decision that a choice follows."""
+    made: tuple[Made, ...] = ()
+    paths: Mapping[str, Any] = field(default_factory=dict)
+    """By object and path: the right value, None for what must not be there."""
+    fields: Mapping[str, list[str]] = field(default_factory=dict)
+    """Of a refusal: `Kind/name` to the fields that are named; none for what is let in."""
+    defects: tuple[str, ...] = ()
+    """Patterns of listed defects that are no path of an object or status, and that `test` answers."""
+    test: str = ""
+    rule: str = ""
+    """`module.function` that corrects every case of the peer."""
+    answers: str = ""
+    """A part of the reasons of the defects that a rule answers."""
+
+    @property
+    def family(self) -> str:
+        return self.case.partition("/")[0]
+
+    @property
+    def number(self) -> str:
+        return self.case.partition("/")[2].partition(":")[0]
+
+    @property
+    def stage(self) -> str:
+        """`input` or `step2`; empty for all stages."""
+        return self.case.partition(":")[2]
+
+    def holds(self, vector: Vector, prefix: str) -> bool:
+        """Whether the row is about a case, after its input or after the step of `prefix`."""
+        at = prefix.rstrip(":") or "input"
+        return (self.family, self.number) == (vector.family, vector.number) and self.stage in ("", at)
+
+    def values(self, vector: Vector) -> dict[str, Any]:
+        """Return the right value by path: first what must not be there, then whole objects, then single paths."""
+        flat = dict(_flat(self.paths))
+        made: dict[str, Any] = {}
+        for each in self.made:
+            made |= {path: value for path, value in _like(vector, each).items() if path not in each.without}
+        gone = {path: value for path, value in flat.items() if value is ABSENT}
+        return {**gone, **made, **{path: value for path, value in flat.items() if value is not ABSENT}}
+
+    def function(self) -> Callable[..., Any]:
+        """Find the function of a rule."""
+        module, _, name = self.rule.rpartition(".")
+        found: Callable[..., Any] = getattr(importlib.import_module(f"tests.conformance.{module}"), name)
+        return found
 
 
-def _owned(expected: Flat) -> dict[str, Any]:
-    """Expect owner references that block: a deletion in the foreground waits for what the service owns."""
-    return {path: True for path, value in expected.items() if path.endswith("/blockOwnerDeletion") and value is False}
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Read the table."""
+    found = []
+    for entry in yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader):
+        made = tuple(
+            Made(each["service"], each["like"], tuple(each.get("objects", ())), tuple(each.get("without", ())))
+            for each in entry.pop("made", ())
+        )
+        defects = tuple(entry.pop("defects", ()))
+        found.append(Row(cls=entry.pop("class"), made=made, defects=defects, **entry))
+    return tuple(found)
 
 
-def _drains(expected: Flat) -> dict[str, Any]:
-    """Expect pods that let their requests end: with the peer each rolling update loses those that are under way.
+def objects(vector: Vector, prefix: str = "") -> dict[str, Any]:
+    """Return what is expected otherwise of a case's objects, after its input or after the step of `prefix`."""
+    return _values(vector, "objects", prefix)
 
-    llama-server and Ollama drop requests at SIGTERM, so does vLLM without a timeout of its own; the others stop taking
-    new ones before clients have heard that the pod goes.
-    """
-    found: dict[str, Any] = {}
-    for path, names in expected.items():
-        pod, _, rest = path.rpartition("/containers/")
-        engine = next((name for name in names if name in ENGINES), "") if rest == "names" else ""
-        if not engine:
-            continue
-        container, what = f"{pod}/containers[{engine}]", ENGINES[engine]
-        port = expected[f"{container}/ports[http]/containerPort"]
-        question = {"slots": "/slots", "": ""}.get(what, "/metrics")
-        bound = expected.get(f"{container}/args[--host]", ["::"])[-1]
-        address = "127.0.0.1" if bound in ("::", "0.0.0.0") else bound
-        url = f"http://{address}:{port}{question}"
-        command = ["sh", "-c", "<script>", "drain-by-default", url, "300", str(port), what]
-        found[f"{container}/lifecycle/preStop/exec/command"] = command
-        found[f"{pod}/terminationGracePeriodSeconds"] = 330
-        graces = (f"{container}/{probe}/terminationGracePeriodSeconds" for probe in ("livenessProbe", "startupProbe"))
-        found |= {path: 25 for path in graces if path not in expected}  # a user's own stays
+
+def statuses(vector: Vector, prefix: str = "") -> dict[str, Any]:
+    """The same for statuses."""
+    return _values(vector, "statuses", prefix)
+
+
+def refusals(vector: Vector) -> dict[str, set[str]]:
+    """Return by `Kind/name` (`step2:Kind/name`) the fields that a refusal names; an empty set for what is let in."""
+    found: dict[str, set[str]] = {}
+    for row in rows():
+        if row.of == "refusals" and (row.family, row.number) == (vector.family, vector.number):
+            step = f"{row.stage}:" if row.stage.startswith("step") else ""
+            found |= {step + name: set(fields) for name, fields in row.fields.items()}
     return found
 
 
-STATUS: dict[str, dict[str, Any]] = {
-    # Conditions that an earlier phase left behind: no service failed here, and no copy is under way.
-    "008": {"InferenceService/both/conditions[Degraded]": ABSENT},
-    "037": {"InferenceService/svc/conditions[Degraded]": ABSENT},
-    "056": {"Model/f/conditions[Progressing]": ABSENT, "Model/abs/conditions[Progressing]": ABSENT},
-    # The file is not the one that the Model wants, so nothing that was read from it counts.
-    "060": {
-        "Model/bad/conditions[Available]": ABSENT,
-        "Model/bad/conditions[Degraded]": "True/IntegrityCheckFailed",
-        "Model/bad/acceleratorReady": ABSENT,
-        "Model/bad/gguf": ABSENT,
-        "Model/bad/size": ABSENT,
-    },
-    # It was never let in.
-    "068": {"Model/bad-10": ABSENT},
-    # minReplicas 0 and runtime ollama were let in; what is wrong with the services now is that they have no Model.
-    "070": {
-        "InferenceService/bad-03/phase": "Failed",
-        "InferenceService/bad-03/effectivePriority": 10000,
-        "InferenceService/bad-03/conditions[Degraded]": "True/Failed",
-        "InferenceService/bad-07/phase": "Failed",
-        "InferenceService/bad-07/effectivePriority": 10000,
-        "InferenceService/bad-07/conditions[Degraded]": "True/Failed",
-    },
-    # Two pods are still there when the service is told to have none.
-    "072:step2:": {"InferenceService/svc/replicas": 2},
-    # Told to have one again, it has none yet, and no longer because somebody stopped it.
-    "072:step4:": {
-        "InferenceService/svc/replicas": ABSENT,
-        "InferenceService/svc/conditions[Available]": "False/NoReadyReplicas",
-    },
-}
-"""As FURTHER, for statuses; a key is a case, or a case and a step."""
+def answered(vector: Vector) -> set[str]:
+    """Return the patterns of a case's defects that a test answers which compares no path."""
+    return {pattern for row in rows() if row.of == "defects" and row.holds(vector, "") for pattern in row.defects}
 
 
-def status_corrections_of(number: str, prefix: str = "") -> dict[str, Any]:
-    """Return what is expected otherwise in the statuses of a case, after its input or after the step of `prefix`."""
-    return {**STATUS.get(number, {}), **(STATUS.get(f"{number}:{prefix}", {}) if prefix else {})}
+def answered_always(family: str) -> tuple[str, ...]:
+    """Return parts of the reasons of the defects that a rule answers in every case."""
+    return tuple(row.answers for row in rows() if row.family == family and row.answers)
+
+
+def gaps() -> list[str]:
+    """List what users of the peers miss, a line each."""
+    return [f"- {row.case}: {row.why}" for row in rows() if row.cls == "gap"]
+
+
+def readme_with_gaps() -> str:
+    """Return README.md with the list of gaps as the table has it."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return "\n".join([f"{before}{_BEGIN}", *gaps(), f"{_END}{after}"])
+
+
+def _values(vector: Vector, of: str, prefix: str) -> dict[str, Any]:
+    mine = [row for row in rows() if row.of == of and row.holds(vector, prefix)]
+    found: dict[str, Any] = {}
+    for row in sorted(mine, key=lambda row: bool(row.stage)):  # those of one stage win
+        found |= row.values(vector)
+    return found
+
+
+def _flat(paths: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for root, told in paths.items():
+        if told is None:
+            yield root, ABSENT
+            continue
+        for path, value in told.items():
+            yield root if path == "." else f"{root}/{path}", ABSENT if value is None else value
+
+
+def _like(vector: Vector, made: Made) -> dict[str, Any]:
+    number, _, like = made.like.partition(" ")
+    other = _kserve()[number]
+    recorded = [
+        thing
+        for thing in other.objects
+        if (thing["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == like
+        and (not made.objects or f"{thing['kind']}/{thing['metadata']['name']}" in made.objects)
+    ]
+    text = json.dumps(kserve_form.translated(recorded)).replace(other.namespace, vector.namespace)
+    renamed = json.loads(re.sub(rf"(?<![a-z0-9]){re.escape(like)}(?![a-z0-9])", made.service, text))
+    flat, _ = kserve_form.flat_objects(vector, renamed, [{"kind": "Secret", "metadata": {"name": "-"}, "x": 1}])
+    # Arguments that a start script hands on are compared only where a recording has them.
+    return {path: value for path, value in flat.items() if "/x-vllm-argv" not in path}
+
+
+@functools.cache
+def _kserve() -> dict[str, Vector]:
+    return {vector.number: vector for vector in all_vectors("kserve")}
+
+
+if __name__ == "__main__":
+    README.write_text(readme_with_gaps(), encoding="utf-8")

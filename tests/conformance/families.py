@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.conformance import corrections_kserve, corrections_llmaz, kserve_form, llmaz_form
+from tests.conformance import corrections, kserve_form, llmaz_form
 from tests.conformance.comparison import ABSENT, Defect, Difference, as_text, corrected
 from tests.conformance.flattening import Flat, same
 from tests.conformance.vectors import Vector
@@ -23,22 +23,7 @@ __all__ = ["ABSENT", "as_text", "compare", "compare_status", "corrections_of", "
 Json = dict[str, Any]
 
 _FORMS = {"kserve": kserve_form, "llmaz": llmaz_form}
-_CORRECTIONS = {"kserve": corrections_kserve, "llmaz": corrections_llmaz}
-
-
-def corrections_of(vector: Vector, prefix: str = "") -> dict[str, Any]:
-    """Return what is expected otherwise of a case's objects, after its input or after the step of `prefix`."""
-    return _listed(_CORRECTIONS[vector.family].OBJECTS, vector, prefix)
-
-
-def status_corrections_of(vector: Vector, prefix: str = "") -> dict[str, Any]:
-    """The same for statuses."""
-    return _listed(_CORRECTIONS[vector.family].STATUS, vector, prefix)
-
-
-def _listed(corrections: Mapping[str, Mapping[str, Any]], vector: Vector, prefix: str) -> dict[str, Any]:
-    stage = f"{vector.number}:{prefix or 'input:'}"
-    return {**corrections.get(vector.number, {}), **corrections.get(stage, {})}
+corrections_of, status_corrections_of = corrections.objects, corrections.statuses
 
 
 def compare(
@@ -46,18 +31,18 @@ def compare(
     vector: Vector,
     expected_objects: Iterable[Json],
     actual_objects: Iterable[Json],
-    corrections: Mapping[str, Any],
+    right: Mapping[str, Any],
     prefix: str = "",
 ) -> list[Difference]:
     """Compare objects with recorded ones; an empty list means: the same.
 
-    `corrections` hold our right value for each path at which the peer is wrong, `ABSENT` for what we must not have.
+    `right` holds the value for each path at which the peer is wrong, `ABSENT` for what must not be there.
     `prefix` (`step2:`) is put before each path where the vector's lenient defects are matched. The certificate's Secret
     is compared where the actual objects have one (see `kserve_form.certificate_secret`), since no renderer makes it.
     """
     form = _FORMS[family]
     expected, actual = form.flat_objects(vector, list(expected_objects), list(actual_objects))
-    return _compared(vector.defects, expected, actual, corrections, prefix)
+    return _compared(vector.defects, expected, actual, right, prefix)
 
 
 def compare_status(
@@ -65,7 +50,7 @@ def compare_status(
     vector: Vector,
     expected: Mapping[str, Json],
     actual: Mapping[str, Json],
-    corrections: Mapping[str, Any],
+    right: Mapping[str, Any],
     prefix: str = "",
     *,
     played: Mapping[str, Any] | None = None,
@@ -75,28 +60,25 @@ def compare_status(
     `played` are corrections on top of those, for a test whose world is not the recorded one.
     """
     wanted, found = _FORMS[family].flat_statuses(vector, expected, actual)
-    wanted, corrections = corrected(wanted, corrections), played or {}
-    return _compared(vector.defects, wanted, found, corrections, prefix)
+    return _compared(vector.defects, corrected(wanted, right), found, played or {}, prefix)
 
 
-def uncorrected(
-    family: str, defects: Sequence[Defect], corrections: Mapping[str, Any], *, prefix: str = ""
-) -> list[Defect]:
+def uncorrected(family: str, defects: Sequence[Defect], right: Mapping[str, Any], *, prefix: str = "") -> list[Defect]:
     """List the defects that are neither lenient nor corrected by a path of theirs or by the form of the family."""
-    always = _FORMS[family].CORRECTED_ALWAYS
+    always = corrections.answered_always(family)
     return [
         defect
         for defect in defects
         if not defect.lenient
-        and not any(defect.pattern.search(prefix + path) for path in corrections)
+        and not any(defect.pattern.search(prefix + path) for path in right)
         and not any(reason in defect.reason for reason in always)
     ]
 
 
 def _compared(
-    defects: Sequence[Defect], expected: Flat, actual: Flat, corrections: Mapping[str, Any], prefix: str
+    defects: Sequence[Defect], expected: Flat, actual: Flat, right: Mapping[str, Any], prefix: str
 ) -> list[Difference]:
-    wanted = corrected(expected, corrections)
+    wanted = corrected(expected, right)
     lenient = [defect.pattern for defect in defects if defect.lenient]
     differences = []
     for path in sorted({*wanted, *actual}):

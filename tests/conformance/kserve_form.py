@@ -32,12 +32,6 @@ _ARGV = "x-vllm-argv"
 _ROUTERS = ("/app/epp", "/app/pd-sidecar")
 _WORKLOAD_ADDRESS = re.compile(r"^https?://[^/]+-workload-svc\.[^/:]+$")
 
-CORRECTED_ALWAYS = (
-    "four empty-string arguments when TLS is off",
-    "no port in the address although the Service only listens on 8000",
-)
-"""Parts of the reasons of defects that this form corrects in every case."""
-
 _CONDITIONS = frozenset(
     (
         *("Ready", "PresetsCombined", "WorkloadsReady", "RouterReady"),

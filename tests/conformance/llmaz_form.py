@@ -21,9 +21,6 @@ _NAME, _INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io
 _OURS = ("herdsman.dev/playground", "herdsman.dev/llmaz-service")
 _CONDITIONS = ("Available", "Progressing")
 
-CORRECTED_ALWAYS: tuple[str, ...] = ()
-"""Parts of the reasons of defects that this form corrects in every case."""
-
 
 def flat_objects(vector: Vector, expected: list[Json], actual: list[Json]) -> tuple[Flat, Flat]:
     """Flatten recorded and actual objects, each brought into the form in which they can be compared."""

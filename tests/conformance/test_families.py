@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 
 from kubeapi import kinds
-from tests.conformance import corrections_kserve, kserve_form, llmaz_form
+from tests.conformance import kserve_form, llmaz_form
 from tests.conformance.comparison import ABSENT
 from tests.conformance.environment import file_lookup
-from tests.conformance.families import (
-    compare,
-    compare_status,
-    corrections_of,
-    status_corrections_of,
-    uncorrected,
-)
+from tests.conformance.families import compare, compare_status
 from tests.conformance.start_scripts import vllm_arguments
 from tests.conformance.vectors import Recorded, Vector, all_vectors
 
@@ -173,17 +167,6 @@ NOT_THERE = {
     "llmaz 048 /leaderWorkerTemplate/(restartPolicy|subGroupPolicy)",
 }
 """What the peer should have made and did not. Messages are not compared at all."""
-
-
-@pytest.mark.parametrize("vector", all_vectors("kserve"), ids=lambda vector: vector.name)
-def test_every_defect_of_kserve_has_a_right_answer(vector: Vector) -> None:
-    """Those of llmaz are looked at by `test_llmaz_rendering`."""
-    paths = [f"admission/{name}" for name in corrections_kserve.ADMISSION.get(vector.number, {})]
-    for stage in vector.stages():
-        for path in (*corrections_of(vector, stage.prefix), *status_corrections_of(vector, stage.prefix)):
-            paths += [path, stage.prefix + path]
-    left = uncorrected("kserve", vector.defects, dict.fromkeys(paths))
-    assert not left or vector.number in corrections_kserve.ELSEWHERE, [defect.reason for defect in left]
 
 
 def test_a_status_is_compared_by_conditions_and_addresses() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.corrections_kserve import ADMISSION
+from tests.conformance import corrections
 from tests.conformance.dialect_replay import Replayed
 from tests.conformance.on_a_cluster import differing_objects, differing_refusals, differing_statuses, replaying
 from tests.conformance.vectors import Vector, all_vectors
@@ -35,7 +35,7 @@ def replayed(pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.parametrize("vector", MADE, ids=lambda vector: vector.name)
 def test_the_objects_are_as_recorded(vector: Vector, replayed: dict[str, Replayed]) -> None:
-    different = differing_objects(vector, replayed[vector.name], ADMISSION.get(vector.number, {}))
+    different = differing_objects(vector, replayed[vector.name], corrections.refusals(vector))
     assert not different, different
 
 
@@ -47,4 +47,4 @@ def test_the_statuses_are_as_recorded(vector: Vector, replayed: dict[str, Replay
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_what_the_peer_refuses_is_refused_or_stopped(vector: Vector, replayed: dict[str, Replayed]) -> None:
-    assert not differing_refusals(vector, replayed[vector.name], ADMISSION.get(vector.number, {}))
+    assert not differing_refusals(vector, replayed[vector.name], corrections.refusals(vector))

@@ -16,10 +16,8 @@ from program.desired.errors import DesiredError
 from program.dialects.dialect import Lookup, Parsed
 from program.dialects.kserve.parse import parse_service
 from tests.conformance import kserve_form
-from tests.conformance.comparison import Defect
-from tests.conformance.corrections_kserve import ELSEWHERE, OBJECTS
 from tests.conformance.environment import file_lookup
-from tests.conformance.families import as_text, compare, corrections_of, uncorrected
+from tests.conformance.families import as_text, compare, corrections_of
 from tests.conformance.vectors import Vector, all_vectors
 
 Json = dict[str, Any]
@@ -87,29 +85,6 @@ def test_a_vector_renders_as_recorded(vector: Vector, number: int) -> None:
         stage.prefix,
     )
     assert not differences, as_text(differences)
-
-
-def test_every_defect_of_an_object_has_a_correction() -> None:
-    unanswered: dict[str, list[Defect]] = {}
-    for vector in VECTORS:
-        left = [defect for defect in vector.defects if _is_of_objects(defect)]
-        for stage in vector.stages():
-            still = uncorrected("kserve", left, corrections_of(vector, stage.prefix), prefix=stage.prefix)
-            left = [defect for defect in left if defect in still]
-        if left and vector.number not in ELSEWHERE:
-            unanswered[vector.name] = left
-    assert not unanswered
-
-
-def _is_of_objects(defect: Defect) -> bool:
-    """Tell a defect of objects that are made from those of a status or an admission, which have tests of their own."""
-    words = ("LLMInferenceService", "status", "admission", "stored")
-    return any(not any(word in way for word in words) for way in defect.pattern.pattern.split("|"))
-
-
-def test_every_correction_belongs_to_a_stage() -> None:
-    stages = {f"{vector.number}:{stage.prefix or 'input:'}" for vector in VECTORS for stage in vector.stages()}
-    assert {key for key in OBJECTS if key not in {*stages, *(vector.number for vector in VECTORS)}} == set()
 
 
 def test_nothing_is_made_of_what_is_asked_for_in_vain() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import llmaz_form
-from tests.conformance.corrections_llmaz import ADMISSION
+from tests.conformance import corrections, llmaz_form
 from tests.conformance.dialect_replay import Replayed
 from tests.conformance.flattening import BRACKETS, flatten
 from tests.conformance.on_a_cluster import differing_objects, differing_refusals, differing_statuses, replaying, stages
@@ -36,7 +35,7 @@ def replayed(pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_the_objects_are_as_recorded(vector: Vector, replayed: dict[str, Replayed]) -> None:
-    different = differing_objects(vector, replayed[vector.name], ADMISSION.get(vector.number, {}))
+    different = differing_objects(vector, replayed[vector.name], corrections.refusals(vector))
     assert not different, different
 
 
@@ -48,7 +47,7 @@ def test_the_statuses_are_as_recorded(vector: Vector, replayed: dict[str, Replay
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_what_the_peer_refuses_is_refused_or_stopped(vector: Vector, replayed: dict[str, Replayed]) -> None:
-    assert not differing_refusals(vector, replayed[vector.name], ADMISSION.get(vector.number, {}))
+    assert not differing_refusals(vector, replayed[vector.name], corrections.refusals(vector))
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
@@ -58,14 +57,15 @@ def test_what_is_stored_is_defaulted_as_recorded(vector: Vector, replayed: dict[
     An OpenModel has its label once a service wants it.
     """
     refused = replayed[vector.name].refusals
-    let_in = {name.rpartition(":")[2] for name, fields in ADMISSION.get(vector.number, {}).items() if not fields}
+    let_in = {name.rpartition(":")[2] for name, fields in corrections.refusals(vector).items() if not fields}
     for recorded, stage in stages(vector, replayed[vector.name]):
         for name, wanted in recorded.stored.items():
             derived = name.startswith("Service.") and not users(vector, name)
             if name in let_in or derived:
                 continue
-            assert (name in stage.stored) == (name not in refused), f"{recorded.prefix} {name}"
-            if name in refused:
+            is_there = name not in refused and any(named(cr) == name for cr in recorded.inputs)
+            assert (name in stage.stored) == is_there, f"{recorded.prefix} {name}"
+            if not is_there:
                 continue
             live = stage.stored[name]
             theirs, ours = (flatten({"spec": spec}, name, BRACKETS) for spec in (wanted["spec"], live["spec"]))

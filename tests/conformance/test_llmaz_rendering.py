@@ -15,7 +15,6 @@ from program.desired.facts import Problem, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup
 from program.dialects.registry import dialect_named, dialect_of
-from tests.conformance import corrections_llmaz
 from tests.conformance.environment import file_lookup
 from tests.conformance.families import (
     as_text,
@@ -23,7 +22,6 @@ from tests.conformance.families import (
     compare_status,
     corrections_of,
     status_corrections_of,
-    uncorrected,
 )
 from tests.conformance.vectors import Recorded, Vector, all_vectors, named
 
@@ -99,17 +97,6 @@ def test_statuses_are_the_recorded_ones_at_each_stage(vector: Vector) -> None:
         corrections = status_corrections_of(vector, stage.prefix)
         differences = compare_status("llmaz", vector, stage.statuses, before, corrections, stage.prefix)
         assert not differences, f"{stage.prefix or 'input'}\n{as_text(differences)}"
-
-
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v.defects], ids=lambda vector: vector.name)
-def test_every_defect_of_the_peer_has_a_right_answer(vector: Vector) -> None:
-    corrected = {}
-    for stage in vector.stages():
-        for path in (*corrections_of(vector, stage.prefix), *status_corrections_of(vector, stage.prefix)):
-            corrected[f"{stage.prefix}{path}"] = True
-    admission = {f"admission/{name}/fields" for name in corrections_llmaz.ADMISSION.get(vector.number, {})}
-    left = uncorrected("llmaz", vector.defects, {**corrected, **dict.fromkeys(admission)})
-    assert not left or vector.number in corrections_llmaz.ELSEWHERE, [defect.reason for defect in left]
 
 
 def test_labels_are_those_of_the_peers_webhook() -> None:

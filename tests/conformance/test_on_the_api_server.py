@@ -12,8 +12,9 @@ import pytest
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from tests.conformance import corrections
 from tests.conformance.comparison import as_text, compare_flat, flatten_all, flatten_status
-from tests.conformance.corrections import corrections_of, status_corrections_of
+from tests.conformance.llmkube_rules import corrections_of
 from tests.conformance.replay import FIXTURE_PORT, LOCAL_MODELS, Replay, Replayed, Stage, fixture_server, local_models
 from tests.conformance.vectors import Vector, all_vectors
 from tests.support import controlplane
@@ -68,8 +69,8 @@ def test_the_objects_are_as_recorded(vector: Vector, replayed: dict[str, Replaye
     result = play(vector, replayed, no_local_models)
     for prefix, stage, recorded in stages(vector, result):
         expected, actual = flatten_all(recorded["objects"]), flatten_all(stage.objects)
-        corrections = corrections_of(vector.number, expected)
-        differences = compare_flat(expected, actual, vector.defects, corrections, prefix=prefix)
+        right = corrections_of(vector, expected, prefix)
+        differences = compare_flat(expected, actual, vector.defects, right, prefix=prefix)
         assert not differences, f"{prefix}\n{as_text(differences)}"
 
 
@@ -81,7 +82,7 @@ def test_the_statuses_are_as_recorded(vector: Vector, replayed: dict[str, Replay
             flatten_status(recorded["status"]),
             flatten_status(stage.statuses),
             vector.defects,
-            status_corrections_of(vector.number, prefix),
+            corrections.statuses(vector, prefix),
             prefix=prefix,
         )
         assert not differences, f"{prefix}\n{as_text(differences)}"
@@ -93,12 +94,8 @@ def test_the_same_manifests_are_refused_for_the_same_fields(
 ) -> None:
     result = play(vector, replayed, no_local_models)
     expected = {name: _fields_recorded(entry) for name, entry in vector.rejected.items()}
-    if vector.number == "068":
-        expected["Model/bad-10"] = {"spec.hardware.memoryFraction"}  # the peer takes 1.5 for a fraction
-    if vector.number == "070":
-        del expected["InferenceService/bad-07"]  # minReplicas 0, which KEDA can do and the peer cannot
-        # Runtime ollama, which the peer's agent serves and its API refuses (A1); ours refuses it where it meets pods.
-        del expected["InferenceService/bad-03"]
+    expected |= corrections.refusals(vector)
+    expected = {name: fields for name, fields in expected.items() if fields}
     assert {name: _fields(refusal) for name, refusal in result.refusals.items()} == expected
     for number, step in enumerate(vector.steps, start=1):
         answer = result.stages[number].answer

@@ -12,7 +12,7 @@ import pytest
 
 from kubeapi.client import KubeClient
 from tests.conformance.comparison import as_text, compare_flat, flatten_all
-from tests.conformance.corrections import corrections_of
+from tests.conformance.llmkube_rules import corrections_of
 from tests.conformance.test_rendering import render_all
 from tests.conformance.vectors import Vector, all_vectors
 from tests.support import controlplane
@@ -40,5 +40,5 @@ def test_the_api_server_makes_of_them_what_the_peer_had(
         kind = client.mapping(rendered["apiVersion"], rendered["kind"])
         accepted.append(client.apply(kind, shared_namespace, rendered, field_manager="herdsman", dry_run=True))
     expected, actual = flatten_all(vector.objects), flatten_all(accepted)
-    differences = compare_flat(expected, actual, vector.defects, corrections_of(vector.number, expected))
+    differences = compare_flat(expected, actual, vector.defects, corrections_of(vector, expected))
     assert not differences, as_text(differences)

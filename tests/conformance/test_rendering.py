@@ -12,8 +12,9 @@ from components.render import RenderOptions, render
 from program.desired.errors import SpecInvalid
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
-from tests.conformance.comparison import ABSENT, Defect, Json, as_text, compare_flat, flatten_all, uncorrected
-from tests.conformance.corrections import CORRECTIONS, corrections_of
+from tests.conformance import corrections
+from tests.conformance.comparison import ABSENT, Defect, Json, as_text, compare_flat, flatten_all
+from tests.conformance.llmkube_rules import corrections_of
 from tests.conformance.vectors import Vector, all_vectors
 
 VECTORS = all_vectors()
@@ -65,7 +66,7 @@ def check(vector: Vector, inputs: list[Json], output: Json, defects: list[Defect
             replicas = f"Deployment/{cr['metadata']['name']}/replicas"
             assert actual.pop(replicas, ABSENT) is ABSENT
             expected.pop(replicas, None)
-    differences = compare_flat(expected, actual, defects, corrections_of(vector.number, expected), prefix=prefix)
+    differences = compare_flat(expected, actual, defects, corrections_of(vector, expected, prefix), prefix=prefix)
     assert not differences, as_text(differences)
 
 
@@ -91,26 +92,6 @@ def test_each_step_of_a_vector_renders_as_recorded(vector: Vector) -> None:
         check(vector, inputs, step["output"], vector.defects, prefix=f"step{number}:")
 
 
-# Defects that are not an object's field: their right answer is asserted elsewhere.
-ELSEWHERE = {
-    "025": "the image is right, and FURTHER asserts the GPU that was missing beside it",
-    "060": "lenient throughout; FURTHER asserts that the downloader is given the sum",
-    "068": "the CRD rejects memoryFraction 1.5",
-    "072": "the annotation leaves live pods, not the template",
-}
-
-
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v.defects], ids=lambda vector: vector.name)
-def test_every_defect_of_the_peer_has_a_correction(vector: Vector) -> None:
-    left = uncorrected(vector.defects, CORRECTIONS.get(vector.number, {}))
-    assert not left or vector.number in ELSEWHERE, left
-
-
-LET_IN = {
-    ("070", "InferenceService/bad-03"): "runtime ollama serves on hosts; it is refused where it meets pods",
-    ("070", "InferenceService/bad-07"): "minReplicas 0 is honoured where KEDA is installed",
-}
-"""Manifests that the peer refuses and Herdsman serves."""
 REJECTED = [
     pytest.param(vector, cr, id=f"{vector.number}-{cr['metadata']['name']}")
     for vector in VECTORS
@@ -133,7 +114,7 @@ def test_a_rejected_manifest_is_refused_at_the_recorded_field_also_without_the_s
         else:
             parse_service(owned, model_of(ready_model))
 
-    if (vector.number, name) in LET_IN:
+    if corrections.refusals(vector).get(name) == set():
         parse()
         return
     with pytest.raises(SpecInvalid) as refusal:
