@@ -115,10 +115,12 @@ class KubeClient(RestClient):
         content_type: str = MERGE_PATCH,
         subresource: str | None = None,
         field_manager: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
-        """Patch one object and return it as stored. Raises NotFound, Conflict, Invalid."""
+        """Patch one object; return it as stored, or as it would be. Raises NotFound, Conflict, Invalid."""
         path = kind.path(namespace, name, subresource)
-        return self.request("PATCH", path, query={"fieldManager": field_manager}, body=body, content_type=content_type)
+        query = {"fieldManager": field_manager, "dryRun": "All" if dry_run else None}
+        return self.request("PATCH", path, query=query, body=body, content_type=content_type)
 
     def delete(
         self,

@@ -15,8 +15,9 @@ from automation.preview.changes import ObjectChange
 from automation.preview.inheriting import without_left_behind
 from components import naming
 from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
-from components.providers.kubernetes_errors import about_uid, immutable_fields, refusal, role_is_late
+from components.providers.kubernetes_errors import Refused, about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
@@ -107,8 +108,14 @@ def _tried(
     if value_at(wanted, _REPLICAS) is MISSING and replicas and owns(live, naming.FIELD_MANAGER, _REPLICAS):
         wanted = with_value(wanted, _REPLICAS, replicas)
     claim = objects.with_metadata(wanted, uid=live["metadata"]["uid"])
+
+    def send(sent: Json) -> Json:
+        return client.apply(kind, namespace, sent, field_manager=naming.FIELD_MANAGER, force=True, dry_run=True)
+
     try:
-        after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, force=True, dry_run=True)
+        after = apply_over(client, kind, claim, send, manager=naming.FIELD_MANAGER, dry_run=True, live=live)
+    except Refused as refused:
+        return Trial(comparing.rejected(each, live, refused.message, shared=shared), live)
     except (Invalid, Forbidden) as error:
         if fields := immutable_fields(error):
             return Trial(comparing.replaced(each, live, fields), live)

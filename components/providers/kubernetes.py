@@ -254,7 +254,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         if has_unknown(wanted):
             return _diff_answer(found)
         if found:
-            verdict = self._calls.try_out(Call(token, inputs), identity, uid)
+            verdict = self._calls.try_out(Call(token, inputs), identity, uid, old)
         elif self._verify:
             verdict = self._calls.verify(token, identity, uid, wanted)
         else:

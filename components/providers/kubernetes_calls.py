@@ -21,6 +21,8 @@ import structlog
 
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_alternatives import drops_account
+from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
@@ -115,15 +117,17 @@ class KubernetesCalls:
             return self._create(call, kind, obj, "update")
         ignored = [parse_path(text) for text in ignore_changes]
         yields_replicas = objects.gives_up_replicas(old_inputs, obj)
+        yields = yields_replicas or drops_account(old_inputs, obj)
+        live: Json | None = None
         try:
-            if ignored or yields_replicas or objects.of_fleet(obj) or same_template(obj, old_inputs):
+            if ignored or yields or objects.of_fleet(obj) or same_template(obj, old_inputs):
                 live = self._client.get(kind, identity.namespace, identity.name)
                 self._refuse_foreign(call.token, identity, live, obj)
                 obj = left_to_others(obj, live, ignored, self._manager)
                 obj = as_made(obj, live, field_manager=self._manager)
                 if yields_replicas:
                     obj = self._handed_over(call, kind, obj, live)
-            return self._apply(call, kind, objects.with_metadata(obj, uid=uid), force=True)
+            return self._apply_over(call, kind, objects.with_metadata(obj, uid=uid), live)
         except (Invalid, Conflict, NotFound) as error:
             if not about_uid(error) and not isinstance(error, NotFound):
                 raise refusal(error, call.asked("update", identity), secret_texts(call.inputs)) from error
@@ -183,7 +187,7 @@ class KubernetesCalls:
         if value_at(obj, _REPLICAS) is MISSING and owns(live, self._manager, _REPLICAS):
             obj = self._handed_over(call, kind, obj, live)
         try:
-            return self._apply(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), force=True)
+            return self._apply_over(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), live)
         except (Invalid, Forbidden) as error:
             if call.preview and immutable_fields(error):
                 return None  # the preview of a replacement: what stands there will be gone by then
@@ -208,6 +212,18 @@ class KubernetesCalls:
             {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
         ]
         return self._client.patch(kind, metadata.get("namespace"), metadata["name"], body, content_type=JSON_PATCH)
+
+    def _apply_over(self, call: Call, kind: Kind, obj: Json, live: Json | None) -> Json:
+        """Apply an object that exists. Raises Refused where an alternative of somebody else's is in the way."""
+        return apply_over(
+            self._client,
+            kind,
+            obj,
+            lambda sent: self._apply(call, kind, sent, force=True),
+            manager=self._manager,
+            live=live,
+            dry_run=call.preview,
+        )
 
     def _apply(self, call: Call, kind: Kind, obj: Json, *, force: bool) -> Json:
         if not call.alive():
@@ -266,20 +282,29 @@ class KubernetesCalls:
         self._refuse_foreign(token, identity, live, plain(wanted))
         return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager)))
 
-    def try_out(self, call: Call, identity: Identity, uid: str | None) -> Verdict:
+    def try_out(self, call: Call, identity: Identity, uid: str | None, old_inputs: Json) -> Verdict:
         """Dry-run a change of our object. What only the real update can report is left to it."""
         try:
             kind = self.kind(call.token)
             obj = _placed(call.obj, kind)
             claim = objects.with_metadata(obj, uid=uid) if uid else obj
-            self._client.apply(kind, identity.namespace, claim, field_manager=self._manager, force=True, dry_run=True)
+            after = apply_over(
+                self._client,
+                kind,
+                claim,
+                lambda sent: self._client.apply(
+                    kind, identity.namespace, sent, field_manager=self._manager, force=True, dry_run=True
+                ),
+                manager=self._manager,
+                dry_run=True,
+            )
         except Refused:
             return Verdict()
         except ApiError as error:
             if about_uid(error):
                 return self._standing_in(call.token, identity)
             return Verdict(immutable=immutable_fields(error))
-        return Verdict()
+        return Verdict(immutable=objects.kept_without_leave(old_inputs, obj, after))
 
     def _standing_in(self, token: Token, identity: Identity) -> Verdict:
         try:

@@ -17,7 +17,9 @@ _TYPED_CAUSE = re.compile(r"(\.[^\s:]+): ([^:\n][^\n]*)")
 _IMMUTABLE = re.compile(
     r"immutable|may not (?:be )?change|cannot (?:be )?change|can not (?:be )?change|can't (?:be )?change"
     r"|must not (?:be )?change|updates to .* are forbidden|may not be modified|cannot be modified"
-    r"|cannot enable \w+ after|cannot remove \w+ after",
+    r"|cannot enable \w+ after|cannot remove \w+ after"
+    # A headless Service that is to get an address.
+    r"|may not be set to 'None' for",
     re.IGNORECASE,
 )
 _API_BY_WEBHOOK = frozenset({"vleaderworkerset.kb.io"})

@@ -223,6 +223,13 @@ def gives_up_replicas(old: Json, new: Json) -> bool:
     return value_at(old, path) is not MISSING and value_at(new, path) is MISSING
 
 
+def kept_without_leave(old: Json, new: Json, after: Json) -> tuple[str, ...]:
+    """Give the fields that the API server keeps in silence although the inputs drop them: a Service stays headless."""
+    path = ("spec", "clusterIP")
+    dropped = value_at(old, path) == "None" and value_at(new, path) is MISSING
+    return (".".join(path),) if dropped and value_at(after, path) == "None" else ()
+
+
 def comparable(inputs: Properties, identity: Identity | None) -> Json:
     """Bring inputs into the form in which two versions are compared.
 

@@ -154,6 +154,31 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
     assert fewer["stops"] == ["1 pod of Deployment chat"]
 
 
+def test_a_gpu_for_a_service_without_is_an_update_and_no_error(show: Show, client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    make(client, namespace, service_cr(), model)
+    service = only(show(service_cr(resources={"gpu": 1}))[1])
+    assert ops(service)["Deployment/chat"] == "update"
+    said = changes(service)["Deployment"]
+    assert "strategy.type RollingUpdate -> Recreate" in said
+    assert any(each.startswith("strategy.rollingUpdate") for each in said)
+
+    # By whoever came before: all fields are theirs, and a preview cannot become their owner.
+    metadata = client.get(kinds.DEPLOYMENTS, namespace, "chat")["metadata"]
+    theirs = [{**metadata["managedFields"][0], "manager": "manager", "operation": "Update"}]
+    body = [{"op": "replace", "path": "/metadata/managedFields", "value": theirs}]
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", body, content_type=JSON_PATCH)
+    service = only(show(service_cr(resources={"gpu": 1}))[1])
+    assert ops(service)["Deployment/chat"] == "update"
+    assert "strategy.type RollingUpdate -> Recreate" in changes(service)["Deployment"]
+
+    surge = {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 2}}}}
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", surge, field_manager="kubectl-edit")
+    code, found = show(service_cr(resources={"gpu": 1}))
+    assert code == EXIT_FAILED
+    assert "conflict with field manager `kubectl-edit`" in json.dumps(only(found))
+
+
 def test_drift_is_what_the_loop_would_undo(show: Show, client: KubeClient, namespace: str) -> None:
     model = apply_model(client, namespace, model_cr())
     make(client, namespace, service_cr(), model)

@@ -1,0 +1,136 @@
+"""Applies an object over a live one, and clears the alternatives that the switch to another one leaves behind.
+
+Called by `components.providers.kubernetes_calls` and by previews. Calls `kubeapi.client` and the pure
+`kubernetes_alternatives`. Server-side apply takes away only what its manager applied before, and a null in its body
+takes away nothing. So Herdsman first puts the losing field into its own record of ownership, which changes no other
+field, and then applies the object. A dry run cannot do that in one request: it tries out the object with the live
+alternative, and then the switch alone. docs/adr/0041.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_alternatives import (
+    Held,
+    Switch,
+    as_before,
+    claimed,
+    held,
+    left_accounts,
+    switched,
+    switches,
+    unclaimed,
+)
+from components.providers.kubernetes_diff import path_text
+from components.providers.kubernetes_errors import Code, Refused, about_uid
+from components.providers.kubernetes_foreign import may_adopt
+from components.providers.kubernetes_objects import Identity
+from kubeapi.client import JSON_PATCH, KubeClient
+from kubeapi.errors import Conflict, Invalid
+from kubeapi.kinds import Kind
+
+Json = dict[str, Any]
+
+_MAX_ROUNDS = 3
+_KEPT = ("apiVersion", "kind", "metadata", "status")
+_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
+
+
+def apply_over(
+    client: KubeClient,
+    kind: Kind,
+    obj: Json,
+    send: Callable[[Json], Json],
+    *,
+    manager: str,
+    dry_run: bool,
+    live: Json | None = None,
+) -> Json:
+    """Apply `obj` by `send`, over the live object. One request, unless the API server refuses what would stay.
+
+    `send` applies an object by force, in a dry run where `dry_run` says so. Returns the object as it is, or would be.
+    Raises Refused where another manager wrote the field that would have to go, and any ApiError.
+    """
+    if live is not None and (accounts := left_accounts(obj, live, manager)):
+        if dry_run:
+            return _tried(client, kind, obj, send, accounts, live, manager)
+        _claim(client, kind, accounts, live, manager)
+    try:
+        return send(obj)
+    except Invalid as error:
+        if about_uid(error):
+            raise
+        refused = error
+    identity = Identity.of(obj)
+    for _ in range(_MAX_ROUNDS):
+        live = client.get(kind, identity.namespace, identity.name)
+        found = switches(obj, live)
+        if live["metadata"].get("uid") != obj["metadata"].get("uid", live["metadata"].get("uid")):
+            raise refused
+        if not may_adopt(live, obj) and (theirs := held(found, live, manager)):
+            raise Refused(Code.FAILED_PRECONDITION, _words(obj, identity, theirs))
+        left = unclaimed(found, live, manager)
+        if not left:
+            raise refused
+        if dry_run:
+            return _tried(client, kind, obj, send, left, live, manager)
+        try:
+            _claim(client, kind, left, live, manager)
+        except Conflict:
+            continue  # somebody wrote to the object meanwhile
+        return send(obj)
+    raise refused
+
+
+def _claim(client: KubeClient, kind: Kind, found: Iterable[Switch], live: Json, manager: str) -> None:
+    metadata = live["metadata"]
+    body = [
+        {"op": "replace", "path": "/metadata/managedFields", "value": claimed(found, live, manager)},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+    ]
+    client.patch(kind, metadata.get("namespace"), metadata["name"], body, content_type=JSON_PATCH)
+
+
+def _tried(
+    client: KubeClient,
+    kind: Kind,
+    obj: Json,
+    send: Callable[[Json], Json],
+    found: Iterable[Switch],
+    live: Json,
+    manager: str,
+) -> Json:
+    found = tuple(found)
+    after = send(as_before(obj, found, live))
+    wanted = switched(after, found, obj, live)
+    body = [_set(wanted, key, f"/{key}") for key in sorted({*live, *wanted} - {*_KEPT})]
+    of_live, of_wanted = live["metadata"], wanted["metadata"]
+    body += [_set(of_wanted, key, f"/metadata/{key}") for key in _METADATA if key in {*of_live, *of_wanted}]
+    metadata = live["metadata"]
+    tried = client.patch(
+        kind,
+        metadata.get("namespace"),
+        metadata["name"],
+        body,
+        content_type=JSON_PATCH,
+        field_manager=manager,
+        dry_run=True,
+    )
+    return objects.with_metadata(tried, managedFields=after["metadata"].get("managedFields", []))
+
+
+def _set(wanted: Json, key: str, path: str) -> Json:
+    return {"op": "add", "path": path, "value": wanted[key]} if key in wanted else {"op": "remove", "path": path}
+
+
+def _words(obj: Json, identity: Identity, theirs: Iterable[Held]) -> str:
+    what = f"{obj['kind']} `{identity.id}`"
+    lines = [f"could not update {what}: fields of another manager exclude the wanted ones"]
+    lines += [f"  - {path_text(each.path)}: conflict with field manager `{each.manager}`" for each in theirs]
+    lines.append(
+        "It was left as it is. Remove the fields named above from what that manager applies, or from the object."
+    )
+    return "\n".join(lines)
