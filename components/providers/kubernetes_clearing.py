@@ -34,7 +34,7 @@ from kubeapi.kinds import Kind
 
 Json = dict[str, Any]
 
-_MAX_ROUNDS = 3
+_MAX_ROUNDS = 5
 _KEPT = ("apiVersion", "kind", "metadata", "status")
 _METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 
@@ -57,7 +57,7 @@ def apply_over(
     if live is not None and (accounts := left_accounts(obj, live, manager)):
         if dry_run:
             return _tried(client, kind, obj, send, accounts, live, manager)
-        _claim(client, kind, accounts, live, manager)
+        _claim_accounts(client, kind, obj, live, manager)
     try:
         return send(obj)
     except Invalid as error:
@@ -83,6 +83,21 @@ def apply_over(
             continue  # somebody wrote to the object meanwhile
         return send(obj)
     raise refused
+
+
+def _claim_accounts(client: KubeClient, kind: Kind, obj: Json, live: Json, manager: str) -> None:
+    for rounds in range(_MAX_ROUNDS):
+        if not (accounts := left_accounts(obj, live, manager)):
+            return
+        try:
+            _claim(client, kind, accounts, live, manager)
+        except Conflict:
+            # Somebody, such as a controller that writes the status, wrote since the object was read.
+            if rounds == _MAX_ROUNDS - 1:
+                raise
+            live = client.get(kind, live["metadata"].get("namespace"), live["metadata"]["name"])
+        else:
+            return
 
 
 def _claim(client: KubeClient, kind: Kind, found: Iterable[Switch], live: Json, manager: str) -> None:
