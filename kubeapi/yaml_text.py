@@ -2,13 +2,18 @@
 
 Every module that reads such YAML calls `load` or `load_all`. A few hundred bytes of nested aliases can stand for
 billions of values, and deep nesting ends in a RecursionError. The loader refuses both before it makes a value.
-Otherwise it is PyYAML's safe loader, which makes dicts, lists, texts, numbers, booleans, dates and None.
+
+Every value that it makes can be written as JSON: objects with texts as keys, lists, texts, finite numbers of 64 bits,
+booleans and None. Like kubectl it reads an unquoted date or time as a text, and a number or boolean as a key as the
+text of it. It refuses what JSON has no value for (`!!binary`, `!!set`, `.nan`) with the line.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import yaml
 
@@ -18,8 +23,27 @@ MOST_NESTED: Final = 100
 """Levels of lists and objects. The API server itself allows fewer than that in a CRD's schema."""
 
 
+_TAG: Final = "tag:yaml.org,2002:"
+_NOT_IN_JSON: Final = ("binary", "omap", "pairs", "set", "timestamp")
+_LARGEST_NUMBER: Final = 2**64 - 1
+_SMALLEST_NUMBER: Final = -(2**63)
+_MOST_DIGITS: Final = 70
+"""Characters of a number that may fit into 64 bits, in any base; Python refuses to read a number of thousands."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_INT: Final = re.compile(r"[-+]?(0b_*[01][01_]*|0[0-7_]*|0x_*[0-9a-fA-F][0-9a-fA-F_]*|[1-9][0-9_]*)\Z")
+_FLOAT: Final = re.compile(
+    r"([-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
+)
+
+
+_FORMS: Final = {f"{_TAG}int": _INT, f"{_TAG}float": _FLOAT}
+"""How numbers are written: without YAML 1.1's base 60, in which `22:22` would be one."""
+_TEXTS: Final = (f"{_TAG}timestamp", f"{_TAG}value")
+"""Types of YAML 1.1 whose unquoted values are texts here."""
+
+
 class YamlRefused(yaml.MarkedYAMLError):
-    """A text is YAML and goes beyond the bounds; `problem` and `problem_mark` say how and where."""
+    """A text is YAML and goes beyond the bounds, or JSON cannot hold it; `problem` and `problem_mark` say where."""
 
 
 class AliasRefused(YamlRefused):
@@ -27,7 +51,7 @@ class AliasRefused(YamlRefused):
 
 
 def load(text: str) -> Any:
-    """Read the only document of a text; None for an empty one. Raises yaml.YAMLError, ValueError (a date, a number)."""
+    """Read the only document of a text; None for an empty one. Raises yaml.YAMLError."""
     loader = _Loader(text, aliases=True)
     try:
         return loader.get_single_data()
@@ -38,7 +62,7 @@ def load(text: str) -> Any:
 def load_all(text: str, *, aliases: bool = True) -> Iterator[Any]:
     """Read all documents of a text, None for an empty one, and without `aliases` refuse any that has one.
 
-    Raises yaml.YAMLError, often with the place in `problem_mark`; ValueError for a date or a number without sense.
+    Raises yaml.YAMLError, often with the place in `problem_mark`.
     """
     loader = _Loader(text, aliases=aliases)
     try:
@@ -49,7 +73,12 @@ def load_all(text: str, *, aliases: bool = True) -> Iterator[Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which counts what aliases stand for while it composes the nodes of a document."""
+    """PyYAML's safe loader within bounds: it counts what aliases stand for, and makes only values that JSON has."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, _FORMS.get(tag, form)) for tag, form in forms if tag not in _TEXTS]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def __init__(self, text: str, *, aliases: bool) -> None:
         super().__init__(text)
@@ -82,6 +111,68 @@ class _Loader(yaml.SafeLoader):
             self._anchored[event.anchor] = size
         return node
 
+    def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
+        try:
+            found: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
+        except ValueError:
+            raise YamlRefused(problem="an escape is not a character", problem_mark=start_mark) from None
+        return found
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise _refused(f"expected a mapping, found a {node.id}", node)
+        self.flatten_mapping(node)
+        return {self._key(key): self.construct_object(value, deep=deep) for key, value in node.value}
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        found = super().construct_scalar(node)
+        if not isinstance(found, str) or _SURROGATE.search(found) is None:
+            return found
+        try:
+            # JSON writes a character beyond 16 bits as two escapes.
+            return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise _refused("a text has half of a character (`\\ud800` to `\\udfff`)", node) from None
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = str(self.construct_scalar(node))
+        if _INT.match(text) is None:
+            raise _refused(f"`{text[:64]}` is not a whole number", node)
+        found = super().construct_yaml_int(node) if len(text) <= _MOST_DIGITS else _LARGEST_NUMBER + 1
+        if not _SMALLEST_NUMBER <= found <= _LARGEST_NUMBER:
+            raise _refused("a number has more than 64 bits; put it into quotes", node)
+        return int(found)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        text = str(self.construct_scalar(node))
+        if _FLOAT.match(text) is None:
+            raise _refused(f"`{text[:64]}` is not a number with a point", node)
+        found = float(super().construct_yaml_float(node))
+        if not math.isfinite(found):
+            raise _refused(f"`{text[:64]}` is not a number that JSON has; put it into quotes", node)
+        return found
+
+    def construct_yaml_bool(self, node: yaml.ScalarNode) -> bool:
+        text = str(self.construct_scalar(node))
+        if text.lower() not in self.bool_values:
+            raise _refused(f"`{text[:64]}` is neither true nor false", node)
+        return bool(super().construct_yaml_bool(node))
+
+    def refuse_tag(self, node: yaml.Node) -> NoReturn:
+        """Refuse a value of a type that JSON has not."""
+        raise _refused(f"tag !!{node.tag.removeprefix(_TAG)} is not known here; write a text in quotes", node)
+
+    def _key(self, node: yaml.Node) -> str:
+        key = self.construct_object(node, deep=True)
+        if isinstance(key, str):
+            return key
+        if isinstance(key, bool):
+            return "true" if key else "false"
+        if isinstance(key, int | float):
+            return str(key)
+        kind = "null" if key is None else "a list" if isinstance(key, list) else "an object"
+        raise _refused(f"a key is {kind}; write a text", node)
+
     def _count_alias(self, event: Any) -> None:
         if not self._may_alias:
             raise AliasRefused(problem="it has aliases; write out what they stand for", problem_mark=event.start_mark)
@@ -94,5 +185,12 @@ class _Loader(yaml.SafeLoader):
         self._sizes[-1] += size
 
 
-def _refused(problem: str, event: Any) -> YamlRefused:
-    return YamlRefused(problem=problem, problem_mark=event.start_mark)
+for _name in ("int", "float", "bool"):
+    _Loader.add_constructor(_TAG + _name, getattr(_Loader, f"construct_yaml_{_name}"))
+for _name in _NOT_IN_JSON:
+    _Loader.add_constructor(_TAG + _name, _Loader.refuse_tag)
+
+
+def _refused(problem: str, at: Any) -> YamlRefused:
+    """Make the error for a node or an event."""
+    return YamlRefused(problem=problem, problem_mark=at.start_mark)

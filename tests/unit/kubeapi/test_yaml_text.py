@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import time
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def test_aliases_and_merges_of_a_usual_size_are_read() -> None:
         ("? " * 5000, "nested more than"),
         ("a: *b", "undefined alias"),
         ("!!python/object/apply:os.system ['true']", "could not determine a constructor"),
-        ("day: 2024-13-45", "month must be"),
+        ("day: !!timestamp 2024-13-45", "tag !!timestamp"),
         ("[" * 200_000, "nested more than"),
         ("a: \x00", "special characters"),
     ],
@@ -69,6 +70,68 @@ def test_a_caller_may_refuse_all_aliases() -> None:
         list(load_all("a: &a 1\nb: *a", aliases=False))
     assert caught.value.problem_mark.line == 1  # type: ignore[attr-defined]
     assert list(load_all("a: &a 1", aliases=False)) == [{"a": 1}]
+
+
+def test_a_text_is_read_as_kubectl_reads_it() -> None:
+    """Dates, times and `=` are texts, and keys become texts: what is read can be written as JSON."""
+    text = "day: 2024-01-01\nat: 2024-01-01T10:00:00Z\nimpossible: 2024-13-45\nports: 22:22\nlong: 1:30:00.5\nis: ="
+    assert load(text) == {
+        "day": "2024-01-01",
+        "at": "2024-01-01T10:00:00Z",
+        "impossible": "2024-13-45",
+        "ports": "22:22",
+        "long": "1:30:00.5",
+        "is": "=",
+    }
+    assert load("{1: a, 0x10: b, true: c, 1.5: d, 2024-01-01: e, yes: f}") == {
+        "1": "a",
+        "16": "b",
+        "true": "f",
+        "1.5": "d",
+        "2024-01-01": "e",
+    }
+    assert load("{a: &k 1, b: {*k : 2, <<: {3: 4}}}") == {"a": 1, "b": {"1": 2, "3": 4}}
+    assert load("[0x_, 0b_, 0x, 08, ._]") == ["0x_", "0b_", "0x", "08", "._"]
+    assert load("[0x1F, 0777, 1_000, -1, 1.5, yes, ~]") == [31, 511, 1000, -1, 1.5, True, None]
+
+
+def test_a_character_that_json_writes_in_two_parts_is_one() -> None:
+    assert load(json.dumps({"a\N{GRINNING FACE}": "\N{GRINNING FACE}"})) == {"a\N{GRINNING FACE}": "\N{GRINNING FACE}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("a: 1\nb: !!binary aGk=", 2, "tag !!binary"),
+        ("a: 1\nb: !!set {x, y}", 2, "tag !!set"),
+        ("a: !!omap [x: 1]", 1, "tag !!omap"),
+        ("a: !!pairs [x: 1]", 1, "tag !!pairs"),
+        ("a: !!timestamp 2024-01-01", 1, "tag !!timestamp"),
+        ("a: 1\n? [x]\n: 1", 2, "a key is a list"),
+        ("a: 1\n? {x: 1}\n: 1", 2, "a key is an object"),
+        ("a: 1\n~: 1", 2, "a key is null"),
+        ("a:\n- .nan", 2, "not a number"),
+        ("a: -.inf", 1, "not a number"),
+        ("a: 1\nb: 18446744073709551616", 2, "64 bits"),
+        ("{18446744073709551616: a}", 1, "64 bits"),
+        ("a: 0x" + "f" * 9000, 1, "64 bits"),
+        ("a: 1" + "0" * 9000, 1, "64 bits"),
+        ('a: 1\nb: "\\ud800"', 2, "half of a character"),
+        ('"\\ud800": 1', 1, "half of a character"),
+        ('a: "\\U00110000"', 1, "not a character"),
+        ("a: !!int x", 1, "whole number"),
+        ("a: !!float x", 1, "number"),
+        ("a: !!float 0x10", 1, "number"),
+        ("a: !!int 1:30", 1, "whole number"),
+        ("a: !!bool x", 1, "neither true nor false"),
+        ("a: !!map x", 1, "mapping"),
+        ("a: !!str [x]", 1, "scalar"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_with_its_line(text: str, line: int, why: str) -> None:
+    with pytest.raises(yaml.YAMLError, match=why) as caught:
+        list(load_all(text))
+    assert caught.value.problem_mark.line + 1 == line  # type: ignore[attr-defined]
 
 
 OWN_FILES = {
