@@ -120,7 +120,15 @@ def _update(index: dict[tuple[str, str], set[str]], key: tuple[str, str], name: 
 
 def models_of(service: Object) -> set[str]:
     """Name the Models that a service refers to: the one it serves and, for speculative decoding, the draft."""
-    spec = service.get("spec") or {}
-    draft = ((spec.get("vllmConfig") or {}).get("speculative") or {}).get("model")
-    drafted = (spec.get("speculativeDecoding") or {}).get("draftModelRef")
-    return {name for name in (spec.get("modelRef"), draft, drafted) if name}
+    names = (_at(service, "spec", *path) for path in _MODEL_PATHS)
+    return {name for name in names if name and isinstance(name, str)}
+
+
+_MODEL_PATHS = (("modelRef",), ("vllmConfig", "speculative", "model"), ("speculativeDecoding", "draftModelRef"))
+
+
+def _at(value: Any, *path: str) -> Any:
+    """Give the value at a path of an object that may be of any shape; None where any part of it is absent."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -64,8 +64,9 @@ class Access:
     def __init__(self, load: Callable[[], Endpoint]) -> None:
         self._load = load
         self._endpoint = load()
-        if not self._endpoint.server.startswith(("https://", "http://")):
-            raise ConfigInvalid(f"the server {self._endpoint.server!r} is no http(s) URL")
+        server: object = self._endpoint.server
+        if not isinstance(server, str) or not server.startswith(("https://", "http://")):
+            raise ConfigInvalid(f"the server {str(server)[:200]!r} is no http(s) URL")
 
     @property
     def server(self) -> str:

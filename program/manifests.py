@@ -20,12 +20,13 @@ from components.options import RenderOptions
 from kubeapi import kinds, yaml_text
 from kubeapi.kinds import Kind
 from program.desired.base import JsonObject
-from program.desired.errors import DesiredError
+from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
 from program.dialects.llmkube.model_schema import ModelSpec
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
+from program.dialects.object_shape import check_metadata, check_referred
 from program.dialects.reading import read, unknown_fields, without_nulls
 from program.dialects.registry import DIALECT_KINDS, dialect_named, dialect_of
 from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
@@ -140,7 +141,15 @@ class Manifests:
 
         A file that is found twice is read once.
         """
-        for path in self._paths(name):
+        if "\0" in name:
+            self.errors.append(f"{name[:200]!r}: has a NUL, which no name of a file has")
+            return
+        try:
+            paths = self._paths(name)
+        except OSError as error:  # a name that is too long
+            self.errors.append(f"{name[:200]!r}: {error.strerror}")
+            return
+        for path in paths:
             if path.resolve() in self._files:
                 continue
             self._files.add(path.resolve())
@@ -165,12 +174,10 @@ class Manifests:
             return
         for number, document in enumerate(loaded, start=1):
             place = where if len(loaded) == 1 else f"{where} document {number}"
-            is_list = isinstance(document, dict) and document.get("kind") == "List"
-            for item in (document.get("items") or ()) if is_list else (document,):
-                if isinstance(item, dict):
-                    self._take(place, item)
-                elif item is not None:
-                    self.errors.append(f"{place}: is not an object with apiVersion, kind, metadata and spec")
+            if isinstance(document, dict) and _is_list(document):
+                self._take_list(place, document.get("items"))
+            elif document is not None:
+                self._take(place, document)
 
     def services(self) -> Iterator[tuple[Document, DesiredService]]:
         """Resolve the services in the order of the files, less those that are wrong, which `errors` names."""
@@ -237,13 +244,27 @@ class Manifests:
             self.errors.append(f"{name}: no {', '.join(SUFFIXES)} file is in this folder")
         return found
 
-    def _take(self, where: str, cr: JsonObject) -> None:
-        """File a document by its kind."""
-        metadata = cr.get("metadata")
-        if not isinstance(metadata, dict) or not metadata.get("name"):
-            self.errors.append(f"{where}: metadata.name: is missing")
+    def _take_list(self, where: str, items: Any) -> None:
+        """File what a list such as `kubectl get -o yaml` prints has in it."""
+        if items is not None and not isinstance(items, list):
+            self.errors.append(f"{where}: items: is not a list")
             return
-        api_version, kind = str(cr.get("apiVersion")), str(cr.get("kind"))
+        for index, item in enumerate(items or ()):
+            if item is not None:
+                self._take(f"{where} items[{index}]", item)
+
+    def _take(self, where: str, cr: Any) -> None:
+        """File a document by its kind."""
+        if not isinstance(cr, dict):
+            self.errors.append(f"{where}: is not an object with apiVersion, kind, metadata and spec")
+            return
+        try:
+            check_metadata(cr)
+            check_referred(cr)
+        except SpecInvalid as error:
+            self.errors.append(f"{_named(where, cr)}: {error}")
+            return
+        metadata, api_version, kind = cr["metadata"], str(cr.get("apiVersion")), str(cr.get("kind"))
         own = api_version == kinds.MODELS.api_version
         dialect = LLMKUBE if own and kind == kinds.INFERENCE_SERVICES.kind else dialect_of(api_version, kind)
         referred = next((each for each in _REFERRED if (each.group, each.kind) == _group_kind(api_version, kind)), None)
@@ -257,9 +278,7 @@ class Manifests:
         if not (dialect or referred or is_model):
             self._others.setdefault(_identity(document.cr), document)
             return
-        if problem := _annotation_problem(metadata.get("annotations")):
-            self.errors.append(f"{document}: {problem}")
-        elif is_model:
+        if is_model:
             self._put(self._models, (document.namespace, document.name), document)
         elif dialect:
             self._put(self._services, (dialect, document.namespace, document.name), document)
@@ -326,13 +345,13 @@ def _identity(cr: JsonObject) -> _Identity:
     return group, kind, str(metadata.get("namespace", "")), str(metadata["name"])
 
 
-def _annotation_problem(annotations: Any) -> str | None:
-    """Find what the API server would refuse; read offline, `true` without quotes would silently not be `"true"`."""
-    if annotations is None:
-        return None
-    if not isinstance(annotations, dict):
-        return "metadata.annotations: is not an object"
-    for name, value in annotations.items():
-        if not isinstance(value, str):
-            return f"metadata.annotations[{name}]: is not a string; put it in quotes"
-    return None
+def _is_list(document: JsonObject) -> bool:
+    kind = document.get("kind")
+    return isinstance(kind, str) and (kind == "List" or (kind.endswith("List") and "items" in document))
+
+
+def _named(where: str, cr: JsonObject) -> str:
+    """Say which object of a file is meant, as far as it says so itself."""
+    metadata, kind = cr.get("metadata"), cr.get("kind")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return f"{where}: {kind} `{name[:64]}`" if isinstance(kind, str) and isinstance(name, str) and name else where

@@ -115,7 +115,7 @@ def _render(move: Move, service: Object, models: dict[str, Object], options: Ren
     try:
         parsed = {name: model_of(model) for name, model in models.items()}
         desired = parse_service(
-            service, parsed[service["spec"]["modelRef"]], draft=parsed.get(draft_reference(service))
+            service, parsed[str(service["spec"]["modelRef"])], draft=parsed.get(draft_reference(service))
         )
         move.rendered = render(desired, options)
     except (DesiredError, KeyError) as error:

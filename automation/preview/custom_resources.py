@@ -16,6 +16,8 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
 from kubeapi.rest import PATH_NOT_FOUND
+from program.desired.errors import SpecInvalid
+from program.dialects.object_shape import check_shape
 from program.manifests import Document
 
 Json = dict[str, Any]
@@ -106,6 +108,10 @@ def try_out(client: KubeClient, previewer: Previewer, crs: CustomResources, docu
     """Dry-run all documents of a kind; give what the API server would not take."""
 
     def tried(document: Document) -> Asked | str:
+        try:
+            check_shape(document.cr)
+        except SpecInvalid as error:
+            return f"{document}: {error}"
         if crs.unserved:
             return as_written(document.cr)
         try:

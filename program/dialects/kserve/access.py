@@ -96,7 +96,8 @@ def scheduler_access(subject: Subject, account: str) -> Access:
 def bound_apart(cr: JsonObject) -> bool:
     """Tell whether the status says that the service has a ClusterRoleBinding of an unusual name."""
     metadata = cr["metadata"]
-    apart = naming.scheduler_cluster_binding_apart(str(metadata["namespace"]), str(metadata["name"]))
+    namespace = str(metadata.get("namespace") or "default")
+    apart = naming.scheduler_cluster_binding_apart(namespace, str(metadata["name"]))
     return bool(value_at(cr, "status", "annotations", BINDING) == apart)
 
 

@@ -142,7 +142,9 @@ def _account(subject: Subject, account: str) -> JsonObject:
 
 
 def _secrets(account: JsonObject) -> tuple[str, ...]:
-    names = (str(secret.get("name") or "") for secret in account.get("secrets") or ())
+    secrets = account.get("secrets")
+    listed = secrets if isinstance(secrets, list) else []
+    names = (str(secret.get("name") or "") for secret in listed if isinstance(secret, dict))
     return tuple(name for name in names if name and not _NOT_FOR_STORES.fullmatch(name))
 
 

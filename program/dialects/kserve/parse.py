@@ -36,6 +36,7 @@ from program.dialects.kserve.subject import Subject, is_stopped, main_container
 from program.dialects.kserve.unhonoured import unhonoured
 from program.dialects.kserve.validation import check
 from program.dialects.kserve.workload import prefill_pods, serving_pods
+from program.dialects.object_shape import check_shape
 from program.dialects.pod_annotations import not_in_workloads
 
 PORT = 8000
@@ -44,9 +45,11 @@ PORT = 8000
 
 def parse_service(cr: JsonObject, look: Lookup) -> Parsed:
     """Read a service with all that it refers to. Raises SpecInvalid with the path of what makes no sense."""
+    check_shape(cr)
     cr = to_hub(cr)
-    if cr["apiVersion"] != HUB:
-        raise SpecInvalid(field="apiVersion", why=f"`{cr['apiVersion'][:64]}` is not known; write {HUB}, or {SPOKE}")
+    version = cr.get("apiVersion") or ""
+    if version != HUB:
+        raise SpecInvalid(field="apiVersion", why=f"`{version[:64]}` is not known; write {HUB}, or {SPOKE}")
     metadata = cr["metadata"]
     name = str(metadata["name"])
     if not is_dns_label(name):

@@ -34,7 +34,7 @@ class Subject:
     @property
     def namespace(self) -> str:
         """Namespace of the custom resource."""
-        return str(self.cr["metadata"]["namespace"])
+        return str(self.cr["metadata"].get("namespace") or "default")
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -45,6 +45,7 @@ from program.dialects.llmaz.playground_schema import PlaygroundSpec
 from program.dialects.llmaz.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.status import PLAYGROUND_WORDS, service_status
 from program.dialects.llmaz.template_variables import fill, unfilled, variables_of
+from program.dialects.object_shape import check_shape
 from program.dialects.reading import read, unknown_fields, without_nulls
 
 GRACE_S = 130
@@ -63,6 +64,7 @@ class Playgrounds:
 
     def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
         """Read a Playground with its models and its runtime. Raises SpecInvalid and NotYet as `Dialect` says."""
+        check_shape(cr)
         raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
         spec = read(PlaygroundSpec, raw, field="spec")
         key = serving.key_of(cr, self.name)

@@ -31,6 +31,7 @@ from program.dialects.llmaz.open_models import Model, claims_of, find_models, la
 from program.dialects.llmaz.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.status import SERVICE_WORDS, service_status
+from program.dialects.object_shape import check_shape
 from program.dialects.pod_fields import POD_SPEC, check_fields
 from program.dialects.reading import read, unknown_fields, without_nulls
 
@@ -46,6 +47,7 @@ class Services:
 
     def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
         """Read a Service with its models. Raises SpecInvalid and NotYet as `Dialect` says."""
+        check_shape(cr)
         raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
         spec = read(ServiceSpec, raw, field="spec")
         key = serving.key_of(cr, self.name)

@@ -29,6 +29,7 @@ from program.dialects.llmkube.parse_pod import pod_settings
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.dialects.llmkube.speculative_settings import draft_of
 from program.dialects.llmkube.unhonoured import unhonoured as unhonoured
+from program.dialects.object_shape import check_shape
 from program.dialects.reading import read, without_nulls
 from program.runtimes import runtime_for
 
@@ -51,6 +52,7 @@ def parse_service(
     choose, but for a pin. `draft` is the Model that `draft_reference` names. Raises SpecInvalid with the path of the
     field that makes no sense, NotYet while a draft model that is asked for does not exist.
     """
+    check_shape(cr)
     metadata = cr["metadata"]
     raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
     spec = read(ServiceSpec, raw, field="spec")

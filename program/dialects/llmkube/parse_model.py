@@ -20,6 +20,7 @@ from program.desired.model import (
 )
 from program.dialects.llmkube.model_schema import GpuSpec, HardwareSpec, ModelSpec, ModelStatus, ShardingSpec
 from program.dialects.llmkube.source import cache_key, file_name, file_set, needs_cache, parse_source
+from program.dialects.object_shape import check_shape
 from program.dialects.quantities import bytes_of
 from program.dialects.reading import read, without_nulls
 
@@ -34,6 +35,7 @@ def model_of(cr: JsonObject) -> DesiredModel:
     `spec.source` or `spec.files` the old file's name and header must not be served. Raises SpecInvalid with a path in
     the Model; reason InvalidFileSet where `spec.files` or `spec.mmproj` could leave the directory they belong into.
     """
+    check_shape(cr)
     name = str(cr["metadata"]["name"])
     raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
     spec = read(ModelSpec, raw, field="spec")

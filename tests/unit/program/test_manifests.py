@@ -109,7 +109,39 @@ def test_a_field_that_nobody_knows_is_a_note_on_its_document(tmp_path: Path) -> 
     ("text", "error"),
     [
         ("a: [", "a.yaml line 1: is not YAML: "),
-        ("day: 2024-13-45", "a.yaml: is not YAML: cannot be read"),
+        ("day: !!timestamp 2024-13-45", "a.yaml line 1: is refused: tag !!timestamp is not known here"),
+        ("a: b\nc: !!binary aGk=", "a.yaml line 2: is refused: tag !!binary is not known here"),
+        ("? [a]\n: b", "a.yaml line 1: is refused: a key is a list"),
+        ("kind: List\nitems: 5", "a.yaml: items: is not a list"),
+        ("kind: ModelList\nitems: [5]", "a.yaml items[0]: is not an object with apiVersion, kind, metadata and spec"),
+        ("kind: Model\nmetadata: [1]", "a.yaml: metadata: is not an object"),
+        ("kind: Model\nmetadata: {name: 1}", "a.yaml: metadata.name: is not a string; put it in quotes"),
+        ("kind: [Model]\nmetadata: {name: a}", "a.yaml: kind: is not a string; put it in quotes"),
+        ("apiVersion: 1\nkind: A\nmetadata: {name: a}", "a.yaml: A `a`: apiVersion: is not a string; "),
+        (
+            model().replace("name: base", "name: base, labels: [1]"),
+            "a.yaml: Model `base`: metadata.labels: is not an obj",
+        ),
+        (
+            model().replace("name: base", "name: base, labels: {a: 1}"),
+            "a.yaml: Model `base`: metadata.labels[a]: is not a string; put it in quotes",
+        ),
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {b: 1}",
+            "a.yaml: ConfigMap `a`: data[b]: is not a string; put it in quotes",
+        ),
+        (
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\nsecrets: [b]",
+            "a.yaml: ServiceAccount `a`: secrets[0]: is not an object",
+        ),
+        (
+            model().replace("name: base", "name: base, namespace: {}"),
+            "a.yaml: Model `base`: metadata.namespace: is not a string; put it in quotes",
+        ),
+        (
+            model().replace("name: base", "name: base, ownerReferences: [{kind: 1}]"),
+            "a.yaml: Model `base`: metadata.ownerReferences[0].kind: is not a string; put it in quotes",
+        ),
         ("just words", "a.yaml: is not an object with apiVersion, kind, metadata and spec"),
         ("kind: Model", "a.yaml: metadata.name: is missing"),
         (service(), "a.yaml: InferenceService `chat`: spec.modelRef: no Model `base` of namespace `prod` is among"),
@@ -147,3 +179,18 @@ def test_an_empty_folder_and_text_that_is_no_utf8_are_errors(tmp_path: Path) -> 
         "empty: no .yaml, .yml, .json file is in this folder",
         "a.yaml: is not UTF-8 text",
     ]
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "x" * 5000 + "*"])
+def test_what_no_file_can_be_named_is_refused(tmp_path: Path, name: str) -> None:
+    (error,) = errors(tmp_path, name)
+    assert error.startswith(repr(name)[:7])
+
+
+def test_a_date_without_quotes_is_a_text(tmp_path: Path) -> None:
+    """As `kubectl apply` reads it."""
+    dated = model().replace("name: base", "name: base, annotations: {until: 2024-01-01}")
+    manifests = Manifests("prod", tmp_path)
+    manifests.read_text("a.yaml", dated)
+    assert manifests.errors == []
+    assert manifests.documents[0].cr["metadata"]["annotations"] == {"until": "2024-01-01"}

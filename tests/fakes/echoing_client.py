@@ -1,0 +1,70 @@
+"""An API server that takes whatever it is sent, as a client of it: it refuses nothing, and nothing is in it yet.
+
+For tests in which files of any kind come to whoever asks an API server about them. A real one refuses most of these
+before the rest of the program sees them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kubeapi.client import KubeClient
+from kubeapi.errors import KindNotServed, NotFound
+from kubeapi.kinds import WELL_KNOWN, Kind
+from kubeapi.rest import JSON
+
+Json = dict[str, Any]
+
+
+class EchoingClient(KubeClient):
+    """Holds `objects`; every dry run is answered with what was sent."""
+
+    def __init__(self, objects: Iterable[Json] = ()) -> None:
+        self._objects = list(objects)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | None] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Json:
+        """Answer as an API server would to whom nothing is wrong."""
+        if method != "GET":
+            sent = json.loads(json.dumps(body, allow_nan=False).encode("utf-8"))
+            assert isinstance(sent, dict)
+            return sent
+        if path == "/apis":
+            return {"kind": "APIGroupDiscoveryList", "items": [_discovered(kind) for kind in WELL_KNOWN if kind.group]}
+        listed = [each for each in self._objects if path in _paths(each, None)]
+        if listed or path.rpartition("/")[2] in {kind.plural for kind in WELL_KNOWN}:
+            return {"items": listed, "metadata": {}}
+        found = [each for each in self._objects if path in _paths(each, each["metadata"]["name"])]
+        if not found:
+            raise NotFound(404, "NotFound", "is not there")
+        return found[0]
+
+    def mapping(self, api_version: str, kind: str) -> Kind:
+        """Find a kind among those that are known."""
+        for each in WELL_KNOWN:
+            if (each.api_version, each.kind) == (api_version, kind):
+                return each
+        raise KindNotServed(404, "NotFound", f"{api_version} {kind} is not served")
+
+
+def _discovered(kind: Kind) -> Json:
+    resource = {"resource": kind.plural, "responseKind": {"kind": kind.kind}}
+    version = kind.api_version.rpartition("/")[2]
+    return {"metadata": {"name": kind.group}, "versions": [{"version": version, "resources": [resource]}]}
+
+
+def _paths(obj: Json, name: str | None) -> set[str]:
+    metadata = obj["metadata"]
+    found = [each for each in WELL_KNOWN if (each.api_version, each.kind) == (obj["apiVersion"], obj["kind"])]
+    return {each.path(metadata.get("namespace"), name) for each in found}
