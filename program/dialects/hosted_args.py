@@ -62,6 +62,11 @@ class Flag:
         return self.words[0].partition("=")[2]
 
     @property
+    def values(self) -> tuple[str, ...]:
+        """All that it is set to: some flags take several values."""
+        return self.words[1:] or ((self.value,) if self.value else ())
+
+    @property
     def number(self) -> int | None:
         """The value as a whole number above zero."""
         text = self.value

@@ -23,7 +23,10 @@ def taken_out(engine: Engine, arguments: Iterable[str]) -> tuple[list[str], tupl
     names = {name for name, _ in found}
     if engine != "vllm" or not named or len(found) != len(named) or len(names) != len(found):
         return words, ()
-    rest = [word for flag in flags if flag.name not in ("--lora-modules", "--enable-lora") for word in flag.words]
+    rest: list[str] = []
+    for flag in flags:
+        # --enable-lora is a switch: what follows it is no value of it.
+        rest += {"--lora-modules": (), "--enable-lora": flag.words[1:]}.get(flag.name, flag.words)
     return rest, tuple(Weights(name=name, source=Source(kind="hub", address=at)) for name, at in found)
 
 

@@ -53,6 +53,8 @@ _ALIASES: dict[Engine, dict[str, str]] = {
 }
 """Names that mean the same to an engine."""
 _SAYS_NOTHING = (["--tensor-parallel-size", "1"], ["--tp", "1"], ["--tp_size", "1"], ["--num-shard", "1"])
+_SWITCHES = frozenset({"--metrics", "--enable-metrics"})
+"""Flags of `_OWNED` that take no value."""
 _NAMES = frozenset({"--served-model-name", "-a", "--alias"})
 _MODEL = frozenset({"-m", "--model", "--model-path", "--model-id"})
 
@@ -63,6 +65,9 @@ class Arguments:
 
     rest: tuple[str, ...] = ()
     served_name: str = ""
+    """What clients ask for. Of a flag that stands there twice the last counts, as the engines read it."""
+    aliases: tuple[str, ...] = ()
+    """Further names; those of llama.cpp stay among `rest`."""
     model: str = ""
     """What the engine was told to open."""
 
@@ -72,18 +77,28 @@ def taken_apart(engine: Engine, arguments: Iterable[str]) -> Arguments:
     if engine == "generic":
         return Arguments(rest=tuple(arguments))
     rest: list[str] = []
-    served, model, first = "", "", True
+    names: tuple[str, ...] = ()
+    model, first = "", engine in _POSITIONAL
     for flag in flags_of(list(arguments)):
         if flag.name in _NAMES:
-            served = served or flag.value
+            names = flag.values
         if flag.name in _MODEL:
             model = flag.value
-        if not flag.name and first and engine in _POSITIONAL:
-            first, model = False, flag.words[0]
-            continue
-        if flag.name not in _OWNED[engine] and (words := _long(flag, engine)) not in _SAYS_NOTHING:
+        if flag.name not in _OWNED[engine]:
+            words = list(flag.words) if not flag.name else _long(flag, engine)
+        elif flag.name in _NAMES:
+            words = []
+        else:
+            # What follows the one value of such a flag belongs to none.
+            words = list(flag.words[1 if flag.name in _SWITCHES else 2 :])
+        if words and first and (not flag.name or flag.name in _OWNED[engine]):
+            first, model, words = False, words[0], words[1:]
+        if words not in _SAYS_NOTHING:
             rest += words
-    return Arguments(tuple(rest), served, model)
+    served = names[0] if names else ""
+    if engine == "llamacpp":
+        return Arguments(tuple(rest), served.partition(",")[0], (), model)
+    return Arguments(tuple(rest), served, names[1:], model)
 
 
 def _long(flag: Flag, engine: Engine) -> list[str]:
@@ -95,11 +110,14 @@ def _long(flag: Flag, engine: Engine) -> list[str]:
 
 
 def without(arguments: Iterable[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Take some flags out of a list; give what stays, and their values."""
+    """Take some flags of one value out of a list; give what stays, and their values.
+
+    A flag without a value stays, and so does one that more than its value follows.
+    """
     rest: list[str] = []
     found: dict[str, str] = {}
     for flag in flags_of(list(arguments)):
-        if flag.name in names and flag.value:
+        if flag.name in names and len(flag.values) == 1 and flag.value:
             found[flag.name] = flag.value
         else:
             rest += flag.words

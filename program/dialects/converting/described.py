@@ -90,6 +90,8 @@ class Described:
     """Name of the object that describes the model, where that is one of its own."""
     served_name: str = ""
     """What clients ask for, where the service says so."""
+    aliases: tuple[str, ...] = ()
+    """Further names that clients may ask for. Those of llama.cpp are among its arguments."""
     model_format: str = ""
     quantization: str = ""
     sha256: str = ""

@@ -93,6 +93,9 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
     if replicas is None:
         replicas = fields.peek("scaling", "minReplicas") or 1
     name = str(hub["metadata"]["name"])
+    names = (arguments.served_name, *arguments.aliases) if engine in ("vllm", "sglang") else ()
+    if any(mark in each for each in names for mark in ("{{", "$(")) or not arguments.served_name:
+        names = ()  # only KServe and the pod know what these stand for
     model_name = fields.take("model", "name")
     return Described(
         document=fields.document,
@@ -104,7 +107,8 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
         labels=labels,
         annotations=annotations,
         model_name=str(model_name or name),
-        served_name=str(model_name or name) if engine in ("vllm", "sglang") else "",
+        served_name=(names or (str(model_name or name),))[0] if engine in ("vllm", "sglang") else "",
+        aliases=names[1:],
         image=str(main.get("image") or ""),
         command=command,
         args=tuple(args),
@@ -131,7 +135,8 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
             "engine": f"{where}.command",
             "source": "spec.model.uri",
             "model_name": "spec.model.name",
-            "served_name": "spec.model.name",
+            "served_name": f"{where}.args" if names else "spec.model.name",
+            "aliases": f"{where}.args",
             "adapters": "spec.model.lora.adapters",
             "draft": f"{where}.args",
             "replicas": "spec.replicas",

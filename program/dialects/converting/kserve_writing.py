@@ -19,6 +19,7 @@ from program.dialects.converting.described import Described, Source, Written
 from program.dialects.converting.kserve import BRACES, MAIN, MODELS, NAME, PORT, ROOT_ALLOWED, each_text
 from program.dialects.converting.shared import (
     effect_on_described_pods,
+    file_of_url,
     metadata_of,
     moved_probe,
     on_hosts,
@@ -180,6 +181,8 @@ def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:
     if d.engine == "vllm":
         if command:
             written.lose("command", "the presets start vLLM")
+        if aliases := written.take("aliases"):
+            args += ["--served-model-name", d.served_name, *aliases]
         return image, [], with_gpus("vllm", args, d.gpus)
     where = opened or MODELS
     address = ["--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a pod is there for others
@@ -223,7 +226,7 @@ def _uri(source: Source, field: str, *, hosted: bool = False) -> tuple[str, str]
         case "oci":
             return f"oci://{source.address}", file
         case "http" if hosted:
-            return source.address, f"{MODELS}/{source.address.rpartition('/')[2]}"
+            return source.address, f"{MODELS}/{file_of_url(source.address)}"
         case "path" if hosted:
             return f"file://{source.address}", f"{MODELS}/{source.address.rpartition('/')[2]}"
         case _:

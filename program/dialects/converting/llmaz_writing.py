@@ -157,8 +157,9 @@ def _arguments(written: Written, model: str) -> list[str]:
     if d.draft is not None and d.engine == "llamacpp":
         args = without(args, "--spec-type")[0]
     args += adapters.as_arguments(written, target="llmaz")
-    if served and served != model and d.engine in ("vllm", "sglang"):
-        args += ["--served-model-name", served]
+    aliases = written.take("aliases") if d.engine == "vllm" else ()
+    if served and (served != model or aliases) and d.engine in ("vllm", "sglang"):
+        args += ["--served-model-name", served, *aliases]
     if d.engine == "ollama" and args:
         written.lose("args", "Ollama takes no arguments")
         return []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
 
 from program.desired import keys
 from program.desired.base import JsonObject
 from program.desired.engines import Generic, Sglang
 from program.desired.errors import NotYet, SpecInvalid
+from program.desired.hub import HUB_HOSTS
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.converting import adapters, scaling, shared_memory
@@ -92,6 +94,7 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
         annotations=annotations,
         model_name=model.name,
         served_name=arguments.served_name or served,
+        aliases=arguments.aliases,
         model_format=str(model.format.value),
         quantization=model.quantization,
         sha256=model.sha256 or "",
@@ -149,6 +152,7 @@ _ORIGINS = {
     "draft": "spec.speculativeDecoding.draftModelRef",
     "adapters": "spec.extraArgs",
     "served_name": "spec.extraArgs",
+    "aliases": "spec.extraArgs",
     "security": "spec.securityContext",
     "volume_mounts": "spec.extraVolumeMounts",
     "shared_memory": "spec.extraVolumes",
@@ -202,7 +206,7 @@ def _source_of(model: DesiredModel) -> Source:
             named = first if len(files) == 1 or first.endswith(".gguf") else ""
             several = files if len(files) > 1 else ()
             return Source(kind="hub", address=source.repository, revision=source.revision, file=named, files=several)
-        case SourceKind.HTTP if hub := _hub_file(source.download_address):
+        case SourceKind.HTTP if hub := hub_file(source.download_address):
             return hub
         case SourceKind.HTTP:
             return Source(kind="http", address=source.address)
@@ -214,10 +218,16 @@ def _source_of(model: DesiredModel) -> Source:
             return Source(kind="path", address=source.path)
 
 
-def _hub_file(url: str) -> Source | None:
-    """Tell a file of a repository by its URL."""
-    parts = url.removeprefix("https://huggingface.co/").split("/")
-    if not url.startswith("https://huggingface.co/") or len(parts) < 5 or parts[2] != "resolve" or "?" in url:
+def hub_file(url: str) -> Source | None:
+    """Tell a file of a repository by its URL, whose parts are decoded; None for any other URL."""
+    parts = urlsplit(url)
+    names = [unquote(each) for each in parts.path.split("/")[1:]]
+    at_hub = parts.scheme == "https" and parts.netloc in HUB_HOSTS
+    # The page of a file links to it with `?download=true`, which changes the answer's headers alone.
+    if not at_hub or len(names) < 5 or names[2] != "resolve" or parts.query not in ("", "download=true"):
         return None
-    revision = "" if parts[3] == "main" else parts[3]
-    return Source(kind="hub", address="/".join(parts[:2]), revision=revision, file="/".join(parts[4:]))
+    # A slash within a part is one of a revision, such as refs/pr/1; of a file it would be a folder.
+    if parts.fragment or "" in names or any("/" in each for each in (*names[:2], *names[4:])):
+        return None
+    revision = "" if names[3] == "main" else names[3]
+    return Source(kind="hub", address="/".join(names[:2]), revision=revision, file="/".join(names[4:]))

@@ -51,7 +51,7 @@ def write_llmkube(written: Written) -> list[JsonObject]:
     d = written.described
     name = label_of(written.named(written.take("model_name"))) or label_of(written.named(d.name))
     spec: JsonObject = {"modelRef": name, "runtime": d.engine}
-    spec.update(_arguments(written))
+    spec.update(_arguments(written, name))
     image, command = written.take("image"), written.take("command")
     # A host has a program of its own for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
@@ -130,7 +130,7 @@ def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonOb
     return [_model(written, name, draft.source, main=False)] if name != spec["modelRef"] else []
 
 
-def _arguments(written: Written) -> JsonObject:
+def _arguments(written: Written, model: str) -> JsonObject:
     d = written.described
     arguments, served = list(written.take("args")), written.take("served_name")
     spec: JsonObject = {}
@@ -151,6 +151,8 @@ def _arguments(written: Written) -> JsonObject:
         else:
             spec[group] = int(value)
     if served and d.engine == "vllm":
+        rest += ["--served-model-name", served, *written.take("aliases")]
+    elif served and d.engine == "sglang" and served != model:
         rest += ["--served-model-name", served]
     rest += adapters.as_arguments(written, target="LLMKube")
     if token := written.take("hub_token"):

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from program.desired import keys
 from program.desired.base import JsonObject
@@ -77,6 +78,11 @@ def moved_probe(probe: JsonObject, port: int) -> JsonObject:
         if handler in moved:
             moved[handler]["port"] = port
     return moved  # type: ignore[no-any-return]
+
+
+def file_of_url(url: str) -> str:
+    """Give the name of the file that a URL leads to, as it lies on a disk: decoded, and without a query."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def pod_port(described: Described) -> int:
