@@ -142,9 +142,12 @@ class OptionalApis:
             complete = self._look()
             failures = 0 if complete else failures + 1
             # Also after a look that somebody asked for: a group that is on its way out is not asked for ever again.
-            self._stopping.wait(min(self._retry_s * 2.0 ** max(0, min(failures, 10) - 1), RETRY_CAP_S))
-            if complete:
-                self._wake.wait(max(0.0, self._check_every_s - self._retry_s))
+            self._stopping.wait(self._retry_s)
+            # Who asks for a look does not wait for what another kind's failures have grown to.
+            pause_s = self._check_every_s
+            if not complete:
+                pause_s = min(self._retry_s * 2.0 ** (min(failures, 10) - 1), RETRY_CAP_S)
+            self._wake.wait(max(0.0, pause_s - self._retry_s))
 
     def _look(self) -> bool:
         """Start and stop informers as discovery says. False when something remained unknown."""

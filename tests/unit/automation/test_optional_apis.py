@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from automation.optional_apis import OptionalApis
 from kubeapi import kinds
+from kubeapi.errors import ServerError
 from kubeapi.kinds import Kind
 
 
@@ -14,12 +17,25 @@ class Api:
 
     def __init__(self) -> None:
         self.on_list: Any = lambda: None
+        self.served: list[Kind] = []
+        self.broken: Kind | None = None
+        self.looks = 0
 
     def request(self, _method: str, _path: str) -> dict[str, Any]:
-        return {"kind": "APIGroupDiscoveryList", "items": []}
+        self.looks += 1
+        items = []
+        for kind in self.served:
+            version = {
+                "version": kind.api_version.rpartition("/")[2],
+                "resources": [{"responseKind": {"kind": kind.kind}}],
+            }
+            items.append({"metadata": {"name": kind.group}, "versions": [version]})
+        return {"kind": "APIGroupDiscoveryList", "items": items}
 
-    def list(self, *_: Any, **__: Any) -> dict[str, Any]:
+    def list(self, kind: Kind, *_: Any, **__: Any) -> dict[str, Any]:
         self.on_list()
+        if kind == self.broken:
+            raise ServerError(500, "InternalError", "its conversion webhook is dead")
         return {"items": []}
 
 
@@ -35,6 +51,9 @@ class Followed:
 
     def stop(self) -> None:
         self.runs = False
+
+    def drain(self) -> None:
+        pass
 
     def wait_synced(self, _timeout_s: float) -> bool:
         return True
@@ -55,3 +74,32 @@ def test_a_stop_in_the_middle_of_a_look_leaves_no_informer() -> None:
     assert [each.kind for each in made] == [kinds.DEPLOYMENTS]
     assert not made[0].runs
     assert apis.served == {kinds.DEPLOYMENTS}
+
+
+def test_a_kind_that_goes_is_missed_at_once_also_while_another_one_fails_again_and_again() -> None:
+    api = Api()
+    api.served, api.broken = [kinds.SCALED_OBJECTS, kinds.POD_MONITORS], kinds.POD_MONITORS
+    apis = OptionalApis(
+        api,  # type: ignore[arg-type]
+        (kinds.SCALED_OBJECTS, kinds.POD_MONITORS),
+        make=Followed,  # type: ignore[arg-type]
+        on_change=lambda _: None,
+        retry_s=0.02,
+    )
+    apis.start()
+    try:
+        # By then the pause after a failed look has grown to more than two seconds.
+        await_true(lambda: api.looks >= 8, timeout_s=20.0)
+        assert apis.served == {kinds.SCALED_OBJECTS} and apis.trouble(kinds.POD_MONITORS)
+        api.served = [kinds.POD_MONITORS]
+        apis.recheck(kinds.SCALED_OBJECTS)
+        await_true(lambda: not apis.served, timeout_s=1.0)
+    finally:
+        apis.stop()
+
+
+def await_true(look: Callable[[], bool], *, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not look():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.01)
