@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from program.dialects.crds import crd_documents
 from tests.support import controlplane
 from tests.support.logging_of_tests import give_logging_to_pytest
 from tools.localcluster import LocalCluster
@@ -21,6 +22,10 @@ LAYERS = ("scale", "node", "conformance", "loop", "examples", "hosts", "apiserve
 """In the order in which they run: where processes share the files of a run, those that take minutes must not come last,
 and the many short ones fill what time is left. The engine's tests leave their namespaces behind for nobody to see."""
 _HERE = Path(__file__).resolve().parent
+_SHARED: list[LocalCluster] = []
+"""The shared control plane, once a test has asked for it."""
+_STAYING = {document["metadata"]["name"] for document in crd_documents()}
+"""Herdsman's own definitions, which every test may leave there."""
 
 # Tests start some hundreds of Python processes: loops, agents, commands. Where the environment says that no bytecode is
 # to be kept, as in many containers, each would compile all of its modules, which takes as long as importing them.
@@ -47,7 +52,9 @@ def control_plane() -> Iterator[LocalCluster]:
     """One control plane for the whole run, all components; tests keep apart by namespace."""
     controlplane.sweep()
     with controlplane.running() as cluster:
+        _SHARED.append(cluster)
         yield cluster
+        _SHARED.clear()
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +67,16 @@ def kubeconfig(control_plane: LocalCluster) -> Path:
 def api(control_plane: LocalCluster) -> controlplane.Api:
     """Plain HTTPS to the shared control plane."""
     return controlplane.Api(control_plane)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_definition_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a module that leaves definitions on the shared control plane: later tests would find them installed."""
+    yield
+    for cluster in _SHARED:
+        _, found = controlplane.Api(cluster).request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        names = {each["metadata"]["name"] for each in found.get("items") or ()}
+        assert names <= _STAYING, f"{request.node.nodeid} leaves {', '.join(sorted(names - _STAYING))}"
 
 
 @pytest.fixture

@@ -51,6 +51,8 @@ def test_every_kind_that_is_looked_up_is_followed(family: str) -> None:
                     desired = dialect.parse(placed, look).desired
                 dialect.status(placed, desired, ServiceFacts(desired_replicas=1), look, now=NOW)
                 seen[name] |= look.kinds
-    assert any(seen.values()), "the vectors have services that look something up"
+    assert {name for name, kinds in seen.items() if kinds} == (
+        {"kserve"} if family == "kserve" else set(seen) - {"kserve"}
+    )
     for name, kinds in seen.items():
         assert kinds <= {*REFERS_TO[name], DIALECT_KINDS[name]}, name

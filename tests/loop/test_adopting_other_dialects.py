@@ -27,12 +27,12 @@ RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
 @pytest.fixture(scope="module")
 def with_dialects(client: KubeClient) -> Iterator[KubeClient]:
     """The administrator, on a cluster with the CRDs of both dialects and of what they need."""
-    dialects.install_needed(client)
-    for family in ("kserve", "llmaz"):
-        dialects.install(client, family)
-    yield client
-    for family in ("kserve", "llmaz"):
-        dialects.uninstall(client, family)
+    with dialects.needed(client):
+        for family in ("kserve", "llmaz"):
+            dialects.install(client, family)
+        yield client
+        for family in ("kserve", "llmaz"):
+            dialects.uninstall(client, family)
 
 
 class Cluster:

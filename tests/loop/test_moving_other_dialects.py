@@ -49,13 +49,13 @@ def fleet(
 @pytest.fixture
 def loop(client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, tmp_path: Path) -> Iterator[LoopProcess]:
     """A loop on a cluster with the kinds of both dialects, without KEDA and without LeaderWorkerSets."""
-    dialects.install_needed(client, (kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS))
-    for family in ("kserve", "llmaz"):
-        dialects.install(client, family)
-    with loop_process(loop_kubeconfig, tmp_path / "loop") as running:
-        yield running
-    for family in ("kserve", "llmaz"):
-        dialects.uninstall(client, family)
+    with dialects.needed(client, (kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS)):
+        for family in ("kserve", "llmaz"):
+            dialects.install(client, family)
+        with loop_process(loop_kubeconfig, tmp_path / "loop") as running:
+            yield running
+        for family in ("kserve", "llmaz"):
+            dialects.uninstall(client, family)
 
 
 def document(kind: kinds.Kind, name: str, spec: Json) -> Json:

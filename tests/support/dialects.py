@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def install_needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL,
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
     for kind in wanted:
         eventually(lambda kind=kind: served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL, kinds.SCALED_OBJECTS)) -> Iterator[None]:
+    """Have these definitions while the block lasts: for a cluster that other tests use as well."""
+    mine = tuple(wanted)
+    install_needed(client, mine)
+    try:
+        yield
+    finally:
+        peer_crds.remove(client, mine)
 
 
 def uninstall(client: KubeClient, family: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import served
 from kubeapi.errors import NotFound, ServerError
 from kubeapi.kinds import Kind
 from tests.support.controlplane import eventually
@@ -50,20 +51,20 @@ def crd(kind: Kind) -> dict[str, Any]:
 @contextlib.contextmanager
 def installed(client: KubeClient, wanted: Iterable[Kind] = DEFINED) -> Iterator[frozenset[str]]:
     """Serve these kinds while the block lasts; gives their names as `RenderOptions.installed` takes them."""
-    served = tuple(wanted)
-    for kind in served:
+    made = tuple(wanted)
+    for kind in made:
         client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
-    for kind in served:
+    for kind in made:
         eventually(lambda kind=kind: _is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
     try:
-        yield frozenset(kind.full_name for kind in served)
+        yield frozenset(kind.full_name for kind in made)
     finally:
-        for kind in served:
+        for kind in made:
             with contextlib.suppress(NotFound):
                 client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
-        for kind in served:
+        for kind in made:
             # Whoever installs them next must not meet a definition that is on its way out.
-            eventually(lambda kind=kind: _is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
+            eventually(lambda kind=kind: is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
 
 
 @contextlib.contextmanager
@@ -95,7 +96,7 @@ def unreadable(client: KubeClient, kind: Kind, namespace: str) -> Iterator[Calla
         mend()
         with contextlib.suppress(NotFound):
             client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
-        eventually(lambda: _is_gone(client, kind), what=f"{kind.kind} to be gone")
+        eventually(lambda: is_gone(client, kind), what=f"{kind.kind} to be gone")
 
 
 def _taken(client: KubeClient, kind: Kind, namespace: str, obj: dict[str, Any]) -> bool:
@@ -113,11 +114,16 @@ def _fails(client: KubeClient, kind: Kind) -> bool:
     return False
 
 
-def _is_gone(client: KubeClient, kind: Kind) -> bool:
+def is_gone(client: KubeClient, kind: Kind) -> bool:
+    """Whether a definition is gone, and the API server neither serves nor lists the kind any more.
+
+    The API server drops the definition first. A loop that starts before the rest follows finds the kind installed.
+    """
     try:
         client.get(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
     except NotFound:
-        return True
+        listed = served(lambda path: client.request("GET", path), [kind])
+        return not _is_served(client, kind) and not listed.get(kind, True)
     return False
 
 

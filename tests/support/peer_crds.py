@@ -25,7 +25,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
-from tests.support import needs
+from tests.support import extensions, needs
 from tests.support.controlplane import eventually
 from tools.versions import LWS
 
@@ -116,15 +116,7 @@ def remove(client: KubeClient, wanted: Iterable[Kind]) -> None:
             client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
     for kind in wanted:
         # Whoever installs them next must not meet a definition that is on its way out.
-        eventually(lambda kind=kind: not _is_defined(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
-
-
-def _is_defined(client: KubeClient, kind: Kind) -> bool:
-    try:
-        client.get(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
-    except NotFound:
-        return False
-    return True
+        eventually(lambda kind=kind: extensions.is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
 
 
 def _is_served(client: KubeClient, kind: Kind) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agent.server.host_facts import Binaries, best_address, measure
@@ -38,4 +39,4 @@ def test_a_located_binary_comes_before_path_and_says_its_version(tmp_path: Path)
     assert binaries.find("no-such-binary-anywhere") is None
     facts = measure(host="mac", address="10.0.0.1", binaries=binaries, labels={"a": "b"})
     assert facts.runtimes == {"llama-server": "4711"}
-    assert facts.memory_bytes > 0
+    assert facts.memory_bytes == psutil.virtual_memory().total

@@ -67,7 +67,7 @@ def test_what_is_offloaded_counts_on_discrete_gpus_only(model: Path) -> None:
     assert shared.gpu_bytes == 0
     assert apart == Need(0, shared.ram_bytes)
     half = need(plan("--model", "{model}", "-ngl", "2"), discrete_gpus=True, model=model)
-    assert half.ram_bytes > 0
+    assert 0 < half.gpu_bytes < shared.ram_bytes and half.ram_bytes == shared.ram_bytes - half.gpu_bytes
     assert half.total_bytes == shared.ram_bytes
     assert need(plan("--model", "{model}"), discrete_gpus=True, model=model).gpu_bytes == 0
 
