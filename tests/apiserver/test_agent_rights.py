@@ -18,7 +18,7 @@ from agent.server.cluster.host_lease import lease_name, lease_object
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import AlreadyExists, Forbidden
+from kubeapi.errors import AlreadyExists, Forbidden, NotFound
 from tests.support.agent_rights import account, agent_kubeconfig, await_policies, bind_agent, install_rights
 from tests.support.loop import install_crds
 from tools.localcluster import LocalCluster
@@ -43,7 +43,7 @@ def admin(control_plane: LocalCluster) -> Iterator[KubeClient]:
         (kinds.LEASES, SYSTEM_NAMESPACE, (lease_name("mine"), lease_name("other"), LEADER)),
     ):
         for name in names:
-            with suppress(Exception):
+            with suppress(NotFound):
                 client.delete(kind, namespace, name)
     client.close()
 
