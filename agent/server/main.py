@@ -47,6 +47,7 @@ from agent.server.run_file import RunFile, write_run_file
 from agent.server.store import Store
 from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import UsageSampler
+from agent.server.upkeep import Upkeep
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
 from program.runtimes.host_rules import Allowance
@@ -108,6 +109,7 @@ class Agent:
         self._done = threading.Event()
         self._lost = ""
         self._supervisor: Supervisor | None = None
+        self._upkeep: Upkeep | None = None
         self._watch: PlanWatch | None = None
         self._lease: HostLease | None = None
         self._host: HostObject | None = None
@@ -241,6 +243,8 @@ class Agent:
         self.memory.start(self._store.load())
         front.start(supervisor)
         supervisor.start()
+        self._upkeep = Upkeep(lambda: any(each.started_at for each in supervisor.reports().values()))
+        self._upkeep.start()
         if self._watch is not None:
             self._watch.start()
         else:
@@ -339,6 +343,8 @@ class Agent:
             self._lease.stop(release=speak)
         if self._http is not None:
             self._http.stop()
+        if self._upkeep is not None:
+            self._upkeep.stop()
         self._store.close()
 
     def _ending(self, wish: Literal["keep", "stop"] | None) -> str:

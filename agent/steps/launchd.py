@@ -26,6 +26,8 @@ IO_ERROR = 5
 """bootstrap: the plist is wrong, or the job before it is not quite gone."""
 ALREADY_IN_PROGRESS = 37
 NOT_FOUND = 113
+EX_CONFIG = 78
+CONFIG_HINT = "launchd cannot start it: are its program, its user and the directory of its log there?"
 DISABLED = 119
 REFUSED_AGENT = (
     "a LaunchAgent is cut off from the local network since macOS 15 (errno 65, no route to host) and ends at logout"
@@ -105,6 +107,13 @@ class JobState:
     pid: int
     mark: str
     last_exit: str
+    """As launchctl prints it: `0`, `78: EX_CONFIG`, `(never exited)`, or empty."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which the job's process ended last; None: it has not ended yet."""
+        found = re.match(r"-?\d+(?=:|$)", self.last_exit)
+        return int(found.group()) if found else None
 
 
 def job_state(machine: Machine, label: str) -> JobState | None:
@@ -229,12 +238,10 @@ class Running:
                 )
             late = time.monotonic() > end
             first = first or state.pid
-            ended = (first and state.pid != first) or (fresh and state.last_exit.isdigit())
+            ended = (first and state.pid != first) or (fresh and state.exit_code is not None)
             if ended or (late and not state.running):
-                raise CommandFailed(
-                    f"`{self.label}` does not stay up (last exit code: {state.last_exit or 'none'})",
-                    hint="its log says why",
-                )
+                why = f"`{self.label}` does not stay up (last exit code: {state.last_exit or 'none'})"
+                raise CommandFailed(why, hint=CONFIG_HINT if state.exit_code == EX_CONFIG else "its log says why")
             if late:
                 return
             time.sleep(min(0.5, self.settle_s))

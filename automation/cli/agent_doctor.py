@@ -369,9 +369,25 @@ def clock_finding(offset_s: float) -> Finding:
 def _macos() -> Iterator[Finding]:
     if platform.system() != "Darwin":
         return
+    yield from sleep_finding(_said("pmset", "-g"))
     yield from collector_finding(_sysctl("iogpu.disable_wired_collector"), platform.mac_ver()[0])
     places = [Path("/Library/LaunchAgents"), Path.home() / "Library/LaunchAgents"]
     yield from agent_trap([each for place in places if place.is_dir() for each in place.glob("*.plist")])
+
+
+def sleep_finding(settings: str) -> Iterator[Finding]:
+    """Judge the power settings in force, as `pmset -g` prints them: an idle Mac that sleeps counts as lost."""
+    found = re.search(r"^\s*sleep\s+(\d+)", settings, re.MULTILINE)
+    if found is None:
+        return
+    if found[1] == "0":
+        yield Finding("sleep", "ok", "this Mac does not sleep when idle")
+    else:
+        hint = "`sudo pmset -a sleep 0`, so that it can be given a process at any time"
+        detail = (
+            f"this Mac sleeps after {found[1]} min without work; the agent keeps it awake only while a process runs"
+        )
+        yield Finding("sleep", "warning", detail, hint)
 
 
 def collector_finding(value: str | None, macos: str) -> Iterator[Finding]:
@@ -398,11 +414,15 @@ def agent_trap(plists: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _sysctl(name: str) -> str | None:
+    return _said("sysctl", "-n", name).strip() or None
+
+
+def _said(*command: str) -> str:
     try:
-        asked = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5.0, check=False)
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return asked.stdout.strip() if asked.returncode == 0 else None
+        return ""
+    return asked.stdout if asked.returncode == 0 else ""
 
 
 def register(app: typer.Typer) -> None:

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 import psutil
 
 from automation.engine.port import EngineFailed
-from automation.process_mark import is_dead, mark
+from automation.process_mark import is_dead, is_here, mark, mark_of, runs
 
 _POLL_S = 0.1
 _OUTPUT_TAIL_BYTES = 64 * 1024
@@ -181,7 +181,7 @@ class RunRecord:
     @property
     def is_elsewhere(self) -> bool:
         """Whether it ran on another machine, another boot or in another container: nothing can be proven about it."""
-        return _place_of(self.child) != _place_of(mark())
+        return not is_here(self.child)
 
     @property
     def is_leftover(self) -> bool:
@@ -204,7 +204,7 @@ class RunRecord:
     def _process(self) -> psutil.Process | None:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            if _mark_of(process) == self.child:
+            if runs(self.child):
                 return process
         return None
 
@@ -226,9 +226,8 @@ def strike(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
 
 
 def _enter(path: pathlib.Path, pid: int) -> RunRecord | None:
-    try:
-        child = _mark_of(psutil.Process(pid))
-    except psutil.Error:
+    child = mark_of(pid)
+    if child is None:
         return None
     entry = RunRecord(pid, os.uname().nodename, child, mark())
     _write(path, [*read_records(path), entry])
@@ -242,11 +241,3 @@ def _write(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps([asdict(entry) for entry in entries]))
     partial.replace(path)
-
-
-def _mark_of(process: psutil.Process) -> str:
-    return f"{_place_of(mark())}/{process.pid}/{process.create_time():.2f}"
-
-
-def _place_of(text: str) -> str:
-    return text.rsplit("/", 2)[0]

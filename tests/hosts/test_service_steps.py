@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.steps import launchd
 from agent.steps.files import File
 from agent.steps.machine import MachineError
 from agent.steps.service import Service
@@ -175,6 +177,26 @@ def test_a_program_that_does_not_stay_up_fails_the_step_and_skips_what_follows(
     outcomes = run_steps([*install_steps(broken, machine.facts), Never()], machine)
     assert [each.state for each in outcomes[-2:]] == [State.FAILED, State.SKIPPED]
     assert "does not stay up" in outcomes[-2].detail and outcomes[-2].hint
+
+
+def test_a_job_that_launchd_cannot_start_fails_at_once_with_what_to_do(tmp_path: Path, service: Service) -> None:
+    machine = FakedMachine(tmp_path / "root", "launchctl")
+    try:
+        broken = replace(service, argv=("/nothing/here",), settle_s=20.0)
+        began = time.monotonic()
+        last = run_steps(install_steps(broken, machine.facts), machine)[-1]
+        assert last.state is State.FAILED and time.monotonic() - began < 10
+        assert "78: EX_CONFIG" in last.detail and "cannot start it" in last.hint
+    finally:
+        machine.end()
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [("0", 0), ("7", 7), ("78: EX_CONFIG", 78), ("-1", -1), ("(never exited)", None), ("", None), ("203 odd", None)],
+)
+def test_an_exit_code_is_read_with_and_without_its_name(told: str, code: int | None) -> None:
+    assert launchd.JobState(running=False, pid=0, mark="", last_exit=told).exit_code == code
 
 
 def test_what_people_did_by_hand_is_mended_or_explained(machine: FakedMachine, service: Service) -> None:

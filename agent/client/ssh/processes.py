@@ -100,6 +100,8 @@ class SshProcesses:
         self._refusal = refusal
         self._units = UnitWatch()
         self._started: dict[str, tuple[str, str]] = {}
+        self._awake: dict[str, str] = {}
+        """By key the start for whose time the host stays awake."""
         self._retrying: set[str] = set()
         """Keys whose failed fetch was begun again after its back-off."""
         self._engines = EngineQuestions(connection)
@@ -268,6 +270,10 @@ class SshProcesses:
 
     def _watch(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
         self._tend(record, place, seen)
+        if place.facts.os == "darwin" and self._awake.get(record.key) != seen.start:
+            # An idle Mac sleeps, and with it what it serves.
+            self._connection.shell(script("keep_awake"), what="keeping the Mac awake", arguments=[str(seen.pid)])
+            self._awake[record.key] = seen.start
         life = replace(life, attempts=0, reason="", message="", wait_until=0.0, draining_since=None, quiet=0)
         return self._ask(record, place, seen, life)
 
@@ -432,4 +438,5 @@ class SshProcesses:
         self._lives.pop(key, None)
         self._units.forget(key)
         self._started.pop(key, None)
+        self._awake.pop(key, None)
         self._retrying.discard(key)

@@ -36,9 +36,11 @@ class Memory:
     total_bytes: int
     available_bytes: int
     kernel: MemoryPressure | None = None
-    """macOS: the kernel's own opinion."""
+    """macOS: the level that the kernel tells."""
     limited: bool = False
     """These are the numbers of a control group, which has less than the machine."""
+    kernel_share: float | None = None
+    """macOS: the free share, 0 to 1, that the kernel tells where it tells no level."""
 
     @property
     def share(self) -> float:
@@ -156,6 +158,12 @@ def parse_kernel_level(text: str) -> MemoryPressure | None:
     return _LEVELS.get(int(text)) if text.strip().isdecimal() else None
 
 
+def parse_free_share(text: str) -> float | None:
+    """Read `memory_pressure -Q`, which tells a percentage; None when it is something else."""
+    found = re.search(r"^System-wide memory free percentage:\s*(\d{1,3})%\s*$", text, re.MULTILINE)
+    return int(found[1]) / 100 if found else None
+
+
 def parse_wired_limit(text: str) -> int | None:
     """Read `sysctl -n iogpu.wired_limit_mb` as bytes; None where it is 0, the system's own choice."""
     return int(text) * _MIB if text.strip().isdecimal() and int(text) > 0 else None
@@ -167,7 +175,8 @@ def _read_mac() -> Memory:
         raise Unreadable("sysctl does not tell hw.memsize")
     memory = parse_vm_stat(_said("vm_stat"), total_bytes=int(total))
     level = parse_kernel_level(_said("sysctl", "-n", "kern.memorystatus_vm_pressure_level"))
-    return Memory(memory.total_bytes, memory.available_bytes, level)
+    share = parse_free_share(_said("memory_pressure", "-Q")) if level is None else None
+    return Memory(memory.total_bytes, memory.available_bytes, level, kernel_share=share)
 
 
 def wired_limit() -> int | None:

@@ -59,11 +59,18 @@ def after(before: Pressure, memory: Memory, thresholds: Thresholds, *, now: floa
 
 
 def level_of(memory: Memory, thresholds: Thresholds, *, margin: float = 0.0) -> MemoryPressure:
-    """Judge one look by itself; with a margin, so much more must be available for the same answer."""
+    """Judge one look by itself; with a margin, so much more must be available for the same answer.
+
+    Where the kernel says how it is, that counts alone: macOS keeps little memory free on purpose, and compresses what
+    rests. The thresholds are for systems that do not say.
+    """
+    if memory.kernel is not None:
+        return memory.kernel
+    share = memory.share if memory.kernel_share is None else memory.kernel_share
     own = MemoryPressure.NORMAL
     # Thresholds in the wrong order are no reason to see no pressure at all.
-    if memory.share < max(thresholds.warning, thresholds.critical) + margin:
+    if share < max(thresholds.warning, thresholds.critical) + margin:
         own = MemoryPressure.WARNING
-    if memory.share < thresholds.critical + margin:
+    if share < thresholds.critical + margin:
         own = MemoryPressure.CRITICAL
-    return max(own, memory.kernel or MemoryPressure.NORMAL, key=severity)
+    return own

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from automation.cli import agent_doctor
-from automation.cli.agent_doctor import clock_finding, clock_offset_s, collector_finding, store_finding
+from automation.cli.agent_doctor import clock_finding, clock_offset_s, collector_finding, sleep_finding, store_finding
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
@@ -70,3 +70,12 @@ def test_a_store_must_be_writable_and_have_room(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(("days", "state"), [(400, "ok"), (29, "warning"), (-1, "failed")])
 def test_a_certificate_is_warned_of_before_it_ends(days: int, state: str) -> None:
     assert agent_doctor.certificate_finding("/c.crt", NOW + timedelta(days=days, hours=1), NOW).state == state
+
+
+def test_a_mac_that_sleeps_is_named_with_the_command_that_helps() -> None:
+    printed = "System-wide power settings:\nCurrently in use:\n standby              1\n sleep                %s\n"
+    (warned,) = sleep_finding(printed % "1 (sleep prevented by caffeinate)")
+    assert warned.state == "warning" and "pmset" in warned.hint
+    (fine,) = sleep_finding(printed % "0")
+    assert fine.state == "ok"
+    assert list(sleep_finding("")) == [], "no Mac"

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from automation.process_mark import is_dead, mark
+from automation.process_mark import is_dead, mark, runs
 
 SAY_MARK = "import sys; from automation.process_mark import mark; print(mark(), flush=True); sys.stdin.read()"
 
@@ -27,9 +27,30 @@ def test_a_living_process_is_not_dead_and_a_killed_one_is() -> None:
 
 
 def test_a_pid_that_was_given_to_another_process_proves_the_first_dead() -> None:
-    place, pid, _ = mark().rsplit("/", 2)
-    earlier = psutil.Process().create_time() - 100
-    assert is_dead(f"{place}/{pid}/{earlier:.2f}")
+    place, pid, started = mark().rsplit("/", 2)
+    boot, ticks = started.split(":")
+    assert is_dead(f"{place}/{pid}/{boot}:{int(ticks) - 100}")
+
+
+def test_a_step_of_the_clock_proves_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second loop would act beside the first."""
+    before, place = mark(), mark().rsplit("/", 2)[0]
+    former = f"{place}/{os.getpid()}/{psutil.Process().create_time():.2f}"
+    assert runs(former), "a mark of an earlier version"
+    taken = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: taken(self) + 3600)
+    assert mark() == before
+    assert not is_dead(before)
+    assert runs(before)
+    assert not is_dead(former), "a mark of an earlier version, in whose time the clock was another"
+
+
+def test_a_mark_of_an_earlier_version_proves_death_by_a_free_pid() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    former = f"{mark().rsplit('/', 2)[0]}/{child.pid}/1700000000.25"
+    assert is_dead(former)
+    assert not runs(former)
 
 
 @pytest.mark.parametrize("other", ["", "x", "///", "a/b/c", "another-boot/4026531836/999999/1.00"])

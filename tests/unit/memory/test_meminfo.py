@@ -154,3 +154,12 @@ Available devices:
     assert found[1].name == "AMD Radeon RX 6600M (RADV NAVI23)"
     assert parse_devices("Available devices:\n  (none)\n") == []
     assert accelerators_of(None) == accelerators_of("/nowhere/llama-server") == ()
+
+
+def test_the_free_share_that_macos_tells_is_read() -> None:
+    told = (
+        "The system has 17179869184 (1048576 pages with a page size of 16384).\n"
+        "System-wide memory free percentage: 47%\n"
+    )
+    assert meminfo.parse_free_share(told) == 0.47
+    assert meminfo.parse_free_share("memory_pressure: command not found") is None

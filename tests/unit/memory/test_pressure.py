@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,9 +46,18 @@ def test_a_relapse_begins_the_wait_anew_and_the_worst_of_the_wait_counts() -> No
     assert levels((0, 0.05), (10, 0.5), (20, 0.15), (41, 0.5)) == [CRITICAL, CRITICAL, CRITICAL, WARNING]
 
 
-def test_the_kernel_s_opinion_counts_where_it_is_worse() -> None:
+def test_the_kernel_is_believed_before_the_pages_that_are_free() -> None:
     assert after(Pressure(), at(0.9, CRITICAL), RULES, now=0).level is CRITICAL
-    assert after(Pressure(), at(0.05, NORMAL), RULES, now=0).level is CRITICAL
+    assert after(Pressure(), at(0.05, NORMAL), RULES, now=0).level is NORMAL, "macOS keeps little memory free"
+    assert after(Pressure(), at(0.05, WARNING), RULES, now=0).level is WARNING
+    state = after(Pressure(), at(0.5, CRITICAL), RULES, now=0)
+    assert after(state, at(0.5, NORMAL), RULES, now=1).level is CRITICAL, "it is left with patience all the same"
+
+
+def test_a_share_that_the_kernel_tells_counts_where_it_tells_no_level() -> None:
+    assert level_of(replace(at(0.05), kernel_share=0.5), RULES) is NORMAL
+    assert level_of(replace(at(0.5), kernel_share=0.05), RULES) is CRITICAL
+    assert level_of(at(0.05), RULES) is CRITICAL
 
 
 @settings(deadline=None)
