@@ -7,9 +7,10 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 PORT_NAMES: tuple[str, ...] = (
     "etcd",
@@ -84,7 +85,14 @@ class ProcessRecord:
 
     pid: int
     started_at_s: float
-    """Seconds since the epoch, as the system reports it."""
+    """Seconds since the epoch, as the system reported it then."""
+    since_boot_s: float = 0.0
+    """Linux: seconds from the boot to the start, which no change of the clock moves. 0: not known."""
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ProcessRecord:
+        """Read what `asdict` made. Raises KeyError, TypeError, ValueError."""
+        return cls(int(raw["pid"]), float(raw["started_at_s"]), float(raw.get("since_boot_s", 0.0)))
 
 
 @dataclass
@@ -101,10 +109,7 @@ class State:
             raw = json.loads(path.read_text(encoding="utf-8"))
             return cls(
                 ports={str(name): int(port) for name, port in raw["ports"].items()},
-                processes={
-                    str(name): ProcessRecord(int(record["pid"]), float(record["started_at_s"]))
-                    for name, record in raw["processes"].items()
-                },
+                processes={str(name): ProcessRecord.from_json(record) for name, record in raw["processes"].items()},
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return cls()

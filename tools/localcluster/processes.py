@@ -18,7 +18,9 @@ import psutil
 from tools.localcluster.layout import ProcessRecord
 
 _SAME_START_S = 2.0
-"""The system derives start times from the wall clock, which is adjusted now and then."""
+"""psutil derives start times from the wall clock, which is adjusted now and then."""
+_SAME_TICK_S = 0.02
+"""Of times since the boot, which are as precise as the kernel's ticks."""
 _POLL_S = 0.02
 _LOG_BYTES = 10 * 1024 * 1024
 
@@ -45,7 +47,8 @@ def spawn(program: Path, arguments: Sequence[str], *, log: Path) -> ProcessRecor
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
     )
-    return ProcessRecord(pid, psutil.Process(pid).create_time())
+    process = psutil.Process(pid)
+    return ProcessRecord(pid, process.create_time(), _since_boot_s(process))
 
 
 def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None:
@@ -59,7 +62,7 @@ def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None
                 return process
             _reap(record.pid)
             return None
-        same = abs(process.create_time() - record.started_at_s) < _SAME_START_S
+        same = _is_same_start(process, record)
         arguments = process.cmdline()
     except psutil.ZombieProcess:
         _reap(record.pid)
@@ -101,6 +104,22 @@ def _wait(records: Sequence[ProcessRecord], directory: Path, *, timeout_s: float
         if not alive or time.monotonic() > deadline:
             return alive
         time.sleep(_POLL_S)
+
+
+def _is_same_start(process: psutil.Process, record: ProcessRecord) -> bool:
+    since_boot_s = _since_boot_s(process)
+    if since_boot_s and record.since_boot_s:
+        return abs(since_boot_s - record.since_boot_s) < _SAME_TICK_S
+    return abs(process.create_time() - record.started_at_s) < _SAME_START_S
+
+
+def _since_boot_s(process: psutil.Process) -> float:
+    """Return when the process was started, in seconds since the boot; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _threads_left(process: psutil.Process) -> bool:

@@ -133,8 +133,8 @@ class NodeLayout:
     def read_record(self) -> ProcessRecord | None:
         try:
             raw = json.loads(self.record.read_text(encoding="utf-8"))
-            return ProcessRecord(int(raw["pid"]), float(raw["started_at_s"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            return ProcessRecord.from_json(raw)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

@@ -89,6 +89,19 @@ def test_a_frozen_process_is_ended_without_waiting_for_the_grace(
     assert time.monotonic() - started < 3
 
 
+def test_a_process_is_found_after_the_clock_was_set(
+    tmp_path: Path, start: Callable[[str], ProcessRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = start(PATIENT)
+    former = ProcessRecord(record.pid, record.started_at_s)
+    assert processes.find(former, tmp_path) is not None, "a record of an earlier version"
+    taken = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: taken(self) + 3600)
+    assert processes.find(record, tmp_path) is not None
+    another = ProcessRecord(record.pid, record.started_at_s + 3600, record.since_boot_s - 1)
+    assert processes.find(another, tmp_path) is None
+
+
 def test_a_process_that_took_over_the_number_is_left_alone(tmp_path: Path, foreign: subprocess.Popen[bytes]) -> None:
     earlier = ProcessRecord(foreign.pid, psutil.Process(foreign.pid).create_time() - 3600)
     assert processes.find(earlier, tmp_path) is None
