@@ -1,6 +1,6 @@
-"""Looks after the machine every few seconds: keeps a Mac awake while a process runs, rotates the agent's log.
+"""Keeps a Mac awake while a process runs on it, and the agent's log within its size. One thread, every few seconds.
 
-Started by `agent.server.main`. launchd has no limit for the file that it sends output to, and newsyslog takes root.
+Started by `agent.server.main`. launchd does not limit the file that it writes output to, and newsyslog needs root.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PowerAssertion:
         return self._child is not None and self._child.poll() is None
 
     def hold(self, wanted: bool) -> None:
-        """Take the assertion or give it back. One that somebody ended is taken again."""
+        """Take the assertion or give it back; take it again where somebody ended it."""
         if self._program is None or wanted == self.is_held:
             return
         if not wanted:
@@ -100,15 +100,15 @@ class Upkeep:
                 self._assertion.hold(self._serves())
                 rotate_own_log(os.environ)
             except Exception as error:
-                # Whatever goes wrong here, the processes are looked after by others.
-                _log.warning("Failed to look after the machine", error=f"{type(error).__name__}: {error}")
+                # A fault here must not end the thread: the next round may succeed.
+                _log.warning("Failed to keep the host in order", error=f"{type(error).__name__}: {error}")
             self._done.wait(self._interval_s)
 
 
 def rotate_own_log(environment: Mapping[str, str]) -> bool:
     """Rotate the file that a service manager sends the agent's output to; tell whether it did. Raises OSError.
 
-    A file that somebody led the output of a command to is left alone.
+    Only the output of an installed agent is rotated, not a file into which a person redirected a command.
     """
     path = _log_path() if MARK in environment else None
     if path is None:
@@ -134,4 +134,4 @@ def _log_path() -> Path | None:
     try:
         return path if os.path.samestat(path.stat(), there) else None
     except OSError:
-        return None  # deleted, or in a directory of somebody else
+        return None  # it was deleted, or this user may not search its directory
