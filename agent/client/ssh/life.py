@@ -145,7 +145,9 @@ def phase_of(seen: Seen | None, life: Life, wanted: str, *, last_words: str = ""
         if seen.active == "failed":
             return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"it ended too often ({seen.result}){words}"
         if seen.active == "activating":
-            return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended and is started again{words}"
+            # launchd tells a code, and with 78 that it cannot start the job at all.
+            code = f" ({seen.result})" if seen.result.startswith("exit code") else ""
+            return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended{code} and is started again{words}"
     if life.reason:
         return ProcessPhase.BACKING_OFF, life.reason, life.message
     if seen is not None and seen.runs:

@@ -241,6 +241,13 @@ def test_a_start_is_ready_once_it_has_answered_and_stays_so_for_who_comes_later(
     assert ssh_life.phase_of(RUNS, life, "new")[:2] == (ProcessPhase.UNHEALTHY, ProcessReason.NOT_RESPONDING)
 
 
+def test_the_exit_code_that_launchd_tells_is_in_the_report() -> None:
+    ended = replace(RUNS, active="activating", pid=0, result="exit code 78: EX_CONFIG")
+    phase, reason, message = ssh_life.phase_of(ended, Life(), "new")
+    assert (phase, reason) == (ProcessPhase.BACKING_OFF, ProcessReason.EXITED)
+    assert "exit code 78: EX_CONFIG" in message
+
+
 def test_failures_wait_longer_each_time_and_are_forgotten_with_their_plan() -> None:
     life, waits = Life(), []
     for _ in range(12):
