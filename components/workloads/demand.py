@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 
+from program.desired.accelerators import is_accelerator
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.model import GPU_RESOURCES
 from program.desired.quantities import parse_quantity
 from program.desired.workloads import PodSet
 
-_GPUS = tuple(GPU_RESOURCES.values())
-_PARTS_OF_GPUS = ("nvidia.com/mig-", "gpu.intel.com/")
-
 Amount = Callable[[JsonObject], Decimal]
-
-
-def is_gpu(resource: str) -> bool:
-    """Tell whether an extended resource is GPUs, or parts of one."""
-    return resource in _GPUS or resource.startswith(_PARTS_OF_GPUS)
 
 
 def stated(container: JsonObject, name: str, *parts: str) -> Decimal:
@@ -50,7 +42,7 @@ def requested(container: JsonObject, name: str) -> Decimal:
 def gpus(container: JsonObject) -> Decimal:
     """Count the GPUs that a container asks for."""
     resources = container.get("resources") or {}
-    named = {name for part in ("requests", "limits") for name in resources.get(part) or {} if is_gpu(name)}
+    named = {name for part in ("requests", "limits") for name in resources.get(part) or {} if is_accelerator(name)}
     return sum((requested(container, name) for name in named), Decimal(0))
 
 

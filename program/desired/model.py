@@ -58,6 +58,8 @@ class GpuVendor(StrEnum):
     NVIDIA = "nvidia"
     AMD = "amd"
     INTEL = "intel"
+    OTHER = "other"
+    """A TPU, Gaudi, Neuron …: counted, and known by the name of its resource only."""
 
 
 GPU_RESOURCES = {

@@ -23,6 +23,7 @@ from program.runtimes.base import (
     switch,
     weights_path,
 )
+from program.runtimes.ranks import share_of
 
 IMAGE = "lmsysorg/sglang:v0.5.15.post1-cu129"
 IMAGE_ROCM = "lmsysorg/sglang:v0.5.15-rocm720-mi30x"
@@ -57,6 +58,7 @@ class SglangRuntime:
         files = weights_path(desired.model, model_path)
         repository = source.kind is SourceKind.REPOSITORY and not (desired.model.files and files)
         gpus = desired.gpu.count if desired.gpu else 0
+        spread = share_of(self.name, settings.extra_args, gpus)
         shares = settings.tensor_parallel_size or settings.data_parallel_size or settings.expert_parallel_size
         return [
             *["--model-path", source.repository if repository else files or source.address],
@@ -84,7 +86,7 @@ class SglangRuntime:
             *option("--log-level", settings.log_level),
             *switch("--trust-remote-code", settings.trust_remote_code),
             *switch("--skip-tokenizer-init", settings.skip_tokenizer_init),
-            *(["--tp", str(gpus)] if gpus > 1 and not shares else []),
+            *(["--tp", str(spread)] if spread > 1 and not shares else []),
             *switch("--is-embedding", desired.mode == "embedding"),
             *settings.extra_args,
         ]

@@ -25,6 +25,7 @@ from program.runtimes.base import (
     switch,
     weights_path,
 )
+from program.runtimes.ranks import share_of
 
 IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
 
@@ -57,6 +58,7 @@ class TensorRtLlmRuntime:
         files = weights_path(desired.model, model_path)
         repository = source.kind is SourceKind.REPOSITORY and not (desired.model.files and files)
         gpus = desired.gpu.count if desired.gpu else 0
+        spread = share_of(self.name, settings.extra_args, gpus)
         shares = settings.tensor_parallel_size or settings.pipeline_parallel_size
         share = settings.kv_cache_free_gpu_memory_fraction
         return [
@@ -74,7 +76,7 @@ class TensorRtLlmRuntime:
             *option("--extra_llm_api_options", settings.extra_llm_api_options),
             *option("--reasoning_parser", settings.reasoning_parser),
             *switch("--trust_remote_code", settings.trust_remote_code),
-            *(["--tp_size", str(gpus)] if gpus > 1 and not shares else []),
+            *(["--tp_size", str(spread)] if spread > 1 and not shares else []),
             *settings.extra_args,
         ]
 

@@ -25,6 +25,7 @@ from program.runtimes.base import (
     switch,
     weights_path,
 )
+from program.runtimes.ranks import share_of
 
 _SERVED = "--served-model-name"
 
@@ -57,6 +58,7 @@ class VllmRuntime:
         files = weights_path(desired.model, model_path)
         repository = source.kind is SourceKind.REPOSITORY and not (desired.model.files and files)
         gpus = desired.gpu.count if desired.gpu else 0
+        spread = share_of(self.name, settings.extra_args, gpus)
         explicit = settings.tensor_parallel_size or 0
         return [
             source.repository if repository else files or source.address,
@@ -75,7 +77,7 @@ class VllmRuntime:
             *_speculative(settings.speculative),
             *switch("--enable-expert-parallel", settings.enable_expert_parallel),
             *(_gpu_memory(settings) if gpus else []),
-            *(["--tensor-parallel-size", str(gpus)] if gpus > 1 and not explicit else []),
+            *(["--tensor-parallel-size", str(spread)] if spread > 1 and not explicit else []),
             *positive("--max-num-seqs", settings.max_num_seqs),
             *settings.extra_args,
         ]

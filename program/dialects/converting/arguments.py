@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from program.dialects.converting.described import Engine
 from program.dialects.hosted_args import Flag, flags_of
+from program.runtimes.ranks import ranks_of, share_of
 
 _OWNED: dict[Engine, frozenset[str]] = {
     "llamacpp": frozenset(
@@ -133,23 +134,28 @@ SHARES: dict[Engine, str] = {
 """How each engine is told over how many GPUs it spreads."""
 
 
-def of_gpus(engine: Engine, gpus: int) -> list[str]:
-    """Give the arguments that follow from the number of GPUs alone."""
+def of_gpus(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> list[str]:
+    """Give the arguments that follow from the number of GPUs, less those that ranks of `arguments` take."""
     if engine == "llamacpp":
         return ["--n-gpu-layers", "99"] if gpus else []
-    return [SHARES[engine], str(gpus)] if gpus > 1 and engine in SHARES else []
+    share = share_of(engine, arguments, gpus)
+    return [SHARES[engine], str(share)] if share > 1 and engine in SHARES else []
 
 
 def with_gpus(engine: Engine, arguments: list[str], gpus: int) -> list[str]:
     """Add what follows from the GPUs, where the user says nothing else of them."""
-    implied = of_gpus(engine, gpus)
-    return [*arguments, *implied] if implied and implied[0] not in arguments else arguments
+    implied = of_gpus(engine, gpus, arguments)
+    named = ranks_of(engine, arguments).names_tensor
+    return [*arguments, *implied] if implied and not named else arguments
 
 
 def without_gpus(engine: Engine, arguments: Iterable[str], gpus: int) -> list[str]:
     """Leave out what follows from the GPUs: every writer adds it again."""
+    written = list(arguments)
+    if ranks_of(engine, written).others > 1:
+        return written
     implied = tuple(of_gpus(engine, gpus))
-    return [word for flag in flags_of(list(arguments)) if flag.words != implied for word in flag.words]
+    return [word for flag in flags_of(written) if flag.words != implied for word in flag.words]
 
 
 DRAFTED = "--num_speculative_tokens"

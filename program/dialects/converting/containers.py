@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from program.desired.accelerators import is_accelerator
 from program.desired.base import JsonObject
-from program.desired.model import GPU_RESOURCES
 from program.dialects.converting.arguments import Arguments, taken_apart
 from program.dialects.converting.described import Engine, Written
 from program.dialects.llmaz.backend_runtimes import engine_in
@@ -60,12 +60,14 @@ def amounts_of(resources: JsonObject) -> tuple[dict[str, str], dict[str, str], i
     """Take resources apart: requests, limits, GPUs and their resource, and what is none of these."""
     kept: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     gpus, resource, strange = 0, "", []
-    names = set(GPU_RESOURCES.values())
+    extended = {name for part in ("limits", "requests") for name in resources.get(part) or {} if "/" in name}
+    # A resource that nobody knows is taken for an accelerator where no other is one.
+    devices = {name for name in extended if is_accelerator(name)} or extended
     for part in ("limits", "requests"):
         for name, amount in (resources.get(part) or {}).items():
             if name in RESOURCES:
                 kept[part][name] = str(amount)
-            elif (name in names or "/" in name) and str(amount).isdecimal() and resource in ("", name):
+            elif name in devices and str(amount).isdecimal() and resource in ("", name):
                 gpus, resource = int(amount), name
             else:
                 strange.append(f"{part}.{name}")

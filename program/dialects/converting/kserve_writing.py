@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from program.desired import keys
+from program.desired.accelerators import vendor_of
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.keys import is_dns_label
-from program.desired.model import GPU_RESOURCES, Gpu, GpuVendor
+from program.desired.model import Gpu, GpuVendor
 from program.dialects.converting import adapters, parallelism, scaling, shared_memory
 from program.dialects.converting.arguments import with_draft, with_gpus, without
 from program.dialects.converting.containers import (
@@ -205,7 +206,8 @@ def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:
 
 
 def _vendor(d: Described) -> GpuVendor:
-    return next((vendor for vendor, name in GPU_RESOURCES.items() if name == d.gpu_resource), GpuVendor.NVIDIA)
+    vendor = vendor_of(d.gpu_resource)
+    return GpuVendor.NVIDIA if vendor is None or vendor is GpuVendor.OTHER else vendor
 
 
 def _uri(source: Source, field: str, *, hosted: bool = False) -> tuple[str, str]:

@@ -24,7 +24,6 @@ from program.dialects.kserve.configuration import combined
 from program.dialects.kserve.conversion import HUB, SPOKE, to_hub
 from program.dialects.kserve.credentials import ambiguous_credentials, missing_certificates
 from program.dialects.kserve.devices import claim_template, devices_of
-from program.dialects.kserve.gpus import gpu_of
 from program.dialects.kserve.hosted import hosted, starts_vllm
 from program.dialects.kserve.lora import Adapter, adapters
 from program.dialects.kserve.model_address import model_address, source_of
@@ -32,12 +31,13 @@ from program.dialects.kserve.routing import route_of
 from program.dialects.kserve.scheduler import scheduler_of
 from program.dialects.kserve.schema import ServiceSpec
 from program.dialects.kserve.storage import MODELS, Weights
-from program.dialects.kserve.subject import Subject, is_stopped, main_container
+from program.dialects.kserve.subject import MAIN, Subject, is_stopped, main_container
 from program.dialects.kserve.unhonoured import unhonoured
 from program.dialects.kserve.validation import check
 from program.dialects.kserve.workload import prefill_pods, serving_pods
 from program.dialects.object_shape import check_shape
 from program.dialects.pod_annotations import not_in_workloads
+from program.dialects.pod_gpus import gpu_of, ranks_problem
 
 PORT = 8000
 """Of the Service before the pods, and of the process that answers in each of them."""
@@ -90,6 +90,9 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
     )
     problems: list[Problem | None] = [*left_out, *unhonoured(subject, own, weights)]
     problems.extend(not_in_workloads(subject.annotations))
+    problems.append(_ranks(serving.pods, "spec", subject.at("parallelism")))
+    if prefill is not None:
+        problems.append(_ranks(prefill.pods, "spec.prefill", subject.at("prefill", "parallelism")))
     account = str(subject.at("template", "serviceAccountName") or "")
     if weights is not None and weights.model.is_fetched:
         problems.append(ambiguous_credentials(subject, account))
@@ -112,6 +115,20 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         adopt=subject.annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
     return Parsed(desired=desired, unhonoured=tuple(p for p in problems if p is not None))
+
+
+def _ranks(pods: PodSet, field: str, parallelism: JsonObject | None) -> Problem | None:
+    """Name ranks that do not fit the GPUs of one pod: of `parallelism` and of arguments together."""
+    main = main_container(pods.template["spec"], field=f"{field}.template")
+    words = [str(word) for part in ("command", "args", "image") for word in [main.get(part) or ()]]
+    engine = "sglang" if "sglang" in " ".join(words).lower() else "vllm"
+    sizes = parallelism or {}
+    copies = sizes.get("dataLocal") or sizes.get("data")
+    given = {"--tensor-parallel-size": sizes.get("tensor"), "--pipeline-parallel-size": sizes.get("pipeline")}
+    given["--data-parallel-size"] = copies
+    named = [word for flag, size in given.items() if size for word in (flag, str(size))]
+    at = f"{field}.parallelism" if named else f"{field}.template.containers[{MAIN}].args"
+    return ranks_problem(pods, engine, MAIN, field=at, named=named)
 
 
 def owner_of(cr: JsonObject) -> Owner | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from program.desired.accelerators import count_of
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
@@ -18,8 +19,6 @@ from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, ANNOTATION_WOR
 from program.dialects.llmaz.open_models import Model
 from program.dialects.llmaz.playground_schema import PlaygroundSpec
 from program.dialects.llmaz.service_schema import ServiceSpec
-
-_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 
 
 def hosted_playground(
@@ -53,7 +52,7 @@ def hosted_playground(
         env_field="spec.backendRuntimeConfig.envs",
         replicas=spec.replicas,
         memory=str(memory) if memory else None,
-        gpus=_gpus(choice),
+        gpus=count_of(choice.limits),
         unhonoured=(*problems, *not_on_hosts(unused), *_of_pods(cr, choice, models)),
     )
 
@@ -95,7 +94,7 @@ def hosted_pods(
         env_field=f"{field}[{index}].env",
         replicas=spec.replicas,
         memory=str(memory) if memory else None,
-        gpus=_gpus(choice),
+        gpus=count_of(choice.limits),
         unhonoured=(*problems, *not_on_hosts(others), *_of_pods(cr, choice, models)),
     )
 
@@ -121,11 +120,6 @@ def _hosted(model: Model) -> HostedModel:
                 "repository of Hugging Face, an s3:// address or a path of the host",
             )
     return HostedModel(address=address, field=field, name=model.name, file=source.filename)
-
-
-def _gpus(choice: Choice) -> int:
-    found = (choice.limits.get(resource, "0") for resource in _GPUS)
-    return next((int(count) for count in found if count.isdecimal() and int(count)), 0)
 
 
 def _of_pods(cr: JsonObject, choice: Choice, models: Sequence[Model]) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ the same, and nothing has to be installed. Groups of pods, and who asks for it, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from kubeapi.kinds import Kind
@@ -17,7 +17,7 @@ from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, S
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
-from program.desired.model import GPU_RESOURCES, DesiredModel, Gpu, GpuVendor, ModelFormat, ModelSource, SourceKind
+from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
 from program.desired.service import DesiredService
 from program.desired.workloads import FrontService, PodGroup, PodSet, Scaler, ScaleTarget, Workloads
 from program.dialects.annotations import Annotated, read_annotations
@@ -34,6 +34,7 @@ from program.dialects.llmaz.naming import (
 )
 from program.dialects.llmaz.open_models import Model
 from program.dialects.pod_annotations import not_in_workloads
+from program.dialects.pod_gpus import gpu_of, ranks_problem
 
 MAIN = "main"
 ONE_AT_A_TIME = {"maxUnavailable": 1, "maxSurge": 0}
@@ -156,7 +157,7 @@ def desired_service(
         engine=_ENGINES.get(engine) or Generic(),
         replicas=main.replicas,
         container_port=port_of(serving),
-        gpu=_gpu(main),
+        gpu=gpu_of(main),
         workloads=described,
         completion_check=annotations.get(keys.ANNOTATION_COMPLETION_CHECK) == "true",
         drift=annotated.drift,
@@ -164,9 +165,16 @@ def desired_service(
     )
     return Parsed(
         desired,
-        tuple(dict.fromkeys((*problems, *not_in_workloads(annotations)))),
+        tuple(dict.fromkeys((*problems, *not_in_workloads(annotations), *_ranks(main, engine)))),
         node_paths=tuple((m.claim.field, m.source.host_path) for m in models if m.source.kind == "host"),
     )
+
+
+def _ranks(pods: PodSet, engine: str) -> Iterator[Problem]:
+    """Name ranks by arguments that do not fit the GPUs of a pod."""
+    found = ranks_problem(pods, engine, RUNNER, field="spec.backendRuntimeConfig.args")
+    if found is not None:
+        yield found
 
 
 def owner_of(cr: JsonObject) -> Owner | None:
@@ -205,24 +213,3 @@ def _model(key: ServiceKey, models: tuple[Model, ...]) -> DesiredModel:
     return DesiredModel(
         name=main.served_as, source=source, format=ModelFormat.GGUF if is_gguf else ModelFormat.SAFETENSORS
     )
-
-
-def _gpu(pods: PodSet) -> Gpu | None:
-    """Count the GPUs of one replica: of the pod, or of the whole group."""
-    templates = [pods.template]
-    if pods.group is not None:
-        leader = pods.group.leader if pods.group.leader is not None else pods.template
-        templates = [leader, *([pods.template] * (pods.group.size - 1))]
-    for vendor, resource in _GPU_RESOURCES:
-        count = sum(_amount(container, resource) for each in templates for container in each["spec"]["containers"])
-        if count:
-            return Gpu(count=count, vendor=vendor, resource=resource)
-    return None
-
-
-_GPU_RESOURCES: tuple[tuple[GpuVendor, str], ...] = tuple(GPU_RESOURCES.items())
-
-
-def _amount(container: JsonObject, resource: str) -> int:
-    text = str(((container.get("resources") or {}).get("limits") or {}).get(resource, "0"))
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0

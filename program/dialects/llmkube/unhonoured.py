@@ -19,6 +19,8 @@ from program.dialects.llmkube.unhonoured_by_runtime import by_runtime
 from program.dialects.llmkube.unhonoured_in_pods import in_pods
 from program.dialects.llmkube.unhonoured_on_hosts import on_hosts
 from program.dialects.reading import read, unknown_fields, without_nulls
+from program.runtimes import runtime_for
+from program.runtimes.ranks import misfit, ranks_of
 
 _LLAMA_SERVERS = ("llamacpp", "llamacpp-router")
 
@@ -31,7 +33,8 @@ def unhonoured(cr: JsonObject, desired: DesiredService) -> tuple[Problem, ...]:
     spec = read(ServiceSpec, without_nulls(cr.get("spec")), field="spec")
     annotations = (cr.get("metadata") or {}).get("annotations") or {}
     of_place = (on_hosts if desired.host_placement else in_pods)(spec, annotations, desired)
-    return (*by_runtime(spec, desired), *of_place, *_of_gpu(spec, desired), *_of_model(desired), *_unknown(spec))
+    of_gpus = (*_of_gpu(spec, desired), *_of_ranks(spec, desired))
+    return (*by_runtime(spec, desired), *of_place, *of_gpus, *_of_model(desired), *_unknown(spec))
 
 
 def _problem(field: str, message: str, reason: str = "NotHonoured") -> Problem:
@@ -56,6 +59,17 @@ def _of_gpu(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
             yield _problem("spec.vllmConfig.gpuMemoryUtilization", "has no effect without a GPU")
     if spec.runtime == "sglang" and spec.sglang_config and spec.sglang_config.mem_fraction_static is not None:
         yield _problem("spec.sglangConfig.memFractionStatic", "has no effect without a GPU")
+
+
+def _of_ranks(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
+    """Name arguments that make more or fewer ranks than a replica has GPUs; only a driver knows what a claim holds."""
+    engine, gpu = desired.engine.kind, desired.gpu
+    own = ranks_of(engine, spec.extra_args)
+    if own.at is None or gpu is None or gpu.claims:
+        return
+    every = runtime_for(desired.engine).argv(desired, model_path="", port=0, host="")
+    if why := misfit(engine, every, gpu.count):
+        yield _problem(f"spec.extraArgs[{own.at}]", why)
 
 
 def _of_model(desired: DesiredService) -> Iterator[Problem]:

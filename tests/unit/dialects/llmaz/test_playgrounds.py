@@ -357,3 +357,12 @@ def test_a_field_that_no_probe_has_is_named_with_its_runtime() -> None:
     cr = playground(backendRuntimeConfig={"backendName": "engine"})
     with pytest.raises(SpecInvalid, match=r"spec\.startupProbe\.httpGet\.prot.*`port`"):
         parse(cr, runtime(startupProbe={"httpGet": {"path": "/", "prot": 1}}))
+
+
+def test_parts_of_a_gpu_are_counted_and_ranks_beyond_them_are_named() -> None:
+    flavor = {"name": "part", "limits": {"nvidia.com/mig-1g.5gb": 1}}
+    gpu = parse(playground(), open_model(flavors=[flavor])).gpu
+    assert gpu is not None and (gpu.count, gpu.resource_name) == (1, "nvidia.com/mig-1g.5gb")
+    cr = playground(backendRuntimeConfig={"args": ["--tensor-parallel-size=2"]})
+    told = [why for field, why in lost(cr, open_model(flavors=[flavor])) if field == "spec.backendRuntimeConfig.args"]
+    assert [why.split(" need")[0] for why in told] == ["2 ranks (tensor 2)"]

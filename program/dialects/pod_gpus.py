@@ -1,23 +1,20 @@
-"""The GPUs of the pods of an LLMInferenceService, as quotas and queues count them. Pure."""
+"""The GPUs of pods that a custom resource describes itself, as quotas and queues count them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from program.desired.accelerators import vendor_of
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.model import Gpu, GpuVendor
+from program.desired.facts import Problem
+from program.desired.model import GPU_RESOURCES, Gpu, GpuVendor
 from program.desired.quantities import parse_quantity
 from program.desired.workloads import PodSet
+from program.runtimes.ranks import misfit
 
-_VENDORS = {
-    "nvidia.com/gpu": GpuVendor.NVIDIA,
-    "amd.com/gpu": GpuVendor.AMD,
-    "gpu.intel.com/i915": GpuVendor.INTEL,
-    "gpu.intel.com/xe": GpuVendor.INTEL,
-}
-_PARTS = {"nvidia.com/mig-": GpuVendor.NVIDIA}
-"""Resources that stand for a part of a GPU, by how they begin."""
+_MORE_ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
+"""Variable with further arguments, which the start scripts of KServe's presets read."""
 
 
 def gpu_of(pods: PodSet) -> Gpu | None:
@@ -38,7 +35,7 @@ def gpu_of_container(container: JsonObject) -> Gpu | None:
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     for resource, amount in asked.items():
-        vendor = _VENDORS.get(resource) or next((v for p, v in _PARTS.items() if resource.startswith(p)), None)
+        vendor = vendor_of(resource)
         if vendor is None:
             continue
         field = f"spec.template.containers[{container.get('name')}].resources.limits[{resource}]"
@@ -46,9 +43,29 @@ def gpu_of_container(container: JsonObject) -> Gpu | None:
         if count != int(count):
             raise SpecInvalid(field=field, why=f"`{amount}` is not a whole number of GPUs")
         if count:
-            default = resource == "nvidia.com/gpu"
+            default = resource == GPU_RESOURCES[GpuVendor.NVIDIA]
             return Gpu(count=int(count), vendor=vendor, resource="" if default else resource)
     return None
+
+
+def ranks_problem(
+    pods: PodSet, engine: str, container: str, *, field: str, named: Sequence[str] = ()
+) -> Problem | None:
+    """Name arguments of a container that make more or fewer ranks than its GPUs; None where they fit, or name none.
+
+    `named` are arguments that its start script adds. Ranks of a group are spread over its pods, which only the group's
+    own script knows.
+    """
+    found = next(
+        (each for each in pods.template["spec"].get("containers") or () if each.get("name") == container), None
+    )
+    gpu = gpu_of_container(found) if found is not None and pods.group is None else None
+    if found is None or gpu is None:
+        return None
+    extra = next((each.get("value") or "" for each in found.get("env") or () if each["name"] == _MORE_ARGUMENTS), "")
+    words = [*named, *(str(word) for part in ("command", "args") for word in found.get(part) or ()), *extra.split()]
+    why = misfit(engine, words, gpu.count)
+    return Problem(reason="NotHonoured", message=why, field=field, terminal=True) if why else None
 
 
 def _of_pod(template: JsonObject) -> Gpu | None:

@@ -1,0 +1,141 @@
+"""How many ranks an engine's arguments ask for: processes of which each needs a GPU. Pure.
+
+Called by the runtimes, by the dialects' checks and by the converters, so that all of them count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Way = Literal["tensor", "pipeline", "data", "context", "nodes"]
+"""How a model is spread: each layer, the layers, copies of the model, each prompt; and over how many machines."""
+
+_FLAGS: dict[str, dict[Way, tuple[str, ...]]] = {
+    "vllm": {
+        "tensor": ("--tensor-parallel-size", "-tp"),
+        "pipeline": ("--pipeline-parallel-size", "-pp"),
+        "data": ("--data-parallel-size", "-dp"),
+        "context": ("--prefill-context-parallel-size", "-pcp"),
+        "nodes": ("--nnodes", "-n"),
+    },
+    "sglang": {
+        "tensor": ("--tensor-parallel-size", "--tp-size", "--tp"),
+        "pipeline": ("--pipeline-parallel-size", "--pp-size", "--pp"),
+        "data": ("--data-parallel-size", "--dp-size", "--dp"),
+        "nodes": ("--nnodes",),
+    },
+    "tensorrt-llm": {
+        "tensor": ("--tp-size", "--tensor-parallel-size"),
+        "pipeline": ("--pp-size", "--pipeline-parallel-size"),
+    },
+    "tgi": {"tensor": ("--num-shard",)},
+}
+_LOCAL_COPIES = ("--data-parallel-size-local", "-dpl")
+"""Copies of vLLM that run in this very pod."""
+_COPIES_SHARE = "--enable-dp-attention"
+"""With it SGLang's copies share the GPUs of the tensor-parallel ranks."""
+
+
+class _Named(NamedTuple):
+    way: Way
+    at: int
+    value: int | None
+    """None for what is no whole number above zero."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What arguments say about how a model is spread."""
+
+    sizes: tuple[tuple[Way, int], ...] = ()
+    at: int | None = None
+    """Position of the last argument that says so; None where none does."""
+
+    def size(self, way: Way) -> int:
+        """How far it is spread in one way; 1 where nothing is said."""
+        return dict(self.sizes).get(way, 1)
+
+    @property
+    def names_tensor(self) -> bool:
+        """Whether an argument says over how many GPUs each layer is spread."""
+        return "tensor" in dict(self.sizes)
+
+    @property
+    def others(self) -> int:
+        """Ranks on each machine for each of the tensor-parallel ones."""
+        return max(1, self.size("pipeline") * self.size("data") * self.size("context") // self.size("nodes"))
+
+    @property
+    def total(self) -> int:
+        """Ranks on each machine."""
+        every = self.size("tensor") * self.size("pipeline") * self.size("data") * self.size("context")
+        return max(1, every // self.size("nodes"))
+
+
+def ranks_of(engine: str, arguments: Sequence[str]) -> Ranks:
+    """Count what the arguments name, in every spelling that the engine takes; of repeated flags the last counts."""
+    sizes: dict[Way, int] = {}
+    at: int | None = None
+    for named in _named(engine, arguments):
+        if named.way != "nodes":
+            at = named.at
+        if named.value is not None:
+            sizes[named.way] = named.value
+    if engine == "sglang" and _COPIES_SHARE in arguments:
+        sizes.pop("data", None)
+    if engine == "vllm":
+        local = [value for flag, _, value in _values(arguments) if _dashed(flag) in _LOCAL_COPIES]
+        if local and local[-1] is not None:
+            sizes["data"] = local[-1]
+    return Ranks(tuple(sorted(sizes.items())), at)
+
+
+def share_of(engine: str, arguments: Sequence[str], gpus: int) -> int:
+    """Say over how many GPUs each layer is spread where nobody says it: those that other ranks leave."""
+    ranks = ranks_of(engine, arguments)
+    if ranks.names_tensor:
+        # The later argument counts. Written as ever, it changes no template.
+        return gpus
+    return gpus // ranks.others if gpus % ranks.others == 0 else 1
+
+
+def misfit(engine: str, arguments: Sequence[str], gpus: int) -> str:
+    """Say how the ranks that arguments name differ from the GPUs of a pod; empty where they fit, or name none."""
+    ranks = ranks_of(engine, arguments)
+    if ranks.at is None or not gpus or ranks.total == gpus:
+        return ""
+    sizes = " x ".join(f"{way} {size}" for way, size in ranks.sizes if way != "nodes" and size > 1) or "tensor 1"
+    if ranks.total > gpus:
+        return f"{ranks.total} ranks ({sizes}) need as many GPUs, and a pod has {gpus}: the engine cannot start"
+    return f"{ranks.total} ranks ({sizes}) use {ranks.total} of the {gpus} GPUs of a pod"
+
+
+def _named(engine: str, arguments: Sequence[str]) -> Iterator[_Named]:
+    ways = _FLAGS.get(engine, {})
+    known = {flag: way for way, flags in ways.items() for flag in flags}
+    for flag, index, value in _values(arguments):
+        way = known.get(_dashed(flag))
+        if way is not None:
+            yield _Named(way, index, value)
+
+
+def _values(arguments: Sequence[str]) -> Iterator[tuple[str, int, int | None]]:
+    for index, word in enumerate(arguments):
+        if not word.startswith("-"):
+            continue
+        flag, equals, text = word.partition("=")
+        if not equals:
+            text = arguments[index + 1] if index + 1 < len(arguments) else ""
+        yield flag, index, _number(text)
+
+
+def _dashed(flag: str) -> str:
+    """vLLM and TensorRT-LLM take underscores for dashes."""
+    return flag.replace("_", "-")
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 and int(text) else None
