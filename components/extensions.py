@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from components.level_objective import measures_latency
 from components.options import RenderOptions
+from components.scaled_object import is_followed, is_in_prometheus
 from kubeapi import kinds
 from kubeapi.kinds import Kind
 from program.desired import keys
@@ -29,10 +30,10 @@ def may_be_made(kind: Kind, options: RenderOptions) -> bool:
     return options.installed is None or kind.full_name in options.installed
 
 
-def keda_scales(scaling: Autoscaling, options: RenderOptions) -> bool:
+def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> bool:
     """Tell whether KEDA scales a service: it asks for what only KEDA can do, and KEDA has metrics to look at."""
     able = is_installed(kinds.SCALED_OBJECTS, options) and bool(options.prometheus_url)
-    return able and _wants_keda(scaling)
+    return able and _wants_keda(scaling) and is_followed(desired, scaling)
 
 
 def asked_in_vain(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
@@ -40,7 +41,7 @@ def asked_in_vain(desired: DesiredService, options: RenderOptions) -> tuple[Prob
     if desired.host_placement is not None:
         return ()
     return (
-        *_of_scaling(desired.autoscaling, options),
+        *_of_scaling(desired, options),
         *_of_exposure(desired, options),
         *_of_slo(desired, options),
         *_of_workloads(desired.workloads, options),
@@ -51,11 +52,23 @@ def _wants_keda(scaling: Autoscaling) -> bool:
     return scaling.min_replicas == 0 or bool(scaling.query)
 
 
-def _of_scaling(scaling: Autoscaling | None, options: RenderOptions) -> Iterator[Problem]:
-    if scaling is None or not _wants_keda(scaling) or keda_scales(scaling, options):
+def _of_scaling(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
+    scaling = desired.autoscaling
+    if scaling is None or not _wants_keda(scaling):
         return
-    lacks_keda = not is_installed(kinds.SCALED_OBJECTS, options)
-    cause = "KEDA is not installed" if lacks_keda else "no Prometheus is configured for KEDA (HERDSMAN_PROMETHEUS_URL)"
+    if keda_scales(desired, scaling, options):
+        for index, metric in enumerate(scaling.metrics):
+            if not scaling.query and metric.type == "Pods" and not is_in_prometheus(metric):
+                why = f"`{metric.name[:64]}` is not the name of a metric in Prometheus; the service scales without it"
+                at = f"spec.autoscaling.metrics[{index}].name"
+                yield Problem(reason="NotHonoured", message=why, field=at, terminal=True)
+        return
+    if not is_installed(kinds.SCALED_OBJECTS, options):
+        cause = "KEDA is not installed"
+    elif not options.prometheus_url:
+        cause = "no Prometheus is configured for KEDA (HERDSMAN_PROMETHEUS_URL)"
+    else:
+        cause = f"runtime {desired.engine.kind} has no metric for it; name one in spec.autoscaling.metrics"
     if scaling.min_replicas == 0:
         yield _problem("spec.autoscaling.minReplicas", f"0 needs KEDA, and {cause}; one replica stays")
     if scaling.query:

@@ -7,7 +7,7 @@ from components.object_metadata import object_metadata, selector_labels
 from components.rendered import RenderedObject
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
-from program.desired.service import Autoscaling, DesiredService, ScalingMetric
+from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, ScalingMetric
 from program.runtimes import runtime_for
 
 DEFAULT_TARGET = "2"
@@ -17,11 +17,13 @@ DEFAULT_TARGET = "2"
 def pod_autoscaler(desired: DesiredService, scaling: Autoscaling) -> RenderedObject:
     """Build the autoscaler. It keeps one replica at least: Kubernetes' own cannot start from nothing.
 
+    Without a metric that the user or the engine names it follows the CPU, as Kubernetes does.
     Raises SpecInvalid for a metric without the target that its type needs.
     """
     metrics = [_metric(metric, f"spec.autoscaling.metrics[{index}]") for index, metric in enumerate(scaling.metrics)]
     if not metrics:
-        metrics = [_pods_metric(runtime_for(desired.engine).default_hpa_metric, DEFAULT_TARGET)]
+        own = runtime_for(desired.engine).default_hpa_metric
+        metrics = [_pods_metric(own, DEFAULT_TARGET) if own else _resource_metric("cpu", DEFAULT_UTILIZATION)]
     manifest: JsonObject = {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -47,18 +49,21 @@ def target_average(metric: ScalingMetric, field: str) -> str:
     return metric.target_average_value
 
 
-def target_utilization(metric: ScalingMetric, field: str) -> int:
-    """Return the target of a resource, in percent. Raises SpecInvalid when it has none."""
-    if metric.target_average_utilization is None:
-        raise SpecInvalid(field=f"{field}.targetAverageUtilization", why="a metric of type `Resource` needs it")
-    return metric.target_average_utilization
+def target_utilization(metric: ScalingMetric) -> int:
+    """Return the target of a resource, in percent."""
+    target = metric.target_average_utilization
+    return DEFAULT_UTILIZATION if target is None else target
 
 
 def _metric(metric: ScalingMetric, field: str) -> JsonObject:
     if metric.type == "Pods":
         return _pods_metric(metric.name, target_average(metric, field))
-    target: JsonObject = {"type": "Utilization", "averageUtilization": target_utilization(metric, field)}
-    return {"type": "Resource", "resource": {"name": metric.name, "target": target}}
+    return _resource_metric(metric.name, target_utilization(metric))
+
+
+def _resource_metric(name: str, utilization: int) -> JsonObject:
+    target: JsonObject = {"type": "Utilization", "averageUtilization": utilization}
+    return {"type": "Resource", "resource": {"name": name, "target": target}}
 
 
 def _pods_metric(name: str, average: str) -> JsonObject:

@@ -57,7 +57,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
 def _asked_for(desired: DesiredService, options: RenderOptions) -> Iterator[RenderedObject]:
     """Render what not every service has, each kind by its own condition."""
     if (scaling := desired.autoscaling) is not None and not is_stopped(desired):
-        by_keda = keda_scales(scaling, options)
+        by_keda = keda_scales(desired, scaling, options)
         yield scaled_object(desired, scaling, options) if by_keda else pod_autoscaler(desired, scaling)
     if desired.disruption.max_unavailable:
         yield disruption_budget(desired)

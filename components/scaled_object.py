@@ -14,8 +14,7 @@ from components.pod_autoscaler import DEFAULT_TARGET, target_average, target_uti
 from components.rendered import RenderedObject
 from kubeapi import kinds
 from program.desired.base import JsonObject
-from program.desired.errors import SpecInvalid
-from program.desired.service import Autoscaling, DesiredService
+from program.desired.service import Autoscaling, DesiredService, ScalingMetric
 from program.dialects.quantities import parse_quantity
 from program.runtimes import runtime_for
 
@@ -25,7 +24,7 @@ _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 def scaled_object(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> RenderedObject:
     """Build the ScaledObject.
 
-    Raises SpecInvalid for a metric without its target, and for a name that Prometheus has no metric of.
+    Metrics whose name Prometheus cannot have are left out. Raises SpecInvalid for a metric without its target.
     """
     manifest: JsonObject = {
         "apiVersion": kinds.SCALED_OBJECTS.api_version,
@@ -45,30 +44,37 @@ def scaled_object(desired: DesiredService, scaling: Autoscaling, options: Render
     return RenderedObject("scaler", naming.TYPE_AUTOSCALER, manifest)
 
 
+def is_followed(desired: DesiredService, scaling: Autoscaling) -> bool:
+    """Tell whether KEDA has something in Prometheus to look at, without which it cannot start from nothing."""
+    own = runtime_for(desired.engine).default_hpa_metric
+    return bool(scaling.query or own) or any(is_in_prometheus(each) for each in scaling.metrics)
+
+
+def is_in_prometheus(metric: ScalingMetric) -> bool:
+    """Tell whether a metric of pods has a name that Prometheus can have."""
+    return metric.type == "Pods" and _METRIC_NAME.fullmatch(metric.name) is not None
+
+
 def _triggers(desired: DesiredService, scaling: Autoscaling, server: str) -> list[JsonObject]:
     triggers: list[JsonObject] = []
     targets: list[str] = []
     for index, metric in enumerate(scaling.metrics):
-        field = f"spec.autoscaling.metrics[{index}]"
         if metric.type == "Resource":
-            value = {"value": str(target_utilization(metric, field))}
+            value = {"value": str(target_utilization(metric))}
             triggers.append({"type": metric.name, "metricType": "Utilization", "metadata": value})
-            continue
-        targets.append(target_average(metric, field))
-        if not scaling.query:
-            triggers.append(_prometheus(server, _query(desired, metric.name, field), targets[-1]))
+        elif scaling.query or is_in_prometheus(metric):
+            targets.append(target_average(metric, f"spec.autoscaling.metrics[{index}]"))
+            if not scaling.query:
+                triggers.append(_prometheus(server, _query(desired, metric.name), targets[-1]))
     if scaling.query:
         triggers.insert(0, _prometheus(server, scaling.query, targets[0] if targets else DEFAULT_TARGET))
-    elif not targets:
+    elif not targets and (own := runtime_for(desired.engine).default_hpa_metric):
         # CPU and memory of no pod say nothing, so KEDA wants something else beside them to start from.
-        name = runtime_for(desired.engine).default_hpa_metric
-        triggers.insert(0, _prometheus(server, _query(desired, name, ""), DEFAULT_TARGET))
+        triggers.insert(0, _prometheus(server, _query(desired, own), DEFAULT_TARGET))
     return triggers
 
 
-def _query(desired: DesiredService, metric: str, field: str) -> str:
-    if not _METRIC_NAME.fullmatch(metric):
-        raise SpecInvalid(field=f"{field}.name", why=f"`{metric[:64]}` is not the name of a metric in Prometheus")
+def _query(desired: DesiredService, metric: str) -> str:
     return f'sum({metric}{{namespace="{desired.key.namespace}",service="{desired.key.name}"}})'
 
 

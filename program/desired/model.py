@@ -191,3 +191,5 @@ class DesiredModel(Desired):
     gpu: ModelGpu | None = None
     memory_budget_bytes: int | None = None
     memory_fraction: float | None = None
+    asked_resources: tuple[str, ...] = ()
+    """Fields of the Model's `spec.resources` that are set. They have no effect."""

@@ -99,6 +99,10 @@ class ScalingMetric(Desired):
     target_average_utilization: int | None = None
 
 
+DEFAULT_UTILIZATION = 80
+"""Percent of the request, where a resource is followed without a target. Kubernetes' own default."""
+
+
 class Autoscaling(Desired):
     """An autoscaler; while it exists the live replica count is not ours.
 
@@ -108,7 +112,7 @@ class Autoscaling(Desired):
     min_replicas: int = 1
     max_replicas: int
     metrics: tuple[ScalingMetric, ...] = ()
-    """Empty means the runtime's own default metric."""
+    """Empty means the runtime's own default metric, or the CPU where it has none."""
     query: str = ""
     """PromQL for KEDA instead of the metrics."""
 

@@ -72,7 +72,7 @@ class Runtime(Protocol):
     serves_metrics: bool
     """The engine answers GET /metrics in Prometheus' format."""
     default_hpa_metric: str
-    """The pods' metric that an autoscaler follows when the user names none."""
+    """The pods' metric that an autoscaler follows when the user names none; empty where the engine has none."""
     service_links: bool
     """Kubernetes may add `<SERVICE>_PORT=tcp://…` to the environment; False where the engine reads such names."""
     api_key_env: str

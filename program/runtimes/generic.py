@@ -26,7 +26,7 @@ class GenericRuntime:
     needs_model_init = False
     takes_port = True
     serves_metrics = False
-    default_hpa_metric = "llamacpp:requests_processing"
+    default_hpa_metric = ""
     service_links = True
     api_key_env = ""
     drains = False

@@ -20,7 +20,7 @@ class PersonaPlexRuntime:
     needs_model_init = False
     takes_port = False
     serves_metrics = False
-    default_hpa_metric = "llamacpp:requests_processing"
+    default_hpa_metric = ""
     service_links = True
     api_key_env = ""
     drains = False

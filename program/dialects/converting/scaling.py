@@ -11,6 +11,7 @@ from typing import Any
 
 from program.desired.base import JsonObject
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
+from program.desired.service import DEFAULT_UTILIZATION
 from program.dialects.converting.described import Scaling, Written
 from program.dialects.converting.fields import Fields
 from program.runtimes import runtime_for
@@ -125,7 +126,7 @@ def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
     metrics = []
     for metric in wish.get("metrics") or ():
         if metric["type"] == "Resource":
-            metrics.append(of_resource(metric["name"], metric.get("targetAverageUtilization")))
+            metrics.append(of_resource(metric["name"], metric.get("targetAverageUtilization") or DEFAULT_UTILIZATION))
         else:
             metrics.append(of_pods(metric["name"], str(metric.get("targetAverageValue"))))
     if not metrics and (default_metric := runtime_for(engine).default_hpa_metric):

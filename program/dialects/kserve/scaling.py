@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
 from program.desired.workloads import Scaler
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.settings import PrometheusSettings
 from program.dialects.kserve.subject import Subject
 
+NO_PROMETHEUS = "PrometheusNotConfigured"
 METRIC = "wva_desired_replicas"
 ACCELERATOR = "inference.optimization/acceleratorName"
 DEFAULT_COST = "10.0"
@@ -20,12 +22,9 @@ _KEDA_FIELDS = ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "i
 
 
 def scaler_of(subject: Subject, workload: JsonObject, *, prefill: bool, field: str) -> Scaler | None:
-    """Describe the autoscaler of a workload; None where it has none.
-
-    Raises SpecInvalid where the metric is to be read from a Prometheus that the cluster's settings do not name.
-    """
+    """Describe the autoscaler of a workload; None where it has none, or `scaler_fault` says why none can be made."""
     scaling = workload.get("scaling")
-    if scaling is None:
+    if scaling is None or scaler_fault(subject, workload, field=field) is not None:
         return None
     part = "prefill" if prefill else "main"
     common = labels.of_component(subject.name, labels.WORKLOAD)
@@ -44,7 +43,7 @@ def scaler_of(subject: Subject, workload: JsonObject, *, prefill: bool, field: s
     }
     if wva.get("keda") is not None:
         name = naming.scaled_object(subject.name, prefill=prefill)
-        trigger = _trigger(subject.settings.prometheus, name, subject.namespace, field=f"{field}.scaling.wva.keda")
+        trigger = _trigger(subject.settings.prometheus, name, subject.namespace)
         spec = {**_bounds(scaling), **_keda(wva["keda"]), "triggers": [trigger]}
         return Scaler(part=part, kind="ScaledObject", name=name, labels=common, annotations=annotations, spec=spec)
     name = naming.autoscaler(subject.name, prefill=prefill)
@@ -56,6 +55,18 @@ def scaler_of(subject: Subject, workload: JsonObject, *, prefill: bool, field: s
         annotations=annotations,
         spec=_autoscaler(scaling, wva.get("hpa") or {}, name),
     )
+
+
+def scaler_fault(subject: Subject, workload: JsonObject, *, field: str) -> Problem | None:
+    """Say why the autoscaler of a workload cannot be made; the workload itself is made without it."""
+    wva = (workload.get("scaling") or {}).get("wva") or {}
+    if wva.get("keda") is None or subject.settings.prometheus.url:
+        return None
+    why = (
+        "needs a Prometheus, and the cluster's settings name none; the number of pods stays as it is. Set "
+        "`prometheus.url` in key `autoscaling-wva-controller-config` of ConfigMap kserve/inferenceservice-config"
+    )
+    return Problem(reason=NO_PROMETHEUS, message=why, field=f"{field}.scaling.wva.keda")
 
 
 def _bounds(scaling: JsonObject) -> JsonObject:
@@ -78,13 +89,7 @@ def _autoscaler(scaling: JsonObject, hpa: JsonObject, name: str) -> JsonObject:
     return spec
 
 
-def _trigger(prometheus: PrometheusSettings, name: str, namespace: str, *, field: str) -> JsonObject:
-    if not prometheus.url:
-        raise SpecInvalid(
-            field=field,
-            why="needs a Prometheus, and the cluster's settings name none; set `prometheus.url` in key "
-            "`autoscaling-wva-controller-config` of ConfigMap kserve/inferenceservice-config",
-        )
+def _trigger(prometheus: PrometheusSettings, name: str, namespace: str) -> JsonObject:
     metadata = {
         "serverAddress": prometheus.url,
         "query": f'{METRIC}{{variant_name="{name}",exported_namespace="{namespace}"}}',

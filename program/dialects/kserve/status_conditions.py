@@ -12,7 +12,7 @@ from typing import Any
 
 from kubeapi import kinds
 from program.desired.base import JsonObject
-from program.desired.facts import PodFacts, ServiceFacts, WorkloadFacts
+from program.desired.facts import PodFacts, Problem, ServiceFacts, WorkloadFacts
 from program.desired.service import DesiredService
 from program.desired.workloads import PodSet
 from program.dialects.common_conditions import ConditionSet, Judgement, judge_service, set_common
@@ -20,6 +20,7 @@ from program.dialects.conditions import Reason, Status, Type
 from program.dialects.kserve import labels, router_status
 from program.dialects.kserve.groups import group_of
 from program.dialects.kserve.router_status import Finding
+from program.dialects.kserve.scaling import NO_PROMETHEUS
 from program.dialects.kserve.subject import Subject
 from program.dialects.pod_causes import worst_cause
 
@@ -144,6 +145,8 @@ def _workloads(
             )
             if pods.scaler is not None:
                 conditions.find(scaling, _scaler_finding(subject, pods, facts), "The number of replicas follows use")
+            elif (fault := _scaler_fault(part, facts)) is not None:
+                conditions.set(scaling, "False", "ReconcileScalingError", f"{fault.field}: {fault.message}")
         if (problem := facts.problem) is not None and not _is_of_router(problem.field):
             kind = WORKER if desired.workloads.main.group is not None else MAIN
             conditions.set(kind, "False", _reason_of_failure(subject, problem.field), verdict.message)
@@ -234,6 +237,12 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Find
     if problem:
         return Finding(waiting, f"{scaler.kind} {scaler.name}: {problem}")
     return Finding() if told else Finding(waiting, f"{scaler.kind} {scaler.name} has not said anything yet")
+
+
+def _scaler_fault(part: str, facts: ServiceFacts) -> Problem | None:
+    """Find why the autoscaler of a set of pods cannot be made."""
+    found = (each for each in facts.unhonoured if each.reason == NO_PROMETHEUS)
+    return next((each for each in found if each.field.startswith("spec.prefill") is (part == "prefill")), None)
 
 
 def _scaler_says(live: JsonObject) -> tuple[str, bool]:

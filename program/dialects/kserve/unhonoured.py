@@ -13,6 +13,7 @@ from program.dialects.kserve.devices import KNOWN as DEVICE_ANNOTATIONS
 from program.dialects.kserve.devices import PREFIX as DEVICE_PREFIX
 from program.dialects.kserve.picker_config import DEFAULT_SINCE, FIELD, deprecations
 from program.dialects.kserve.picker_migration import picker_version
+from program.dialects.kserve.scaling import scaler_fault
 from program.dialects.kserve.scheduler import CONFIG_FLAGS
 from program.dialects.kserve.schema import ServiceSpec
 from program.dialects.kserve.storage import INITIALIZER, Weights
@@ -40,6 +41,9 @@ def unhonoured(subject: Subject, own: ServiceSpec, weights: Weights | None) -> I
     yield from _initializers(subject, weights)
     yield from _router(subject)
     yield from _picker(subject)
+    for field, workload in (("spec", subject.spec), ("spec.prefill", subject.at("prefill"))):
+        if workload and (fault := scaler_fault(subject, workload, field=field)) is not None:
+            yield fault
 
 
 def _initializers(subject: Subject, weights: Weights | None) -> Iterator[Problem]:

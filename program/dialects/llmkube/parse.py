@@ -124,11 +124,6 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
     """Add what only a service in the cluster's pods can have."""
     scaling = spec.autoscaling
     runtime = runtime_for(desired.engine)
-    followed = scaling and (scaling.metrics or annotated.scale_query or runtime.default_hpa_metric)
-    if scaling and not followed and desired.host_placement is None:
-        raise SpecInvalid(
-            field="spec.autoscaling.metrics", why=f"is empty, and runtime {spec.runtime} has no metric of its own"
-        )
     # An engine that takes no key would answer everybody, and a policy that says otherwise would be a lie.
     kept = desired.model_copy(update={"api_key": annotated.api_key if runtime.api_key_env else None})
     return kept.model_copy(

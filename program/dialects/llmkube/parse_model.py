@@ -18,7 +18,14 @@ from program.desired.model import (
     ModelSource,
     SourceKind,
 )
-from program.dialects.llmkube.model_schema import GpuSpec, HardwareSpec, ModelSpec, ModelStatus, ShardingSpec
+from program.dialects.llmkube.model_schema import (
+    GpuSpec,
+    HardwareSpec,
+    ModelResourcesSpec,
+    ModelSpec,
+    ModelStatus,
+    ShardingSpec,
+)
 from program.dialects.llmkube.source import cache_key, file_name, file_set, needs_cache, parse_source
 from program.dialects.object_shape import check_shape
 from program.dialects.quantities import bytes_of
@@ -67,7 +74,13 @@ def model_of(cr: JsonObject) -> DesiredModel:
         gpu=_model_gpu(hardware.gpu, raw["hardware"]["gpu"]) if hardware.gpu else None,
         memory_budget_bytes=bytes_of(hardware.memory_budget, field="spec.hardware.memoryBudget"),
         memory_fraction=hardware.memory_fraction,
+        asked_resources=_asked(spec.resources),
     )
+
+
+def _asked(resources: ModelResourcesSpec | None) -> tuple[str, ...]:
+    wish = resources or ModelResourcesSpec()
+    return tuple(name for name, text in (("cpu", wish.cpu), ("memory", wish.memory)) if text)
 
 
 def _secret(spec: ModelSpec) -> str:

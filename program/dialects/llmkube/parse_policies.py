@@ -6,9 +6,12 @@ come from files that no API server has seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from program.desired import keys
 from program.desired.errors import SpecInvalid
 from program.desired.service import (
+    DEFAULT_UTILIZATION,
     Autoscaling,
     Disruption,
     Exposure,
@@ -22,6 +25,7 @@ from program.dialects.llmkube.service_schema import (
     AutoscalingSpec,
     DisruptionSpec,
     EndpointSpec,
+    Metric,
     ModelCacheSpec,
     RolloutPolicySpec,
     ServiceSpec,
@@ -57,39 +61,50 @@ def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: 
 
 
 def autoscaling(spec: AutoscalingSpec, *, query: str) -> Autoscaling:
-    """Read the autoscaler; `query` is KEDA's, from an annotation."""
+    """Read the autoscaler, without what no autoscaler can have; `query` is KEDA's, from an annotation."""
+    metrics = tuple(_metric(each) for each in spec.metrics if not _metric_fault(each))
+    low = min(spec.min_replicas, spec.max_replicas)
+    return Autoscaling(min_replicas=low, max_replicas=spec.max_replicas, metrics=metrics, query=query)
+
+
+def autoscaling_faults(spec: AutoscalingSpec) -> Iterator[tuple[str, str]]:
+    """List the fields of the autoscaler that it is made without, and why."""
     at = "spec.autoscaling"
     if spec.min_replicas > spec.max_replicas:
-        raise SpecInvalid(
-            field=f"{at}.minReplicas", why=f"{spec.min_replicas} is more than maxReplicas {spec.max_replicas}"
-        )
-    metrics = []
+        why = f"{spec.min_replicas} is more than maxReplicas {spec.max_replicas}; {spec.max_replicas} replicas run"
+        yield f"{at}.minReplicas", why
     for index, metric in enumerate(spec.metrics):
-        path = f"{at}.metrics[{index}]"
-        if metric.type == "Pods":
-            if metric.target_average_value is None:
-                raise SpecInvalid(field=f"{path}.targetAverageValue", why="is needed for a metric of type Pods")
-            check_quantity(metric.target_average_value, field=f"{path}.targetAverageValue", unit="cpu")
-        else:
-            if metric.name not in ("cpu", "memory"):
-                raise SpecInvalid(
-                    field=f"{path}.name", why=f"`{metric.name[:64]}` is not a resource; use cpu or memory"
-                )
-            if metric.target_average_utilization is None or metric.target_average_utilization < 1:
-                raise SpecInvalid(
-                    field=f"{path}.targetAverageUtilization", why="must be at least 1 for a metric of type Resource"
-                )
-        metrics.append(
-            ScalingMetric(
-                type=metric.type,
-                name=metric.name,
-                target_average_value=metric.target_average_value,
-                target_average_utilization=metric.target_average_utilization,
-            )
-        )
-    return Autoscaling(
-        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, metrics=tuple(metrics), query=query
+        if fault := _metric_fault(metric):
+            field, why = fault
+            yield f"{at}.metrics[{index}].{field}", f"{why}; the autoscaler is made without this metric"
+
+
+def _metric(metric: Metric) -> ScalingMetric:
+    utilization = metric.target_average_utilization
+    if metric.type == "Resource" and utilization is None:
+        utilization = DEFAULT_UTILIZATION
+    return ScalingMetric(
+        type=metric.type,
+        name=metric.name,
+        target_average_value=metric.target_average_value,
+        target_average_utilization=utilization,
     )
+
+
+def _metric_fault(metric: Metric) -> tuple[str, str] | None:
+    if metric.type == "Pods":
+        if metric.target_average_value is None:
+            return "targetAverageValue", "is needed for a metric of type Pods"
+        try:
+            check_quantity(metric.target_average_value, field="targetAverageValue", unit="cpu")
+        except SpecInvalid as invalid:
+            return invalid.field, invalid.why
+        return None
+    if metric.name not in ("cpu", "memory"):
+        return "name", f"`{metric.name[:64]}` is not a resource; use cpu or memory"
+    if metric.target_average_utilization is not None and metric.target_average_utilization < 1:
+        return "targetAverageUtilization", "must be at least 1 for a metric of type Resource"
+    return None
 
 
 def disruption(spec: DisruptionSpec | None, annotated: Annotated) -> Disruption:

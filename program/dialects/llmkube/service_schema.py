@@ -45,7 +45,9 @@ Priority = Literal["critical", "high", "normal", "low", "batch"]
 
 class Metric(CrdModel):
     name: str = required("Name of the metric: a pod metric, or `cpu` or `memory` for type Resource.")
-    target_average_utilization: int | None = optional("Target in percent of the request, for type Resource.")
+    target_average_utilization: int | None = optional(
+        "Target in percent of the request, for type Resource; 80 if absent."
+    )
     target_average_value: str | None = optional("Target per pod, a quantity, for type Pods.")
     type: Literal["Pods", "Resource"] = required("Where the metric comes from.")
 
@@ -64,7 +66,7 @@ class AutoscalingSpec(CrdModel):
         }
     )
     max_replicas: int = required("Most replicas.", ge=1, le=100)
-    metrics: list[Metric] = optional("What to scale on; empty means requests in flight, 2 per pod.", [])
+    metrics: list[Metric] = optional("What to scale on; empty: requests in flight, 2 per pod, or the CPU.", [])
     min_replicas: int = optional("Fewest replicas; 0 lets KEDA stop an idle service.", 1, ge=0, le=10)
 
 

@@ -75,6 +75,8 @@ def _of_ranks(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
 def _of_model(desired: DesiredService) -> Iterator[Problem]:
     model, engine = desired.model, desired.engine.kind
     at = f"Model/{model.name} spec"
+    for name in model.asked_resources:
+        yield _problem(f"{at}.resources.{name}", f"has no effect; set spec.resources.{name} of the InferenceService")
     if desired.host_placement is None:
         if model.memory_budget_bytes is not None:
             yield _problem(f"{at}.hardware.memoryBudget", "bounds processes on hosts; pods take spec.resources")

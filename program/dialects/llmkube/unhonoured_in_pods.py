@@ -11,6 +11,7 @@ from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
 from program.dialects.annotations import EXPOSE_DETAILS
+from program.dialects.llmkube.parse_policies import autoscaling_faults
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for
@@ -38,10 +39,26 @@ def in_pods(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredS
     yield from _of_rollouts(spec, desired)
     yield from _of_access(spec, annotations, desired)
     yield from _of_checks(annotations, desired)
-    if desired.autoscaling is not None and spec.replicas > 1:
-        yield _problem("spec.replicas", "has no effect beside spec.autoscaling, which sets the number of replicas")
+    yield from _of_scaling(spec, desired)
     if annotations.get(keys.ANNOTATION_SCALE_QUERY) and desired.autoscaling is None:
         yield _problem(f"metadata.annotations[{keys.ANNOTATION_SCALE_QUERY}]", "has no effect without spec.autoscaling")
+
+
+def _of_scaling(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
+    scaling = desired.autoscaling
+    if scaling is None or spec.autoscaling is None:
+        return
+    if spec.replicas > 1:
+        yield _problem("spec.replicas", "has no effect beside spec.autoscaling, which sets the number of replicas")
+    for field, why in autoscaling_faults(spec.autoscaling):
+        yield _problem(field, why)
+    follows_cpu = not (scaling.metrics or scaling.query or runtime_for(desired.engine).default_hpa_metric)
+    if follows_cpu and desired.pod.cpu_request is None:
+        yield _problem(
+            "spec.autoscaling.metrics",
+            f"is empty, and runtime {spec.runtime} has no metric of its own, so the autoscaler follows the CPU; "
+            "set spec.resources.cpu, of which it takes the share, or name a metric",
+        )
 
 
 def _of_storage(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:

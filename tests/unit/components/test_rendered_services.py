@@ -299,17 +299,25 @@ def test_the_operator_chooses_the_claim() -> None:
 # --- Autoscaler and hosts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("metric", "missing"),
-    [
-        (ScalingMetric(type="Pods", name="m"), "targetAverageValue"),
-        (ScalingMetric(type="Resource", name="cpu"), "targetAverageUtilization"),
-    ],
-)
-def test_a_metric_without_its_target_is_refused_by_name(metric: ScalingMetric, missing: str) -> None:
+def test_a_metric_without_its_target_is_refused_by_name() -> None:
+    metric = ScalingMetric(type="Pods", name="m")
     with pytest.raises(SpecInvalid) as refused:
         render(service(autoscaling=Autoscaling(max_replicas=2, metrics=(metric,))), OPTIONS)
-    assert refused.value.field == f"spec.autoscaling.metrics[0].{missing}"
+    assert refused.value.field == "spec.autoscaling.metrics[0].targetAverageValue"
+
+
+def test_a_resource_without_a_target_and_an_engine_without_a_metric_are_scaled_at_80_percent() -> None:
+    def metrics(*given: ScalingMetric, engine: Any) -> Any:
+        desired = service(engine=engine, image="x", autoscaling=Autoscaling(max_replicas=2, metrics=given))
+        return manifest(render(desired, OPTIONS), "hpa")["spec"]["metrics"]
+
+    def at_80(name: str) -> Any:
+        target = {"type": "Utilization", "averageUtilization": 80}
+        return [{"type": "Resource", "resource": {"name": name, "target": target}}]
+
+    assert metrics(ScalingMetric(type="Resource", name="memory"), engine=LlamaCpp()) == at_80("memory")
+    for engine in (Generic(), PersonaPlex()):
+        assert metrics(engine=engine) == at_80("cpu")
 
 
 def test_each_runtime_scales_by_its_own_metric() -> None:

@@ -394,19 +394,6 @@ def test_adoption_is_asked_for_by_annotation() -> None:
             {"runtime": "tgi", "tgiConfig": {"hfTokenSecretRef": {"key": "T"}}},
             "spec.tgiConfig.hfTokenSecretRef.name",
         ),
-        ({"autoscaling": {"minReplicas": 3, "maxReplicas": 2}}, "spec.autoscaling.minReplicas"),
-        (
-            {"autoscaling": {"maxReplicas": 2, "metrics": [{"type": "Pods", "name": "x"}]}},
-            "spec.autoscaling.metrics[0].targetAverageValue",
-        ),
-        (
-            {"autoscaling": {"maxReplicas": 2, "metrics": [{"type": "Resource", "name": "gpu"}]}},
-            "spec.autoscaling.metrics[0].name",
-        ),
-        (
-            {"autoscaling": {"maxReplicas": 2, "metrics": [{"type": "Resource", "name": "cpu"}]}},
-            "spec.autoscaling.metrics[0].targetAverageUtilization",
-        ),
         ({"contextSize": "4096"}, "spec.contextSize"),
         ({"probeOverrides": {"liveness": {"httpGet": {"port": []}}}}, "spec.probeOverrides.liveness.httpGet.port"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from program.desired.model import DesiredModel, ModelFormat, ModelGpu
 from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import parse_source
 
 Json = dict[str, Any]
@@ -26,6 +27,50 @@ def fields(model: DesiredModel, annotations: Json | None = None, **spec: Any) ->
 
 def model(source: str = "https://example.com/m.gguf", **values: Any) -> DesiredModel:
     return DesiredModel(name="base", source=parse_source(source), **values)
+
+
+@pytest.mark.parametrize(
+    ("metric", "field"),
+    [
+        ({"type": "Pods", "name": "x"}, "targetAverageValue"),
+        ({"type": "Pods", "name": "x", "targetAverageValue": "two"}, "targetAverageValue"),
+        ({"type": "Resource", "name": "gpu"}, "name"),
+        ({"type": "Resource", "name": "cpu", "targetAverageUtilization": 0}, "targetAverageUtilization"),
+    ],
+)
+def test_a_metric_that_no_autoscaler_can_have_is_left_out_and_named(metric: Json, field: str) -> None:
+    scaling = {"maxReplicas": 2, "metrics": [metric, {"type": "Resource", "name": "memory"}]}
+    assert fields(model(), autoscaling=scaling) == [f"spec.autoscaling.metrics[0].{field}"]
+    cr = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"modelRef": "base", "autoscaling": scaling}}
+    found = parse_service(cr, model()).autoscaling
+    assert found is not None
+    assert [(each.name, each.target_average_utilization) for each in found.metrics] == [("memory", 80)]
+
+
+def test_more_replicas_at_least_than_at_most_are_those_at_most() -> None:
+    scaling = {"minReplicas": 3, "maxReplicas": 2}
+    assert fields(model(), autoscaling=scaling) == ["spec.autoscaling.minReplicas"]
+    cr = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"modelRef": "base", "autoscaling": scaling}}
+    found = parse_service(cr, model()).autoscaling
+    assert found is not None and (found.min_replicas, found.max_replicas) == (2, 2)
+
+
+def test_an_engine_without_a_metric_needs_a_request_of_cpu_to_be_scaled_by() -> None:
+    scaling: Json = {"runtime": "generic", "image": "i", "args": ["a"], "autoscaling": {"maxReplicas": 2}}
+    assert fields(model(), **scaling) == ["spec.autoscaling.metrics"]
+    assert fields(model(), **scaling, resources={"cpu": "2"}) == []
+
+
+def test_resources_of_a_model_are_named() -> None:
+    cr = {
+        "apiVersion": "inference.llmkube.dev/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": "base", "namespace": "ns"},
+        "spec": {"source": "https://example.com/m.gguf", "resources": {"cpu": "3", "memory": "12Gi"}},
+    }
+    expected = ["Model/base spec.resources.cpu", "Model/base spec.resources.memory"]
+    assert fields(model_of(cr)) == expected
+    assert fields(model_of(cr), HOST) == expected
 
 
 @pytest.mark.parametrize(

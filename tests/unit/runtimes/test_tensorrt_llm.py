@@ -143,6 +143,8 @@ def test_what_it_cannot_do_is_said() -> None:
     }
 
 
-def test_an_autoscaler_needs_a_metric_that_somebody_has() -> None:
-    with pytest.raises(SpecInvalid, match="has no metric of its own"):
-        parse_service(inference_service(autoscaling={"maxReplicas": 3}), repository_model())
+def test_an_autoscaler_without_a_metric_follows_the_cpu_and_says_what_it_needs() -> None:
+    cr = inference_service(autoscaling={"maxReplicas": 3})
+    found = unhonoured(cr, parse_service(cr, repository_model()))
+    (problem,) = [each for each in found if each.field == "spec.autoscaling.metrics"]
+    assert "set spec.resources.cpu" in problem.message

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import UTC, datetime
 
-from program.desired.errors import SpecInvalid
-from tests.unit.dialects.kserve.combining import Json, service, settings_map
-from tests.unit.dialects.kserve.parsing import made, pods_of
+from program.dialects.kserve.status import service_status
+from tests.unit.dialects.kserve.combining import Json, cluster, service, settings_map
+from tests.unit.dialects.kserve.parsing import made, parsed, pods_of
+from tests.unit.dialects.kserve.replaying import facts_of
 
 PROMETHEUS = {"prometheus": {"url": "http://prom:9090", "triggerAuthName": "auth", "triggerAuthKind": "Cluster"}}
 TRIGGER = {"type": "cron", "metadata": {"a": "b"}}
@@ -48,10 +49,25 @@ def test_keda_asks_prometheus_as_the_settings_say() -> None:
     assert trigger["authenticationRef"] == {"name": "auth", "kind": "Cluster"}
 
 
-def test_keda_without_a_prometheus_is_refused_with_where_to_name_one() -> None:
-    with pytest.raises(SpecInvalid, match="autoscaling-wva-controller-config") as refused:
-        made(service({"scaling": {"maxReplicas": 4, "wva": {"keda": {}}}}))
-    assert refused.value.field == "spec.scaling.wva.keda"
+def test_keda_without_a_prometheus_costs_the_autoscaler_alone_and_is_told_with_where_to_name_one() -> None:
+    scaling = {"scaling": {"maxReplicas": 4, "wva": {"keda": {}}}}
+    found = parsed(service({**scaling, "prefill": scaling}))
+    assert found.desired is not None and found.desired.workloads is not None
+    assert [pods.scaler for pods in found.desired.workloads.pods[:2]] == [None, None]
+    told = {each.field: each.message for each in found.unhonoured if each.reason == "PrometheusNotConfigured"}
+    assert told.keys() == {"spec.scaling.wva.keda", "spec.prefill.scaling.wva.keda"}
+    assert all("autoscaling-wva-controller-config" in message for message in told.values())
+
+
+def test_the_condition_of_scaling_says_why_there_is_no_autoscaler() -> None:
+    cr = service({"scaling": {"maxReplicas": 4, "wva": {"keda": {}}}})
+    found = parsed(cr)
+    facts = facts_of(found.desired, ready=True, unhonoured=found.unhonoured)
+    status = service_status(cr, found.desired, facts, cluster(), now=datetime(2026, 1, 1, tzinfo=UTC))
+    told = {each["type"]: each for each in status["conditions"]}
+    (scaling,) = [each for kind, each in told.items() if each["reason"] == "ReconcileScalingError" and "Scal" in kind]
+    assert scaling["status"] == "False"
+    assert "spec.scaling.wva.keda: needs a Prometheus" in scaling["message"]
 
 
 def test_triggers_of_the_users_go_as_they_are() -> None:
