@@ -292,6 +292,9 @@ def test_a_lock_of_a_living_process_of_ours_is_never_broken(tmp_path: Path) -> N
     path = record(tmp_path / "runs.json", host="laptop", child=here)
     with pytest.raises(StackLocked):
         recovery.check_lock(LOCKED, path, stack="ns", sole=True)
-    place = here.rsplit("/", 2)[0]
-    path = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/1.00")
+    place, _, started = here.rsplit("/", 2)
+    former = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/1.00")
+    with pytest.raises(StackLocked):  # an earlier version wrote a start by the wall clock, which may have been set
+        recovery.check_lock(LOCKED, former, stack="ns", sole=True)
+    path = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/{started.partition(':')[0]}:1")
     assert recovery.check_lock(LOCKED, path, stack="ns", sole=False), "the pid is taken by a younger process"
