@@ -30,6 +30,7 @@ from components.providers.kubernetes_calls import KubernetesCalls, Verdict
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
 from components.providers.kubernetes_objects import Identity, Json, NotSupported, Token
+from components.providers.kubernetes_standing import FUNCTION, standing
 from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
@@ -164,8 +165,14 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             acceptSecrets=True, supportsPreview=True, acceptOutputs=True, supports_autonaming_configuration=True
         )
 
+    @_answering
     def Invoke(self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext) -> provider_pb2.InvokeResponse:
-        self._refuse(context, request.tok)
+        if request.tok != FUNCTION:
+            self._refuse(context, request.tok)
+        found = standing(self._calls, plain(decode(request.args)))
+        response = provider_pb2.InvokeResponse()
+        getattr(response, "return").CopyFrom(encode(found))  # the field's name is a keyword
+        return response
 
     def Call(self, request: provider_pb2.CallRequest, context: grpc.ServicerContext) -> provider_pb2.CallResponse:
         self._refuse(context, request.tok)
@@ -245,6 +252,8 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         wanted = objects.comparable(inputs, identity)
         old = objects.comparable(decode(request.old_inputs), identity)
         uid = _uid(old_outputs)
+        # After an import nothing may be left to apply, and the resource has the object nevertheless.
+        self._calls.remember(uid, request.urn)
         found = [
             Change(c.path, c.kind, replaces=any(diffs.touch(c.path, path) for path in _IDENTITY_PATHS))
             for c in diffs.changes(old, wanted)
@@ -311,7 +320,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         if old_inputs:
             refreshed = self._calls.refreshed(token, old_inputs, live)
         else:
-            refreshed = objects.imported_inputs(live, token)
+            refreshed = objects.imported_inputs(self._calls.as_applied(live), token)
         manager = self._field_manager if self._calls.applied(live) else None
         outputs = self._outputs(live, old_inputs, token, manager)
         return provider_pb2.ReadResponse(id=Identity.of(live).id, inputs=encode(refreshed), properties=encode(outputs))

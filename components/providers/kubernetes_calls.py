@@ -22,6 +22,7 @@ import structlog
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_alternatives import drops_account
+from components.providers.kubernetes_applied import as_applied
 from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
@@ -29,6 +30,7 @@ from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
     Drift,
+    Owner,
     applied_fields,
     drift,
     held_elsewhere,
@@ -235,7 +237,7 @@ class KubernetesCalls:
             )
         )
         if not call.preview:
-            self._remember(live, call.urn)
+            self.remember(live["metadata"].get("uid"), call.urn)
         return live
 
     def _handed_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json:
@@ -328,9 +330,17 @@ class KubernetesCalls:
         except ApiError as error:
             raise refusal(error, f"read {token.kind} `{resource_id}`") from error
 
+    def owner(self, live: Json, wanted: Json) -> Owner:
+        """Say whose a live object is."""
+        return owner_of(live, wanted, self._manager)
+
     def holds(self, live: Json, wanted: Json) -> bool:
         """Tell whether a live object is ours."""
-        return owner_of(live, wanted, self._manager).ours
+        return self.owner(live, wanted).ours
+
+    def as_applied(self, live: Json) -> Json:
+        """Give what we applied of a live object, or all of it where we applied nothing."""
+        return as_applied(live, self._manager)
 
     def applied(self, live: Json) -> bool:
         """Tell whether we are among the managers of a live object."""
@@ -394,8 +404,8 @@ class KubernetesCalls:
             return f"it was taken over by {owner.words}"
         return None
 
-    def _remember(self, live: Json, urn: str) -> None:
-        uid = live["metadata"].get("uid")
+    def remember(self, uid: str | None, urn: str) -> None:
+        """Note which resource an object belongs to, so that another one of an earlier program does not delete it."""
         if not uid or not urn:
             return
         with self._lock:

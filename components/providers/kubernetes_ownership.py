@@ -217,12 +217,12 @@ def holds(fields: Any, wanted: Any, path: Path) -> bool:
 
 def _below_item(fields: Mapping[str, Any], item: Any) -> Any:
     """Give what a fieldsV1 tree has below one list item, found by its keys or by its value; None where it has none."""
-    keys, below = _keyed(fields)
+    keys, below = keyed_items(fields)
     matched = _match([item], keys).get(0)
-    return below[matched] if matched is not None else _members(fields).get(_canonical(item))
+    return below[matched] if matched is not None else set_members(fields).get(canonical(item))
 
 
-def _keyed(fields: Mapping[str, Any]) -> tuple[list[Json], list[Any]]:
+def keyed_items(fields: Mapping[str, Any]) -> tuple[list[Json], list[Any]]:
     """Read the items of an associative list: their keys, and what the tree has below each.
 
     The text of a key is read and never made. The API server writes it as Go does, which escapes `&`, `<`, `>` and some
@@ -232,12 +232,12 @@ def _keyed(fields: Mapping[str, Any]) -> tuple[list[Json], list[Any]]:
     return [key for key, _ in found], [below for _, below in found]
 
 
-def _members(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the members of a set: what the tree has below each, by the member's `_canonical` text."""
-    return {_canonical(json.loads(name[2:])): below for name, below in fields.items() if name.startswith("v:")}
+def set_members(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the members of a set: what the tree has below each, by the member's `canonical` text."""
+    return {canonical(json.loads(name[2:])): below for name, below in fields.items() if name.startswith("v:")}
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
     """Write a value so that equal ones are equal texts. Python itself takes 1 and True for the same."""
     return json.dumps(value, sort_keys=True)
 
@@ -315,13 +315,13 @@ def _walk(want: Any, owned: Mapping[str, Any] | None, live: Any, path: Path) -> 
 
 def _walk_list(want: list[Any], owned: Mapping[str, Any], live: Any, path: Path) -> Iterator[Drift]:
     items = live if isinstance(live, list) else []
-    keys, below = _keyed(owned)
-    members = _members(owned)
+    keys, below = keyed_items(owned)
+    members = set_members(owned)
     names = set(keys[0]) if keys else set()
     matched = _match(want, keys)
     for at, item in enumerate(want):
         if not isinstance(item, dict) or not keys:
-            in_set = _canonical(item) in members or any(_covers(other, item) for other in items)
+            in_set = canonical(item) in members or any(_covers(other, item) for other in items)
             if not in_set:
                 yield Drift((*path, at), MISSING)
             continue

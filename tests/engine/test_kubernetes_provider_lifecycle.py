@@ -288,6 +288,24 @@ def test_an_existing_object_is_imported_and_then_managed(stack: Stack, client: K
         client.get(CONFIG_MAPS, namespace, "settings")
 
 
+def test_an_import_under_another_name_keeps_the_object(stack: Stack, client: KubeClient, namespace: str) -> None:
+    stack.up(config_map(namespace, {"a": "1"}))
+    uid = client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"]
+
+    def renamed() -> None:
+        pulumi.CustomResource(
+            "kubernetes:core/v1:ConfigMap",
+            "other",
+            {"metadata": {"name": "settings", "namespace": namespace}, "data": {"a": "1"}},
+            pulumi.ResourceOptions(import_=f"{namespace}/settings"),
+        )
+
+    run = stack.up(renamed)
+    assert run.operations("other") == ["import"]
+    assert run.operations("settings") == ["delete"]
+    assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] == uid
+
+
 def test_objects_of_others_can_be_read_by_get(stack: Stack, namespace: str) -> None:
     def program() -> None:
         service = k8s.core.v1.Service.get("api", "default/kubernetes")
