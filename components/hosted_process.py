@@ -36,6 +36,9 @@ class HostedProcess(ServiceObjects):
             "namespace": self._args.key.namespace,
             "name": obj.name,
             "plan": obj.manifest["spec"],
+            # Outputs, which the SDK gives only those programs that name them.
+            "address": None,
+            "port": None,
         }
         options = pulumi.ResourceOptions(parent=self, depends_on=list(after) if after else None)
         return pulumi.CustomResource(TYPE, urns.object_name(self._args.key, obj, at=self._args.at), inputs, options)

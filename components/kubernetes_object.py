@@ -32,16 +32,22 @@ def kubernetes_object(
     parent: pulumi.Resource,
     after: Sequence[pulumi.Resource] = (),
     retain: bool = False,
+    standing: frozenset[tuple[str, str]] = frozenset(),
 ) -> pulumi.CustomResource:
-    """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program."""
+    """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program.
+
+    An object that `standing` names by type token and id is imported where the state does not have it.
+    """
+    token, resource_id = urns.type_of(obj), urns.id_of(obj)
     options = pulumi.ResourceOptions(
         parent=parent,
         version=provider_version(),
         depends_on=list(after) if after else None,
         retain_on_delete=True if retain else None,
         ignore_changes=list(obj.ignore) if obj.ignore else None,
+        import_=resource_id if (token, resource_id) in standing else None,
     )
-    return pulumi.CustomResource(urns.type_of(obj), name, obj.manifest, options)
+    return pulumi.CustomResource(token, name, obj.manifest, options)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class ServiceObjectsArgs:
     """Where the service is, as `naming.place_suffix` says it, in a stack of several namespaces or clusters."""
     ways: Mapping[str, JsonObject] = field(default_factory=dict)
     """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
+    standing: frozenset[tuple[str, str]] = frozenset()
+    """Type token and id of the objects that exist, which an engine without a state of them imports."""
 
 
 class ServiceObjects(pulumi.ComponentResource):
@@ -81,7 +89,7 @@ class ServiceObjects(pulumi.ComponentResource):
 
     def _made(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
         name = urns.object_name(self._args.key, obj, at=self._args.at)
-        return kubernetes_object(name, obj, parent=self, after=after)
+        return kubernetes_object(name, obj, parent=self, after=after, standing=self._args.standing)
 
 
 ServiceComponent = Callable[[ServiceObjectsArgs, pulumi.ResourceOptions | None], ServiceObjects]

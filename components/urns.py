@@ -35,6 +35,12 @@ def type_of(obj: RenderedObject) -> str:
     return naming.kubernetes_type(str(obj.manifest["apiVersion"]), obj.kind)
 
 
+def id_of(obj: RenderedObject) -> str:
+    """Give the id that the provider gives an object: `namespace/name`, or `name` where it has no namespace."""
+    namespace = str(obj.manifest["metadata"].get("namespace") or "")
+    return f"{namespace}/{obj.name}" if namespace else obj.name
+
+
 def own_urns(rendered: RenderedService, stack: str) -> frozenset[str]:
     """All URNs of a service that belong to it alone: its components and its objects."""
     found: set[str] = set()

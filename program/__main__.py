@@ -6,7 +6,8 @@ was made of them. The same dialect, renderers and components as in the loop. Cal
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import os
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 
 import pulumi
@@ -17,9 +18,14 @@ from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
 from program.fleet import Place, static_fleet
-from program.registration import say_less
+from program.registration import end_quietly, say_less
 from program.static.config import PROJECT, Cluster, FleetConfig, read_config
+from program.static.outputs import output_name, stack_outputs
 from program.static.reading import Fleet, PlacedService, read_fleet
+from program.static.standing import standing
+
+SKIP_CHECKPOINTS = "PULUMI_SKIP_CHECKPOINTS"
+MANY_OBJECTS = 100
 
 
 def fleet_of(root: Path) -> Awaitable[None]:
@@ -37,6 +43,8 @@ def fleet_of(root: Path) -> Awaitable[None]:
             policies.close()
     for note in fleet.notes:
         pulumi.log.warn(note)
+    if why := written_often(fleet, os.environ):
+        pulumi.log.info(why)
     if fleet.errors:
         raise pulumi.RunError("\n".join(fleet.errors))
     return _registered(config, fleet)
@@ -57,17 +65,43 @@ def _policies(config: FleetConfig, root: Path) -> FolderPolicies | NoPolicies:
         raise pulumi.RunError(f"{PROJECT}:policies: {error}") from None
 
 
+def written_often(fleet: Fleet, environment: Mapping[str, str]) -> str:
+    """Say that the state of a large fleet is written after each object, where the CLI was not told otherwise."""
+    count = sum(len(placed.rendered.objects) for placed in fleet.services)
+    if count <= MANY_OBJECTS or environment.get(SKIP_CHECKPOINTS, "").lower() in ("true", "1"):
+        return ""
+    return (
+        f"The fleet has {count} objects, and Pulumi writes the whole state after each. {SKIP_CHECKPOINTS}=true writes "
+        "it once, at the end of a run; docs/static-fleets.md says what that gives up"
+    )
+
+
 async def _registered(config: FleetConfig, fleet: Fleet) -> None:
-    """Register the services. A cluster with a name has a provider of that name, the other one the default."""
+    """Register the services and export what the stack tells of them.
+
+    A cluster with a name has a provider of that name, the other one the default. Raises pulumi.RunError, before any
+    service is registered, with all objects of others that are in the way.
+    """
     providers: dict[str, pulumi.ProviderResource] = {}
     for placed in fleet.services:
         name = placed.cluster.name
         if name and name not in providers and is_in_cluster(placed, config):
             providers[name] = _provider(placed.cluster)
-    await static_fleet(
-        (placed.rendered, Place(placed.at, providers.get(placed.cluster.name), config.hosts))
+    in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
+    found = await standing(in_clusters, providers)
+    places = (
+        Place(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()))
         for placed in fleet.services
+        for name in (placed.cluster.name,)
     )
+    registered = await static_fleet(zip((placed.rendered for placed in fleet.services), places, strict=True))
+    processes = {
+        output_name(placed): resource
+        for placed, resource in zip(fleet.services, registered, strict=True)
+        if resource is not None and not is_in_cluster(placed, config)
+    }
+    for name, value in stack_outputs(fleet.services, processes).items():
+        pulumi.export(name, value)
 
 
 def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
@@ -90,5 +124,6 @@ def _provider(cluster: Cluster) -> pulumi.ProviderResource:
 
 if __name__ == "__main__":
     say_less()
+    end_quietly()
     _fleet = fleet_of(Path(pulumi.get_root_directory()))
     pulumi.run(lambda: _fleet)

@@ -49,28 +49,35 @@ class Place:
     """Instead of the default provider of the `kubernetes` package."""
     ways: Mapping[str, JsonObject] = field(default_factory=dict)
     """Hosts that are reached without a cluster, by name."""
+    standing: frozenset[tuple[str, str]] = frozenset()
+    """Type token and id of the objects that exist there and are the fleet's to take."""
 
 
-async def static_fleet(services: Iterable[tuple[RenderedService, Place]], *, window: int = WINDOW) -> None:
+async def static_fleet(
+    services: Iterable[tuple[RenderedService, Place]], *, window: int = WINDOW
+) -> list[pulumi.CustomResource | None]:
     """Register all services of a fleet, each in its place, at most `window` of them under way at a time.
 
-    The first failure ends the run, as in any Pulumi program. Raises ValueError for an object whose component does not
-    exist.
+    Gives the last resource of each service in their order, None for a service without objects. The first failure ends
+    the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
     """
     programs: dict[str, _Program] = {}
+    registered: list[pulumi.CustomResource | None] = []
     under_way: set[asyncio.Task[bool]] = set()
     for service, place in services:
         if len(under_way) >= window:
             _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         if place.at not in programs:
             opts = pulumi.ResourceOptions(providers=[place.provider]) if place.provider else None
-            programs[place.at] = _Program(opts, at=place.at, ways=place.ways)
+            programs[place.at] = _Program(opts, at=place.at, ways=place.ways, standing=place.standing)
         started = programs[place.at].start(service)
-        if started is not None:
-            last = started.complete((*started.shared, *started.own))
+        last = started.complete((*started.shared, *started.own)) if started is not None else None
+        registered.append(last)
+        if last is not None:
             under_way.add(asyncio.ensure_future(_stands(last)))
     if under_way:
         await asyncio.wait(under_way)
+    return registered
 
 
 async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = WINDOW) -> None:
@@ -139,6 +146,7 @@ class _Program:
     opts: pulumi.ResourceOptions | None = None
     at: str = ""
     ways: Mapping[str, JsonObject] = field(default_factory=dict)
+    standing: frozenset[tuple[str, str]] = frozenset()
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
 
     def start(self, service: RenderedService) -> _Started | None:
@@ -151,7 +159,9 @@ class _Program:
         for obj in first:
             by_component[obj.component].append(obj)
         components = {
-            token: _component(token)(ServiceObjectsArgs(service.key, tuple(objects), self.at, self.ways), self.opts)
+            token: _component(token)(
+                ServiceObjectsArgs(service.key, tuple(objects), self.at, self.ways, self.standing), self.opts
+            )
             for token, objects in by_component.items()
         }
         made = tuple(child for component in components.values() for child in component.objects.values())
@@ -159,7 +169,7 @@ class _Program:
 
     def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
         if obj.name not in self.shared:
-            self.shared[obj.name] = ModelCache(ModelCacheArgs(obj, self.at), self.opts).claim
+            self.shared[obj.name] = ModelCache(ModelCacheArgs(obj, self.at, self.standing), self.opts).claim
         return self.shared[obj.name]
 
 

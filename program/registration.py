@@ -1,14 +1,20 @@
-"""Has the SDK say less to the engine while a program runs: called by whoever runs one, before its first resource.
+"""Has the SDK say less, to the engine and at its end, while a program runs; called before a program's first resource.
 
 `automation.engine.program_server` calls it for the loop's programs, `program.__main__` for static fleets.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+from types import FrameType
 from typing import Any
 
 from pulumi.runtime import resource, settings
 from pulumi.runtime.proto import engine_pb2, source_pb2
+
+_HAS_SAID_WHY = 32
+"""The exit status by which a program tells the language host that nothing is left to say."""
 
 
 def say_less() -> None:
@@ -20,6 +26,18 @@ def say_less() -> None:
     current = settings.SETTINGS
     if current.engine is not None:
         current.engine = _WithoutDebug(current.engine)
+
+
+def end_quietly() -> None:
+    """End the program without words when the engine interrupts it, which it does once it has said why the run failed.
+
+    Python's own answer is a traceback of the SDK's event loop below the error.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        os._exit(_HAS_SAID_WHY)
+
+    signal.signal(signal.SIGINT, end)
 
 
 class _WithoutDebug:

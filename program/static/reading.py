@@ -28,6 +28,7 @@ from program.static.vain import vain_without_loop
 class PlacedService:
     """One service of the fleet, rendered, and where it is made."""
 
+    desired: DesiredService
     rendered: RenderedService
     cluster: Cluster
     at: str = ""
@@ -94,7 +95,7 @@ class _Reader:
         at = "" if simple else naming.place_suffix(document.namespace, cluster.name)
         if way is None:
             rendered = replace(rendered, objects=tuple(marked(each, self.stack) for each in rendered.objects))
-        self.fleet.services.append(PlacedService(rendered, cluster, at))
+        self.fleet.services.append(PlacedService(desired, rendered, cluster, at))
 
     def _way(self, desired: DesiredService) -> JsonObject | None:
         placement = desired.host_placement

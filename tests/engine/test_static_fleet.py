@@ -244,13 +244,13 @@ def plain_pulumi(tmp_path: Path, pulumi_cli: Path, plugins: EmbeddedPlugins) -> 
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
     }
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, fails: bool = False) -> str:
         command = ["pulumi", "--non-interactive", "--color=never", *arguments]
         done = subprocess.run(
             command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert bool(done.returncode) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr if fails else done.stdout
 
     return run
 
@@ -265,3 +265,12 @@ def test_plain_pulumi_makes_the_example_stack(plain_pulumi: Pulumi, client: Kube
     plain_pulumi("preview", "--stack=example", "--expect-no-changes")
     plain_pulumi("destroy", "--yes", "--stack=example")
     assert names(client, namespace) == set()
+
+
+def test_a_failed_up_of_plain_pulumi_ends_with_what_is_wrong(plain_pulumi: Pulumi) -> None:
+    plain_pulumi("stack", "init", "example")
+    plain_pulumi("config", "set", "--stack=example", "herdsman:namespace", "is-not-there")
+    said = plain_pulumi("up", "--yes", "--skip-preview", "--stack=example", fails=True)
+    assert "Create the namespace first" in said
+    assert "Traceback" not in said
+    assert "KeyboardInterrupt" not in said

@@ -10,7 +10,9 @@ import yaml
 
 from components import naming, urns
 from components.providers.kubernetes_ownership import held_elsewhere
+from program.__main__ import written_often
 from program.static.config import FleetConfig, read_config
+from program.static.outputs import stack_outputs
 from program.static.reading import Fleet, read_fleet
 
 API = "inference.llmkube.dev/v1alpha1"
@@ -119,3 +121,41 @@ def test_a_mark_and_a_controller_say_whose_an_object_is() -> None:
     assert "a loop" in held_elsewhere(loops, obj("p/s")), "in no namespace nothing has a controller"
     assert held_elsewhere({"metadata": {"namespace": "ns"}}, obj("p/s")) == ""
     assert held_elsewhere(loops, loops) == ""
+
+
+def test_a_large_fleet_without_skipped_checkpoints_says_so(tmp_path: Path) -> None:
+    small = fleet(tmp_path, {"metadata": {"name": "chat"}})
+    large = fleet(tmp_path, *({"metadata": {"name": f"chat-{number}"}} for number in range(60)))
+    assert written_often(small, {}) == ""
+    assert "PULUMI_SKIP_CHECKPOINTS=true" in written_often(large, {})
+    assert "PULUMI_SKIP_CHECKPOINTS=true" in written_often(large, {"PULUMI_SKIP_CHECKPOINTS": "false"})
+    assert written_often(large, {"PULUMI_SKIP_CHECKPOINTS": "true"}) == ""
+
+
+def test_outputs_name_endpoints_models_and_namespaces_without_secrets(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(
+        yaml.safe_dump_all(
+            [
+                {
+                    "apiVersion": API,
+                    "kind": "Model",
+                    "metadata": {"name": "m"},
+                    "spec": {"source": "https://e.org/m.gguf?signature=s3cret"},
+                },
+                {
+                    "apiVersion": API,
+                    "kind": "InferenceService",
+                    "metadata": {"name": "chat"},
+                    "spec": {"modelRef": "m"},
+                },
+            ]
+        )
+    )
+    read = read_fleet(config(tmp_path, clusters={"eu": {"manifests": "all.yaml"}}), tmp_path, stack="p/s")
+    assert not read.errors, read.errors
+    found = stack_outputs(read.services, {})
+    assert found == {
+        "endpoints": {"eu/default/chat": "http://chat.default.svc.cluster.local:8080/v1/chat/completions"},
+        "models": {"eu/default/chat": {"name": "m", "source": "https://e.org/m.gguf"}},
+        "namespaces": ["eu/default"],
+    }

@@ -1,0 +1,63 @@
+"""Asks the clusters of a fleet, before anything is registered, what stands there in its objects' places.
+
+Called by `program.__main__`. The fleet's own providers answer, so that the clusters are those of the run. All that is
+in the way is told at once, and what exists already and is the fleet's is imported and not made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pulumi
+from pulumi.runtime import invoke_async
+
+from components import urns
+from components.kubernetes_object import provider_version
+from components.providers.kubernetes_standing import FUNCTION
+from components.rendered import RenderedObject
+from program.static.reading import PlacedService
+
+Standing = frozenset[tuple[str, str]]
+
+
+async def standing(
+    services: Iterable[PlacedService], providers: Mapping[str, pulumi.ProviderResource]
+) -> dict[str, Standing]:
+    """Give, by the cluster's name, type token and id of the objects that exist and are the fleet's to take.
+
+    `providers` are those of the clusters that have one of their own. Raises pulumi.RunError with all objects of others
+    that are in the way. A provider that does not know the question is asked nothing, and an error of the API is left to
+    the run: it meets it again, with more to say.
+    """
+    by_cluster: dict[str, dict[tuple[str, str], RenderedObject]] = {}
+    for placed in services:
+        objects = by_cluster.setdefault(placed.cluster.name, {})
+        for obj in (*placed.rendered.shared, *placed.rendered.objects):
+            objects[urns.type_of(obj), urns.id_of(obj)] = obj
+    answers = await asyncio.gather(
+        *(_asked(objects.values(), providers.get(name)) for name, objects in by_cluster.items())
+    )
+    conflicts = [
+        f"{name}: {conflict}" if name else conflict
+        for name, answer in zip(by_cluster, answers, strict=True)
+        for conflict in answer.get("conflicts") or ()
+    ]
+    if conflicts:
+        raise pulumi.RunError("\n".join(conflicts))
+    return {
+        name: frozenset((str(each["type"]), str(each["id"])) for each in answer.get("standing") or ())
+        for name, answer in zip(by_cluster, answers, strict=True)
+    }
+
+
+async def _asked(objects: Iterable[RenderedObject], provider: pulumi.ProviderResource | None) -> dict[str, Any]:
+    asked = [{"type": urns.type_of(obj), "metadata": obj.manifest["metadata"]} for obj in objects]
+    options = pulumi.InvokeOptions(provider=provider, version=provider_version())
+    try:
+        answer = await invoke_async(FUNCTION, {"objects": asked}, options)
+    except Exception as error:
+        pulumi.log.debug(f"the provider did not say what stands in the cluster: {error}")
+        return {}
+    return answer if isinstance(answer, dict) else {}
