@@ -119,6 +119,9 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     assert written["Model"]["status"]["path"].endswith(".gguf")
 
     project.configure(manifests="taken.yaml", namespace=namespace)
+    planned = project.stack.preview(project.program)
+    assert planned.operations("llmkube/chat/deployment")[0] == "import"
+    assert not planned.steps("create"), "all of it is there"
     project.stack.up(project.program)
     assert looks(client, namespace) == before, "`pulumi up` adopts what stands there"
     for kind, name in ((kinds.DEPLOYMENTS, "chat"), (kinds.AUTOSCALERS, "code"), (kinds.SERVICES, "code")):
