@@ -263,6 +263,7 @@ def service_facts(
         autoscaler=autoscaler_facts(observed.autoscaler),
         gateway=_gateway_facts(observed.route, desired),
         template_hash=_template_hash(deployment),
+        behind=f"Deployment {deployment['metadata']['name']}" if deployment and is_behind(deployment) else "",
         **common,
     )
 
@@ -295,6 +296,15 @@ def _gateway_facts(route: Object | None, desired: DesiredService | None) -> Gate
     if host and route["accepted"] and desired is not None:
         endpoint = f"{'https' if route['tls'] else 'http'}://{host}{desired.endpoint.path}"
     return GatewayFacts(accepted=route["accepted"], message=route["message"], endpoint=endpoint)
+
+
+def is_behind(workload: Object) -> bool:
+    """Tell whether a controller has looked at an earlier spec of its object and not yet at the present one.
+
+    A LeaderWorkerSet's controller may say nothing of generations; then nobody can tell.
+    """
+    observed = workload["status"].get("observedGeneration")
+    return observed is not None and observed < workload["metadata"]["generation"]
 
 
 def _template_hash(deployment: Object) -> str:

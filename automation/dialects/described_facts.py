@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 from automation.hosts.hosted import hosted_facts
 from automation.hosts.registry import HostRegistry
-from automation.observe import Observed, autoscaler_facts, pod_facts
+from automation.observe import Observed, autoscaler_facts, is_behind, pod_facts
 from automation.plan import ObjectName
 from automation.want import Wanted
 from components.deployment import is_stopped
@@ -59,6 +59,7 @@ def described_facts(
         autoscaler=autoscaler_facts(observed.autoscaler),
         replica_failure=next((each.replica_failure for each in every if each.replica_failure), ""),
         workloads=every,
+        behind=next((f"{each.kind} {each.name}" for each in workloads if each.behind), ""),
         **common,
     )
 
@@ -88,6 +89,7 @@ def _of_live(part: str, name: ObjectName, live: Object) -> WorkloadFacts:
         name=name.name,
         found=True,
         seen=seen,
+        behind=is_behind(live),
         wanted_replicas=live["spec"]["replicas"],
         replicas=status.get("replicas", 0),
         ready_replicas=status.get("readyReplicas", 0),

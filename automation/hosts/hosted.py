@@ -92,9 +92,12 @@ def age_s(timestamp: str, *, now: datetime) -> float:
 
 
 def _serves(registry: HostRegistry, host: str | None, found: Object | None, *, now: datetime) -> bool:
-    """Tell whether a replica's endpoint is ready and its host lives; where no Lease says so, by the heartbeat."""
+    """Tell whether a replica's endpoint is ready and its host lives; where no Lease says so, by the heartbeat.
+
+    Earlier agents of LLMKube write no heartbeat, so that nothing but the endpoint can say whether their host lives.
+    """
     if host is None or found is None or not found["ready"]:
         return False
     if registry.has_lease(host):
         return registry.liveness.alive(host)
-    return age_s(found["heartbeat"], now=now) <= STALE_HEARTBEAT_S
+    return not found["heartbeat"] or age_s(found["heartbeat"], now=now) <= STALE_HEARTBEAT_S

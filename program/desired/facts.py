@@ -169,6 +169,8 @@ class WorkloadFacts(Desired):
     found: bool = False
     seen: bool = False
     """Its controller has looked at the spec as it is now; before that its status is about another."""
+    behind: bool = False
+    """Its controller has looked at an earlier spec and not yet at this one."""
     wanted_replicas: int = 1
     """Of the live object where it exists, so that an autoscaler's choice counts."""
     replicas: int = 0
@@ -217,6 +219,9 @@ class ServiceFacts(Desired):
     model_ready: bool = False
     model_failed: str = ""
     """Why the Model failed, in its own words; empty where it did not."""
+    behind: str = ""
+    """Kind and name of a set of pods whose controller has not looked at its last change yet, so that its status is about
+    the pods before it; empty when there is none."""
     objects_exist: bool = False
     """The service's objects are all there as rendered."""
     applying: bool = False

@@ -191,7 +191,7 @@ def _part(pod: PodFacts) -> str:
 
 def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> Finding | None:
     """Say why a set of pods is not as wanted; None when it is."""
-    if not found.seen and not scaled:
+    if found.behind or (not found.seen and not scaled):
         return Finding(
             "Progressing", f"{found.kind} {found.name} is new or changed, and its controller has yet to see it"
         )

@@ -206,6 +206,12 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> Judgeme
     target, ready = facts.desired_replicas, facts.ready_replicas
     counted = f"{ready} of {target} replicas ready"
     if ready == target > 0:
+        if facts.behind:
+            # The count is of pods before the change.
+            message = f"{counted}; {facts.behind} was changed, and its controller has not looked at that yet"
+            return Judgement(
+                phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STARTING, message=message
+            )
         if facts.replicas > target:
             return _with_surplus(facts, counted)
         stuck = f"; {facts.hosted.stuck}" if facts.hosted is not None and facts.hosted.stuck else ""

@@ -185,6 +185,9 @@ def test_a_wish_counts_what_the_engine_will_take_there() -> None:
         (1, "2026-11-21T09:59:00+00:00", False, 1),
         (1, "2026-11-21T09:00:00+00:00", False, 0),
         (1, "soon", False, 0),
+        # An agent of LLMKube's from before it wrote heartbeats.
+        (1, "", False, 1),
+        (0, "", False, 0),
     ],
 )
 def test_a_replica_serves_while_its_host_lives(ready: int, beat: str, leased: bool, serves: int) -> None:
