@@ -220,8 +220,8 @@ class ServiceFacts(Desired):
     model_failed: str = ""
     """Why the Model failed, in its own words; empty where it did not."""
     behind: str = ""
-    """Kind and name of a set of pods whose controller has not looked at its last change yet, so that its status is about
-    the pods before it; empty when there is none."""
+    """Kind and name of a set of pods whose controller has not looked at its last change yet; its status is about the
+    pods before that. Empty when there is none."""
     objects_exist: bool = False
     """The service's objects are all there as rendered."""
     applying: bool = False

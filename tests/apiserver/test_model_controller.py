@@ -115,11 +115,22 @@ def test_an_edited_source_leaves_nothing_of_the_old_one_in_the_status(cluster: C
     cluster.write("m", {"source": second})
     after = cluster.settle("m")
     assert before["cacheKey"] != after["cacheKey"] == cache_key(second)
-    assert after["phase"] == "Ready"
-    assert after["path"] == f"/models/{cache_key(second)}/m.gguf"
+    assert after["phase"] == "Failed"
+    assert conditions(after)["Ready"] == ("False", "SourceNotFound")
     assert not {"gguf", "sourceETag", "sourceContentLength", "sha256"} & after.keys()
     assert conditions(after)["SourceVerified"] == ("False", "SourceNotFound")
     assert "SourceDrifted" not in conditions(after)
+
+
+def test_a_model_whose_source_is_gone_stays_ready_for_its_cached_copies(cluster: Cluster, server: FileServer) -> None:
+    url = server.serve("/leaves.gguf", File(PLAIN))
+    cluster.write("m", {"source": url})
+    before = cluster.settle("m")
+    server.serve("/leaves.gguf", File(PLAIN, statuses=[404] * 20))
+    cluster.look_anew()
+    after = cluster.settle("m")
+    assert (after["phase"], after["path"]) == ("Ready", before["path"])
+    assert "the source is gone" in next(c["message"] for c in after["conditions"] if c["type"] == "Ready")
 
 
 def test_a_claim_is_followed(cluster: Cluster, client: KubeClient) -> None:

@@ -191,7 +191,9 @@ def _part(pod: PodFacts) -> str:
 
 def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> Finding | None:
     """Say why a set of pods is not as wanted; None when it is."""
-    if found.behind or (not found.seen and not scaled):
+    # With an autoscaler a change of the number alone takes nothing away; then there are not as many as are wanted.
+    changed = found.behind and found.replicas == found.wanted_replicas
+    if changed or (not found.seen and not scaled):
         return Finding(
             "Progressing", f"{found.kind} {found.name} is new or changed, and its controller has yet to see it"
         )

@@ -15,6 +15,8 @@ from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import file_set, needs_cache, parse_source
 
 PREFETCHED = "ModelPrefetched"
+NOT_FOUND = "SourceNotFound"
+"""Reason of a look that the source's server answered with 404 or 410."""
 
 
 class Verdict(Desired):
@@ -97,9 +99,28 @@ def judge_model(
         return _stalled(probe.reason or "NotGguf", probe.message)
     if probe.outcome == "refused" and source.kind is SourceKind.FILE:
         return _stalled("SourceNotAllowed", probe.message)
+    if probe.reason == NOT_FOUND and source.kind is not SourceKind.FILE and not is_metal(cr):
+        return _of_missing(cr, source, facts, probe, same)
     if facts.prefetch is not None:
         return _of_prefetch(facts.prefetch)
     return _resolved(cr, source)
+
+
+def _of_missing(cr: JsonObject, source: ModelSource, facts: ModelFacts, probe: ProbeFacts, same: JsonObject) -> Verdict:
+    """Judge a source whose server says that it is not there.
+
+    A model that was Ready before may lie in a cache, which only the volume can tell: it stays Ready, so that its pods
+    keep their cached copy. One that never was cannot be downloaded, and the loop looks again until it can.
+    """
+    prefetched = _of_prefetch(facts.prefetch) if facts.prefetch is not None else None
+    if prefetched is not None and prefetched.outcome != "ready":
+        return prefetched
+    if prefetched is not None or same.get("phase") == "Ready":
+        known = prefetched or _resolved(cr, source)
+        lost = f"but the source is gone: {probe.message}. Pods use a cached copy; a pod that has none cannot start"
+        return known.model_copy(update={"message": f"{known.message}, {lost}"})
+    message = f"spec.source: {probe.message}; name a file that is there, or put it there"
+    return Verdict(phase="Failed", outcome="reconciling", reason=NOT_FOUND, message=message)
 
 
 def _of_prefetch(prefetch: PrefetchFacts) -> Verdict:

@@ -18,6 +18,7 @@ from automation.plan import ObjectName
 from automation.want import Wanted
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
+from program.dialects.common_conditions import judge_service
 from program.dialects.registry import DIALECT_KINDS
 from tests.support.workloads import described
 
@@ -70,6 +71,16 @@ def test_each_set_of_pods_is_told_in_its_order() -> None:
     assert main.selector == "a=1,b=2"
     assert (prefill.part, prefill.seen) == ("prefill", False), "its controller has not looked at generation 3"
     assert (found.desired_replicas, found.ready_replicas) == (2, 1)
+
+
+@pytest.mark.parametrize(("kind", "observed", "behind"), [("Deployment", 2, True), ("Deployment", 3, False)])
+def test_ready_pods_of_an_earlier_spec_are_not_the_services(kind: str, observed: int, behind: bool) -> None:
+    """Of llmaz, whose Ready is the common one; KServe's own conditions read each set of pods."""
+    live = (deployment("main", observedGeneration=observed, readyReplicas=1),)
+    found = facts(pods("main", replicas=1), live=live)
+    assert (found.workloads[0].behind, found.behind) == (behind, f"{kind} main" if behind else "")
+    verdict = judge_service({"metadata": {}, "spec": {}}, described(Workloads(pods=(pods("main", replicas=1),))), found)
+    assert verdict.outcome == ("reconciling" if behind else "ready")
 
 
 def test_the_spec_counts_before_the_object_follows_and_an_autoscalers_choice_where_the_spec_is_silent() -> None:

@@ -17,6 +17,7 @@ from program.desired.facts import ClaimFacts, Problem, QueuePlace, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.desired.service import Autoscaling, DesiredService
+from program.dialects.llmkube.judging import judge
 
 Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -149,6 +150,21 @@ def test_a_rollout_names_no_template_until_all_replicas_run_it() -> None:
     assert facts(observed(deployment=deployment(2, updatedReplicas=1))).template_hash == ""
     assert facts(observed(deployment=deployment(2, observedGeneration=3))).template_hash == ""
     assert facts(observed()).template_hash == ""
+
+
+@pytest.mark.parametrize(("observed_generation", "phase"), [(3, "Progressing"), (4, "Ready")])
+def test_a_service_is_not_ready_before_the_deployments_controller_has_seen_its_last_change(
+    observed_generation: int, phase: str
+) -> None:
+    seen = observed(deployment=deployment(2, ready=2, observedGeneration=observed_generation))
+    found = facts(seen, service(replicas=2), model={"status": {"phase": "Ready"}})
+    verdict = judge({"metadata": {}, "spec": {}}, service(replicas=2), found)
+    assert verdict.phase == phase
+    assert verdict.outcome == ("ready" if phase == "Ready" else "reconciling")
+    if phase != "Ready":
+        assert verdict.message == (
+            "2 of 2 replicas ready; Deployment a was changed, and its controller has not looked at that yet"
+        )
 
 
 def test_what_stands_in_the_way_is_passed_on() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.server.errors import GgufInvalid
 from agent.server.models.gguf_header import read_header
-from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
+from program.desired.facts import ClaimFacts, ModelFacts, PrefetchFacts, ProbeFacts, Problem
 from program.desired.model import GgufFacts
 from program.dialects.llmkube.model_status import human_size, model_status
 from program.dialects.llmkube.parse_model import model_of
@@ -28,6 +28,7 @@ GGUF = GgufFacts(
 )
 READ = ProbeFacts(outcome="read", source=URL, gguf=GGUF, size_bytes=4_402_341_478, etag='"v1"')
 UNREACHABLE = ProbeFacts(outcome="unreachable", source=URL, reason="SourceUnreachable", message="example.com: refused")
+MISSING = ProbeFacts(outcome="unreachable", source=URL, reason="SourceNotFound", message="it is not there (HTTP 404)")
 REFUSED = ProbeFacts(outcome="refused", source=URL, reason="SourceRefused", message="a private address")
 
 DEFECTS = {"060/bad": "a wrong checksum", "068/bad-10": "memoryFraction 1.5 is refused at admission"}
@@ -368,3 +369,59 @@ def test_a_checksum_that_nobody_checks_is_not_passed_over() -> None:
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert human_size(size) == text
+
+
+# --- a source that is not there ---------------------------------------------------------------------------------------
+
+
+def ready_message(status: Json) -> str:
+    return next(str(c["message"]) for c in status["conditions"] if c["type"] == "Ready")
+
+
+def test_a_model_that_answers_404_is_not_ready_until_it_is_there() -> None:
+    failed = settled(model(), ModelFacts(probe=MISSING))
+    assert failed["phase"] == "Failed"
+    told = conditions(failed)
+    assert told["Ready"] == ("False", "SourceNotFound")
+    assert told["Degraded"] == ("True", "SourceNotFound")
+    assert told["Reconciling"][0] == "True"
+    assert told["Stalled"][0] == "False"
+    assert "HTTP 404" in ready_message(failed)
+    again = settled(model(status=failed), ModelFacts(probe=MISSING))
+    assert again == failed
+    ready = settled(model(status=failed), ModelFacts(probe=READ))
+    assert (ready["phase"], ready["sourceContentLength"]) == ("Ready", READ.size_bytes)
+
+
+def test_a_model_that_was_ready_stays_so_when_its_source_goes() -> None:
+    ready = settled(model(), ModelFacts(probe=READ))
+    gone = settled(model(status=ready), ModelFacts(probe=MISSING))
+    assert (gone["phase"], gone["path"], gone["gguf"]) == ("Ready", ready["path"], ready["gguf"])
+    assert "HTTP 404" in ready_message(gone)
+    assert "a pod that has none cannot start" in ready_message(gone)
+    assert conditions(gone)["SourceVerified"] == ("False", "SourceNotFound")
+
+
+def test_an_edit_to_a_source_that_is_not_there_is_judged_anew() -> None:
+    ready = settled(model(), ModelFacts(probe=READ))
+    other = "https://example.com/other.gguf"
+    probe = MISSING.model_copy(update={"source": other})
+    assert settled(model(other, status=ready), ModelFacts(probe=probe))["phase"] == "Failed"
+
+
+def test_a_prefetched_model_and_one_of_a_host_do_without_the_source() -> None:
+    done = PrefetchFacts(job="fetch", state="done")
+    cached = settled(model(prefetch=True), ModelFacts(probe=MISSING, prefetch=done))
+    assert cached["phase"] == "Ready"
+    assert "a pod that has none cannot start" in ready_message(cached)
+    fetching = PrefetchFacts(job="fetch", state="running")
+    assert settled(model(prefetch=True), ModelFacts(probe=MISSING, prefetch=fetching))["phase"] == "Downloading"
+    assert settled(model(hardware={"accelerator": "metal"}), ModelFacts(probe=MISSING))["phase"] == "Ready"
+
+
+@pytest.mark.parametrize("probe", [UNREACHABLE, REFUSED])
+def test_what_only_the_loop_cannot_reach_stays_ready_for_pods(probe: ProbeFacts) -> None:
+    """Pods in a cluster reach private addresses, which the loop does not dial unless it is told to."""
+    status = settled(model(), ModelFacts(probe=probe))
+    assert status["phase"] == "Ready"
+    assert conditions(status)["SourceVerified"] == ("False", probe.reason)

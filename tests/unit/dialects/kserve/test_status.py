@@ -215,6 +215,15 @@ def test_an_autoscaler_that_asks_for_more_takes_nothing_away() -> None:
         assert (found["Ready"][0], found["ScalingReady"][0], found["Reconciling"][0]) == ("True", "True", "False")
 
 
+def test_an_autoscaled_service_is_not_ready_before_its_controller_has_seen_a_change() -> None:
+    scaling = {"scaling": {"maxReplicas": 4, "wva": {"hpa": {}}}}
+    before = {"wanted_replicas": 2, "replicas": 2, "updated_replicas": 2, "ready_replicas": 2, "seen": False}
+    found = _conditions(_status(_service(scaling), workloads={**before, "behind": True}))
+    assert found["Ready"] == found["MainWorkloadReady"] == ("False", "Progressing")
+    found = _conditions(_status(_service(scaling), workloads={**before, "wanted_replicas": 3, "behind": True}))
+    assert found["Ready"][0] == "True"
+
+
 def test_zero_replicas_are_ready_when_zero_are_wanted() -> None:
     found = _conditions(_status(_service({"replicas": 0})))
     assert (found["Ready"][0], found["Reconciling"][0], found["Stalled"][0]) == ("True", "False", "False")
