@@ -6,14 +6,25 @@ The dialects' parsers call it. Every value that makes no sense raises SpecInvali
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from program.desired import keys
 from program.desired.base import Desired
 from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
-from program.desired.service import DriftAction, DriftPolicy, Exposure, HostPlacement, NetworkAccess, Sleep
+from program.desired.facts import Problem
+from program.desired.service import (
+    DesiredService,
+    DriftAction,
+    DriftPolicy,
+    Exposure,
+    HostPlacement,
+    NetworkAccess,
+    Sleep,
+)
+from program.runtimes import runtime_for
+from program.runtimes.base import wished_name
 
 ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
 """LLMKube's: on a generic service, the HTTP path whose 2xx means that it works on no request."""
@@ -129,6 +140,21 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
 
 def _invalid(annotation: str, why: str) -> SpecInvalid:
     return SpecInvalid(field=f"metadata.annotations[{annotation}]", why=why)
+
+
+def lost_name(desired: DesiredService) -> Iterator[Problem]:
+    """Name the annotation with the name of the model where it has no effect."""
+    runtime = runtime_for(desired.engine)
+    if not desired.served_name:
+        return
+    if not runtime.name_flags:
+        why = f"runtime {runtime.name} takes no name; it names the model itself"
+    elif not wished_name(desired, runtime.name_flags):
+        why = "the service's own arguments name the model"
+    else:
+        return
+    field = f"metadata.annotations[{keys.ANNOTATION_SERVED_NAME}]"
+    yield Problem(reason="NotHonoured", message=why, field=field, terminal=True)
 
 
 def is_secret_key(text: str) -> bool:

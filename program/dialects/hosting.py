@@ -19,7 +19,7 @@ from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelFormat
 from program.desired.service import DesiredService, Endpoint, PodSettings, Written
-from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated
+from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated, lost_name
 from program.dialects.dialect import Parsed
 from program.dialects.hosted_args import taken_over
 from program.dialects.hosted_env import hosted_env, lost_env
@@ -100,6 +100,7 @@ def hosted_service(
         draft=drafting,
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
+        served_name=annotated.served_name,
         drift=annotated.drift,
         adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
@@ -110,6 +111,7 @@ def hosted_service(
         *lost_env(variables, field=env_field, engine=chosen),
         *_of_place(replicas, desired),
         *of_annotations(annotations),
+        *lost_name(desired),
     )
     return Parsed(desired=desired, unhonoured=tuple(dict.fromkeys(problems)))
 

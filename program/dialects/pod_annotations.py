@@ -38,6 +38,11 @@ def not_in_workloads(annotations: Mapping[str, str]) -> tuple[Problem, ...]:
             for name in _ON_HOSTS
             if annotations.get(name)
         ),
+        *(
+            _problem(name, "has no effect on a service that describes its pods itself; name the model in its arguments")
+            for name in (keys.ANNOTATION_SERVED_NAME,)
+            if annotations.get(name)
+        ),
     )
 
 

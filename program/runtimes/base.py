@@ -77,7 +77,8 @@ class Runtime(Protocol):
     """Kubernetes may add `<SERVICE>_PORT=tcp://…` to the environment; False where the engine reads such names."""
     api_key_env: str
     """The variable that the engine takes its API key from; empty where it has none, and a key has no effect."""
-
+    name_flags: tuple[str, ...]
+    """Spellings of the argument that gives the model its name for clients; empty where the engine takes none."""
     drains: bool
     """A pod waits until its requests have ended before the engine is told to stop. The engine would drop them, or its
     own patience ends with Kubernetes' 30 seconds. False: the image is the user's, and nothing is known of it."""
@@ -159,15 +160,16 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
     if desired.mode != "chat":
         return desired.mode
     path, own = desired.endpoint.path.rstrip("/"), getattr(desired.engine, "extra_args", ())
-    if path.endswith(("/rerank", "/reranking")) or _any_of(own, RERANK_FLAGS):
+    if path.endswith(("/rerank", "/reranking")) or mentions_any(own, RERANK_FLAGS):
         return "rerank"
-    if path.endswith(("/embeddings", "/embedding")) or _any_of(own, EMBEDDING_FLAGS):
+    if path.endswith(("/embeddings", "/embedding")) or mentions_any(own, EMBEDDING_FLAGS):
         return "embedding"
     return "chat"
 
 
-def _any_of(arguments: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    return any(mentions(arguments, flag) for flag in flags)
+def wished_name(desired: DesiredService, flags: tuple[str, ...]) -> str:
+    """Return the name that a service gives its model; empty where its own arguments give one by `flags`."""
+    return "" if mentions_any(getattr(desired.engine, "extra_args", ()), flags) else desired.served_name
 
 
 def set_directory(model: DesiredModel, model_path: str) -> str:
@@ -194,6 +196,11 @@ def secret_env(name: str, secret: SecretKey | None) -> list[JsonObject]:
 def mentions(arguments: tuple[str, ...], flag: str) -> bool:
     """Tell whether the user's own arguments set `flag`, as `--flag value` or `--flag=value`."""
     return any(argument == flag or argument.startswith(f"{flag}=") for argument in arguments)
+
+
+def mentions_any(arguments: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    """Tell whether the user's own arguments set one of `flags`."""
+    return any(mentions(arguments, flag) for flag in flags)
 
 
 def option(flag: str, value: object | None) -> list[str]:

@@ -29,6 +29,7 @@ class GenericRuntime:
     default_hpa_metric = ""
     service_links = True
     api_key_env = ""
+    name_flags: tuple[str, ...] = ()
     drains = False
 
     def default_image(self, desired: DesiredService) -> str | None:

@@ -19,6 +19,7 @@ from program.runtimes.base import (
     ProgressMetrics,
     http_probes,
     mentions,
+    mentions_any,
     option,
     positive,
     secret_env,
@@ -26,6 +27,7 @@ from program.runtimes.base import (
     set_directory,
     small_completion,
     switch,
+    wished_name,
 )
 
 IMAGE = "ghcr.io/ggml-org/llama.cpp"
@@ -53,7 +55,6 @@ _MODE_FLAGS: dict[Mode, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     "embedding": (_EMBEDDING, (("--pooling",), ("last",)), _NO_CACHE),
     "rerank": ((("--reranking", "--rerank"), ()), _EMBEDDING, (("--pooling",), ("rank",)), _NO_CACHE),
 }
-_ALIAS = ("--alias", "-a")
 _PROJECTOR = ("--mmproj", "-mm")
 
 Accelerator = Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"]
@@ -72,6 +73,7 @@ class LlamaCppRuntime:
     default_hpa_metric = "llamacpp:requests_processing"
     service_links = True
     api_key_env = "LLAMA_API_KEY"
+    name_flags: tuple[str, ...] = ("--alias", "-a")
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
@@ -94,7 +96,7 @@ class LlamaCppRuntime:
                 draft=_draft(desired, model_path, draft_path),
                 projector=_projector(desired, model_path),
                 mode=desired.mode,
-                served_name=desired.served_name,
+                served_name=wished_name(desired, self.name_flags),
             ),
         ]
 
@@ -166,7 +168,7 @@ def host_argv(
             draft=_host_draft(desired, draft_path),
             projector=["--mmproj", projector_path] if _projector(desired, model_path) else [],
             mode=desired.mode,
-            served_name=desired.served_name,
+            served_name=wished_name(desired, LlamaCppRuntime.name_flags),
         ),
     ]
 
@@ -215,7 +217,7 @@ def _draft(desired: DesiredService, model_path: str, draft_path: str) -> list[st
 
 def _projector(desired: DesiredService, model_path: str) -> list[str]:
     model = desired.model
-    if not model.mmproj or not model.files or any(mentions(_settings(desired).extra_args, f) for f in _PROJECTOR):
+    if not model.mmproj or not model.files or mentions_any(_settings(desired).extra_args, _PROJECTOR):
         return []
     return ["--mmproj", f"{set_directory(model, model_path)}/{model.mmproj}"]
 
@@ -271,8 +273,7 @@ def _engine(
     flags += projector or []
     for override in settings.metadata_overrides:
         flags += ["--override-kv", override]
-    if not any(mentions(extra, flag) for flag in _ALIAS):
-        flags += option("--alias", served_name)
+    flags += option("--alias", served_name)
     flags += _of_mode(mode, extra)
     flags += extra
     return flags if mentions(extra, "--metrics") else [*flags, "--metrics"]
@@ -304,6 +305,6 @@ def _of_mode(mode: Mode, extra: tuple[str, ...]) -> list[str]:
     """Turn the server to embeddings or ranking, flag by flag, where the user's own arguments do not."""
     flags: list[str] = []
     for names, value in _MODE_FLAGS[mode]:
-        if not any(mentions(extra, name) for name in names):
+        if not mentions_any(extra, names):
             flags += [names[0], *value]
     return flags

@@ -18,6 +18,7 @@ class LlamaCppRouterRuntime(LlamaCppRuntime):
 
     name = "llamacpp-router"
     needs_model_init = False
+    name_flags = ()
 
     def argv(
         self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""

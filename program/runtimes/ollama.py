@@ -57,6 +57,7 @@ class OllamaRuntime:
     default_hpa_metric = ""
     service_links = True
     api_key_env = ""
+    name_flags: tuple[str, ...] = ()
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:

@@ -22,6 +22,7 @@ from program.runtimes.base import (
     small_completion,
     switch,
     weights_path,
+    wished_name,
 )
 from program.runtimes.ranks import share_of
 
@@ -43,6 +44,7 @@ class SglangRuntime:
     service_links = True
     # SGLang takes a key by argument only, where everyone who may read the pod would see it.
     api_key_env = ""
+    name_flags: tuple[str, ...] = ("--served-model-name",)
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
@@ -65,7 +67,7 @@ class SglangRuntime:
             *["--port", str(port), "--enable-metrics"],
             *([] if mentions(settings.extra_args, "--host") else ["--host", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
-            *option("--served-model-name", _served_name(desired, settings)),
+            *option("--served-model-name", wished_name(desired, self.name_flags) or settings.served_model_name),
             *positive("--tp", settings.tensor_parallel_size),
             *positive("--ep", settings.expert_parallel_size),
             *positive("--dp", settings.data_parallel_size),
@@ -110,11 +112,6 @@ class SglangRuntime:
         return ProgressMetrics(
             generated_tokens="sglang:realtime_tokens_total", running_requests="sglang:num_running_reqs"
         )
-
-
-def _served_name(desired: DesiredService, settings: Sglang) -> str:
-    wished = "" if mentions(settings.extra_args, "--served-model-name") else desired.served_name
-    return wished or settings.served_model_name
 
 
 def _speculative(wish: SglangSpeculative | None) -> list[str]:

@@ -44,6 +44,7 @@ class TensorRtLlmRuntime:
     default_hpa_metric = ""
     service_links = True
     api_key_env = ""
+    name_flags: tuple[str, ...] = ()
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:

@@ -36,6 +36,7 @@ class TgiRuntime:
     default_hpa_metric = "tgi:queue_size"
     service_links = True
     api_key_env = "API_KEY"
+    name_flags: tuple[str, ...] = ()
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:

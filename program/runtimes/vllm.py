@@ -16,7 +16,6 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
-    mentions,
     option,
     positive,
     secret_env,
@@ -24,10 +23,9 @@ from program.runtimes.base import (
     small_completion,
     switch,
     weights_path,
+    wished_name,
 )
 from program.runtimes.ranks import share_of
-
-_SERVED = "--served-model-name"
 
 
 class VllmRuntime:
@@ -44,6 +42,7 @@ class VllmRuntime:
     # A Service named `vllm` would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own setting.
     service_links = False
     api_key_env = "VLLM_API_KEY"
+    name_flags: tuple[str, ...] = ("--served-model-name",)
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
@@ -64,7 +63,7 @@ class VllmRuntime:
             source.repository if repository else files or source.address,
             *["--port", str(port), "--host", desired.bind_address or host],
             *option("--revision", source.revision if repository else None),
-            *option(_SERVED, "" if mentions(settings.extra_args, _SERVED) else desired.served_name),
+            *option("--served-model-name", wished_name(desired, self.name_flags)),
             *(["--tensor-parallel-size", str(explicit)] if explicit > 1 else []),
             *positive("--max-model-len", settings.max_model_len),
             *option("--quantization", settings.quantization),

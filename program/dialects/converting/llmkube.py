@@ -18,11 +18,12 @@ from program.dialects.converting.containers import PROBES
 from program.dialects.converting.described import Described, Source, Weights
 from program.dialects.converting.fields import Fields
 from program.dialects.converting.llmkube_writing import CONFIGS, POD_FIELDS
-from program.dialects.converting.shared import kept_metadata
+from program.dialects.converting.shared import kept_metadata, on_hosts
 from program.dialects.llmkube.parse import draft_reference, parse_service
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.unhonoured_by_runtime import fields_of_runtime
 from program.runtimes import runtime_for
+from program.runtimes.base import wished_name
 
 NAME = "llmkube"
 
@@ -56,6 +57,8 @@ def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
     labels, annotations, lost = kept_metadata(cr, fields.document)
     if model.accelerator == "metal" and not annotations.get(keys.ANNOTATION_HOST):
         annotations.setdefault(keys.ANNOTATION_HOST_SELECTOR, "herdsman.dev/accelerator=metal")
+    if wished_name(desired, runtime_for(engine).name_flags) and not on_hosts(annotations):
+        annotations.pop(keys.ANNOTATION_SERVED_NAME, None)  # it is among the arguments
     arguments = taken_apart(engine.kind, _argv(desired))
     gpus = desired.gpu.count if desired.gpu else 0
     # Ollama's one argument is the model's name.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from program.desired.facts import Problem
-from program.desired.keys import ANNOTATION_SERVED_NAME
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
+from program.dialects.annotations import lost_name
 from program.dialects.llmkube.engine_schema import (
     SglangSpec,
     SglangSpeculativeSpec,
@@ -17,7 +17,6 @@ from program.dialects.llmkube.engine_schema import (
 )
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.dialects.llmkube.sglang_settings import UNKNOWN_ALGORITHMS, UNKNOWN_PARSERS
-from program.runtimes.base import mentions
 from program.runtimes.ollama import ollama_name, pulls_by_name
 
 _LLAMACPP = frozenset({"llamacpp"})
@@ -60,12 +59,6 @@ _RUNTIMES_OF = {
     "tensor_rt_llm_config": frozenset({"tensorrt-llm"}),
     "persona_plex_config": frozenset({"personaplex"}),
 }
-_NAMED = {
-    "llamacpp": ("--alias", "-a"),
-    "vllm": ("--served-model-name",),
-    "sglang": ("--served-model-name",),
-}
-"""Runtimes that can be given the model's name, and the arguments of a user's that give one."""
 _CHAT_ONLY = ("tgi", "personaplex", "llamacpp-router", "tensorrt-llm")
 
 
@@ -80,7 +73,7 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         yield _problem("spec.mode", f"has no effect with runtime {spec.runtime}")
     if desired.mode == "rerank" and spec.runtime == "ollama":
         yield _problem("spec.mode", "Ollama ranks nothing; it answers chats and embeddings")
-    yield from _served_name(spec, desired)
+    yield from lost_name(desired)
     if spec.runtime == "llamacpp" and spec.reasoning_budget_message and spec.reasoning_budget is None:
         yield _problem("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
     if spec.runtime == "vllm":
@@ -91,16 +84,6 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         yield from _tensorrt_llm(spec.tensor_rt_llm_config or TensorRtLlmSpec(), desired)
     if spec.runtime == "sglang":
         yield from _sglang(spec.sglang_config or SglangSpec())
-
-
-def _served_name(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
-    at = f"metadata.annotations[{ANNOTATION_SERVED_NAME}]"
-    if not desired.served_name:
-        return
-    if spec.runtime not in _NAMED:
-        yield _problem(at, f"runtime {spec.runtime} takes no name; it names the model itself")
-    elif any(mentions(tuple(spec.extra_args), flag) for flag in _NAMED[spec.runtime]):
-        yield _problem(at, "spec.extraArgs names the model")
 
 
 def fields_of_runtime(runtime: str) -> tuple[str, ...]:
