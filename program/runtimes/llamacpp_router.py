@@ -18,7 +18,7 @@ class LlamaCppRouterRuntime(LlamaCppRuntime):
 
     name = "llamacpp-router"
     needs_model_init = False
-    name_flags = ()
+    name_flags: tuple[str, ...] = ()
 
     def argv(
         self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
