@@ -27,6 +27,7 @@ from program.desired.facts import ProbeFacts
 from program.desired.hub import HUB
 from program.desired.model import ModelSource
 from program.desired.web_address import shown
+from program.dialects.llmkube.model_judging import NOT_FOUND
 
 __all__ = ["ModelProbe", "ProbeSettings", "SourcePolicy"]
 
@@ -234,8 +235,9 @@ class ModelProbe:
                 base_s, cap_s = self._settings.retry_base_s, self._settings.retry_cap_s
                 delay_s = backoff_s(entry.failures, base_s=base_s, cap_s=cap_s, jitter=self._dice())
             entry.due_at = self._clock() + delay_s
-            if found.outcome == "unreachable" and before is not None and before.outcome == "read":
-                # A network that is down today does not unmake what was seen yesterday.
+            lost_sight = found.outcome == "unreachable" and found.reason != NOT_FOUND
+            if lost_sight and before is not None and before.outcome == "read":
+                # A network that is down today does not unmake what was seen yesterday; an answer that it is gone does.
                 found = before
             entry.facts = found
             entry.looking = False
