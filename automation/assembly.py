@@ -20,6 +20,7 @@ from automation.admission.quota_controller import QuotaController
 from automation.approval.consent import Consent, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
+from automation.certificate_watch import CertificateWatch
 from automation.certificates import CertificateIssuer
 from automation.certifying import Certifying
 from automation.controller import Controller
@@ -190,6 +191,7 @@ def assemble(
     stack.callback(policies.close)
     stack.callback(policies.register(metrics.registry))
     modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
+    issuer = CertificateIssuer(client)
     controller = Controller(
         client=client,
         consent=Consent(policies, modes),
@@ -203,7 +205,7 @@ def assemble(
         metrics=metrics,
         history=history,
         ignored=ignored,
-        certifying=Certifying(CertificateIssuer(client), requeue=services.add_after),
+        certifying=Certifying(issuer, requeue=services.add_after),
         services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.caches.items()},
     )
     controllers.append(controller)
@@ -238,6 +240,9 @@ def assemble(
         resync = Resync(again, every_s=settings.resync_s)
         resync.start()
         stack.callback(resync.stop)
+        certificates = CertificateWatch(issuer, requeue=services.add_after)
+        certificates.start()
+        stack.callback(certificates.stop)
         policies.start()
         sleep.start(settings.namespaces)
         if not shard.is_first:

@@ -43,7 +43,7 @@ RENEW_AFTER = LIFETIME * 2 / 3
 PEER_KEEPS = datetime.timedelta(days=8 * 365)
 """How long KServe keeps one that does not say."""
 LOOK_EVERY = datetime.timedelta(minutes=10)
-"""A Secret that somebody deleted is missed by a pass that comes later than this."""
+"""A pass that comes later than this looks at the Secret again; `certificate_watch` looks more often."""
 REASON_FAILED = "CertificateFailed"
 REASON_FOREIGN = "CertificateNotOurs"
 TLS = "kubernetes.io/tls"
@@ -114,6 +114,20 @@ class CertificateIssuer:
         with self._lock:
             self._issued[key] = issued
         return None
+
+    def known(self) -> tuple[ServiceKey, ...]:
+        """List the services whose Secret stood when it was last looked at."""
+        with self._lock:
+            return tuple(sorted(self._issued))
+
+    def is_gone(self, key: ServiceKey) -> bool:
+        """Tell whether a service's Secret was deleted; the next `ensure` then makes it again. Raises ApiError."""
+        with self._lock:
+            known = self._issued.get(key)
+        if known is None or self._metadata(key.namespace, known.secret) is not None:
+            return False
+        self.forget(key)
+        return True
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone. Its Secret goes with the custom resource that owns it."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from automation.certificate_watch import ROUND_S, CertificateWatch
 from automation.certificates import (
     ANNOTATION_NAMES,
     LOOK_EVERY,
@@ -22,6 +23,7 @@ from automation.certificates import (
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
+from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Certificate
 from tests.support.workloads import described, marks
@@ -170,6 +172,23 @@ def test_one_that_is_deleted_comes_back(scene: Scene) -> None:
     scene.ensure()
     scene.admin.delete(kinds.SECRETS, scene.namespace, NAME)
     scene.clock.now += LOOK_EVERY
+    assert scene.ensure() == ""
+    assert scene.secret()["data"]["tls.crt"]
+
+
+def test_one_that_is_deleted_is_missed_without_a_pass(scene: Scene) -> None:
+    asked: list[ServiceKey] = []
+    now = 0.0
+    watch = CertificateWatch(scene.issuer, requeue=lambda key, _delay_s: asked.append(key), clock=lambda: now)
+    scene.ensure()
+    watch.look()
+    now += ROUND_S
+    watch.look()
+    assert asked == []  # it stands
+    scene.admin.delete(kinds.SECRETS, scene.namespace, NAME)
+    now += ROUND_S
+    watch.look()
+    assert asked == [scene.desired.key]
     assert scene.ensure() == ""
     assert scene.secret()["data"]["tls.crt"]
 

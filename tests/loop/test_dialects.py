@@ -269,6 +269,16 @@ def test_a_topology_that_meets_an_immutable_selector_is_replaced(client: KubeCli
     assert role == "both"
 
 
+def test_a_certificate_that_is_deleted_comes_back_within_a_minute(client: KubeClient, served: str) -> None:
+    name = "kept-kserve-self-signed-certs"
+    put(client, kinds.LLM_SERVICES, served, "kept", inferring())
+    first = made(client, kinds.SECRETS, served, name)
+    client.delete(kinds.SECRETS, served, name)
+    again = eventually(lambda: find(client, kinds.SECRETS, served, name), what="the Secret", timeout_s=60.0)
+    assert again is not None
+    assert again["metadata"]["uid"] != first["metadata"]["uid"]
+
+
 def test_a_service_is_let_alone_held_repaired_and_let_go(client: KubeClient, served: str) -> None:
     theirs = namespace(client, "theirs", {"herdsman.dev/controller": "kserve"})
     put(client, kinds.LLM_SERVICES, theirs, "peers", inferring())

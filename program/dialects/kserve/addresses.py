@@ -116,7 +116,7 @@ def _bases(route: JsonObject, look: Lookup, wildcard: str) -> Iterator[tuple[Jso
     hostnames = [str(name) for name in (route.get("spec") or {}).get("hostnames") or ()]
     for namespace, name, parent in parent_gateways(route):
         gateway = look(kinds.GATEWAYS, namespace, name)
-        if gateway is None:
+        if gateway is None or _is_refused(route, namespace, name, parent):
             continue
         public = [
             str(entry["value"]) for entry in (gateway.get("status") or {}).get("addresses") or () if entry.get("value")
@@ -128,6 +128,21 @@ def _bases(route: JsonObject, look: Lookup, wildcard: str) -> Iterator[tuple[Jso
             for written in _hosts(hostnames, str(listener.get("hostname") or ""), hosts):
                 host = _concrete(written, wildcard)
                 yield gateway, f"{scheme}://{_in_url(host)}{'' if port == usual else f':{port}'}"
+
+
+def _is_refused(route: JsonObject, namespace: str, name: str, parent: JsonObject) -> bool:
+    """Tell whether a gateway's controller refused the route, for its host names for instance, and no other took it."""
+    own = str(route["metadata"].get("namespace") or "")
+    told = [
+        str(condition.get("status"))
+        for said in (route.get("status") or {}).get("parents") or ()
+        if (reference := said.get("parentRef") or {}).get("name") == name
+        and (reference.get("namespace") or own) == namespace
+        and all(reference.get(field) == parent.get(field) for field in ("sectionName", "port"))
+        for condition in said.get("conditions") or ()
+        if condition.get("type") == "Accepted"
+    ]
+    return bool(told) and all(status == "False" for status in told)
 
 
 def _cluster_hosts(gateway: JsonObject, look: Lookup) -> list[str]:
@@ -153,6 +168,9 @@ def _hosts(hostnames: list[str], listening: str, otherwise: list[str]) -> list[s
     """Give the hosts of one listener: what route and listener agree on, else the gateway's own."""
     if not hostnames:
         return [listening] if listening else otherwise
+    if not listening:
+        # Any host of a domain may be meant. Where the gateway names none, no single one is known to lead to it.
+        return [name for name in hostnames if not name.startswith("*.")]
     return [narrower for name in hostnames if (narrower := _intersection(name, listening))]
 
 

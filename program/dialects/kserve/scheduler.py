@@ -22,7 +22,9 @@ from program.dialects.kserve.subject import Subject, main_container
 from program.dialects.kserve.tracing import trace_scheduler
 
 _FIELD = "spec.router.scheduler"
-_SERVED_PORTS = ("grpc", "grpc-health", "metrics", "zmq")
+_ASKED_PORT = "grpc"
+"""The port at which gateways ask."""
+_SERVED_PORTS = (_ASKED_PORT, "grpc-health", "metrics", "zmq")
 _CONFIG_TEXT = "--config-text"
 CONFIG_FLAGS = (_CONFIG_TEXT, "--config-file")
 _TOKENIZER_PATH = "/mnt/models/base"
@@ -68,7 +70,7 @@ def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
         name=str((pool_spec.get("endpointPickerRef") or {}).get("name") or naming.scheduler_service(subject.name)),
         labels=own,
         selector=own,
-        ports=_ports(main_container(scheduler.get("template"), field=f"{_FIELD}.template")),
+        ports=_ports(main_container(scheduler.get("template"), field=f"{_FIELD}.template"), pool_spec),
     )
     tokenizer = _tokenizer(subject, scheduler, weights)
     return Scheduler(
@@ -166,12 +168,16 @@ def _tokenizer(
     return ((pods, service),)
 
 
-def _ports(main: JsonObject) -> tuple[JsonObject, ...]:
+def _ports(main: JsonObject, pool_spec: JsonObject) -> tuple[JsonObject, ...]:
+    """Give the Service's ports. Gateways ask at the port that the pool names, wherever the picker listens."""
     known = _container_ports(main)
+    served = {name: known[name] for name in _SERVED_PORTS if name in known}
+    asked = ((pool_spec.get("endpointPickerRef") or {}).get("port") or {}).get("number")
+    if asked is not None and int(asked) not in served.values():
+        served = {_ASKED_PORT: int(asked), **{name: port for name, port in served.items() if name != _ASKED_PORT}}
     return tuple(
-        {"name": name, "protocol": "TCP", "port": known[name], "targetPort": name}
-        for name in _SERVED_PORTS
-        if name in known
+        {"name": name, "protocol": "TCP", "port": port, "targetPort": name if name in known else port}
+        for name, port in served.items()
     )
 
 

@@ -110,7 +110,7 @@ class _Workload:
         pods = PodSet(
             part=self._part,
             name=naming.prefill_group(name) if self._prefill else naming.group(name),
-            labels={**labels.of_component(name, component), **labels.passed_labels(self._subject.labels)},
+            labels={**carried, **labels.of_component(name, component)},
             annotations=passed,
             selector=labels.of_service(name),
             template=self._template(worker, {**carried, **working}, passed),

@@ -70,6 +70,9 @@ def test_listeners(listeners: list[Json], parent: Json, expected: list[str]) -> 
         ("*.example.com", ("*.eu.example.com",), ["http://inference.eu.example.com/x"]),
         ("other.example.com", ("chat.example.com",), []),
         ("*.example.com", ("example.com",), []),
+        # The route alone says what all hosts of a domain are; none of them is known to exist.
+        ("", ("*.foreign.example",), []),
+        ("", ("*.foreign.example", "chat.example.com"), ["http://chat.example.com/x"]),
     ],
 )
 def test_host_names_of_route_and_listener_narrow_each_other(
@@ -90,6 +93,27 @@ def test_host_names_of_route_and_listener_narrow_each_other(
 )
 def test_addresses_of_gateways(values: tuple[str, ...], expected: list[str]) -> None:
     assert _urls(_route("/x"), _gateway(HTTP, values=values)) == expected
+
+
+def _said(truth: str, **reference: str) -> Json:
+    reference = {"name": "gw", "namespace": "infra", **reference}
+    return {"parentRef": reference, "conditions": [{"type": "Accepted", "status": truth}]}
+
+
+@pytest.mark.parametrize(
+    ("parents", "expected"),
+    [
+        ([], ["http://foreign.example/x"]),  # its controller has not looked at it
+        ([_said("True")], ["http://foreign.example/x"]),
+        ([_said("False")], []),
+        ([_said("False", name="other")], ["http://foreign.example/x"]),
+        ([_said("False", sectionName="web")], ["http://foreign.example/x"]),
+        ([_said("False"), _said("True")], ["http://foreign.example/x"]),  # one of two controllers takes it
+    ],
+)
+def test_a_host_name_that_the_gateway_refused_is_not_told(parents: list[Json], expected: list[str]) -> None:
+    route = {**_route("/x", hostnames=("foreign.example",)), "status": {"parents": parents}}
+    assert _urls(route, _gateway(HTTP)) == expected
 
 
 def test_what_stands_for_the_asterisk_may_be_chosen() -> None:

@@ -126,6 +126,20 @@ def test_the_service_has_the_pickers_ports_and_the_name_that_the_pool_asks_for()
     assert "ep.team.svc.cluster.local" in workloads.certificate.dns_names
 
 
+def test_the_service_listens_where_the_pool_says_that_gateways_ask() -> None:
+    def ports(number: int, *container_ports: Json) -> list[tuple[str, int, str | int]]:
+        pool = {"spec": {"endpointPickerRef": {"name": "ep", "port": {"number": number}}}}
+        template = {"containers": [{"name": "main", "ports": list(container_ports)}]} if container_ports else {}
+        scheduler = {"pool": pool, **({"template": template} if template else {})}
+        (front,) = (each for each in made(scheduled(scheduler)).services if each.part == "scheduler")
+        return [(each["name"], each["port"], each["targetPort"]) for each in front.ports]
+
+    assert ports(443)[0] == ("grpc", 443, "grpc")
+    assert ports(9002)[0] == ("grpc", 9002, "grpc")
+    # A port that leads to something else already stays as it is: two of a number are refused.
+    assert [name for name, port, _ in ports(9090) if port == 9090] == ["metrics"]
+
+
 def test_a_pool_of_the_users_has_its_own_picker() -> None:
     workloads = made(scheduled({"pool": {"ref": {"name": "mine"}}}))
     assert [pods.part for pods in workloads.pods] == ["main"]

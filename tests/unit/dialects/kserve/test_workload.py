@@ -39,6 +39,16 @@ def test_what_users_label_pods_with_is_in_no_selector_and_takes_no_label_of_ours
     assert pods.selector[NAME] == "chat"
 
 
+def test_a_group_has_the_labels_of_the_spec_on_itself_and_its_pods() -> None:
+    labelled = {**GROUP, "labels": {"team": "ml", COMPONENT: "other"}}
+    group = made(service(labelled)).main
+    assert group.labels["team"] == "ml"
+    assert group.labels[COMPONENT] == "llminferenceservice-workload-worker"
+    assert group.group is not None and group.group.leader is not None
+    for template in (group.group.leader, group.template):
+        assert template["metadata"]["labels"]["team"] == "ml"
+
+
 def test_a_group_has_labels_of_requests_on_its_leader_alone() -> None:
     group = made(service(GROUP)).main
     assert group.group is not None and group.group.leader is not None
