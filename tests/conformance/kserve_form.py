@@ -5,6 +5,7 @@ What each case would otherwise need a correction for:
   as v1, and the annotation that remembers the move is left out.
 - The endpoint picker and the routing sidecar get no empty arguments where TLS is off.
 - The address of a service without a route has its port.
+- The routing sidecar of single decoding pods has the seccompProfile that the peer gives it in groups alone.
 - When a certificate is renewed is noted in an annotation of ours: the peer's is left out.
 - Pinned preset names in `status.annotations` are the peer's way through upgrades of its presets: left out.
 - A condition's reason counts where the recording has one, its message never.
@@ -123,6 +124,8 @@ def _translated(thing: Json) -> Json:
                 if backend.get("group") == OLD_GROUP:
                     backend["group"] = GROUP
     for container in _containers(thing):
+        if container.get("name") == "llm-d-routing-sidecar":
+            container["securityContext"].setdefault("seccompProfile", {"type": "RuntimeDefault"})
         if container.get("command") and container["command"][0] in _ROUTERS:
             # The sidecar lets through to pods of the pool that it watches, and of pools there is one.
             words = (word.replace(OLD_GROUP, GROUP) for word in container["command"])

@@ -60,8 +60,8 @@ class _Config:
     spec: JsonObject
 
 
-def combined(cr: JsonObject, look: Lookup) -> Combined:
-    """Merge and render all that a service consists of.
+def combined(cr: JsonObject, look: Lookup, *, counted: bool = False) -> Combined:
+    """Merge and render all that a service consists of; with `counted` of the presets as hashes count them.
 
     Raises SpecInvalid with reason ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
     """
@@ -70,7 +70,7 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
     name, namespace = str(metadata["name"]), str(metadata.get("namespace") or "")
     known = settings(look)
     own = own_spec(cr)
-    bases = [_base(at, ref, namespace, look) for at, ref in enumerate(_base_refs(own))]
+    bases = [_base(at, ref, namespace, look, counted) for at, ref in enumerate(_base_refs(own))]
     laid: JsonObject = {}
     for base in bases:
         laid = merged(laid, base.spec, field=f"LLMInferenceServiceConfig {base.applied.name}: spec")
@@ -78,9 +78,9 @@ def combined(cr: JsonObject, look: Lookup) -> Combined:
     kept = pins(cr.get("status") or {}, known.config_prefix)
     wanted = wanted_presets(picker_config(laid, namespace, look))
     names = [pinned(preset, kept, known.config_prefix) for preset in wanted]
-    chosen = [_preset(name, namespace, look, known.config_prefix) for name in names]
-    spec = resolved(_rendered(cr, merged(_together(chosen), laid), known), name)
-    if bases or not _all_ours(chosen):
+    chosen = [_preset(name, namespace, look, known.config_prefix, counted) for name in names]
+    spec = resolved(_rendered(cr, merged(_together(chosen, counted), laid), known), name)
+    if bases or not _all_ours(chosen, counted):
         # Resolved first: a preset's own gateway gives way to the service's, and is no contradiction to it.
         _check(cr, spec)
     return Combined(
@@ -136,12 +136,12 @@ def _base_refs(own: JsonObject) -> list[Any]:
     return refs
 
 
-def _base(at: int, ref: Any, namespace: str, look: Lookup) -> _Config:
+def _base(at: int, ref: Any, namespace: str, look: Lookup, counted: bool) -> _Config:
     field = f"spec.baseRefs[{at}].name"
     name = ref.get("name") if isinstance(ref, dict) else None
     if not isinstance(name, str) or not name:
         raise SpecInvalid(field=field, why="is not set; name a config", reason="CombineBaseError")
-    found = _found(name, "UserRef", namespace, look)
+    found = _found(name, "UserRef", namespace, look, counted=counted)
     if found is None:
         raise SpecInvalid(
             field=field,
@@ -152,8 +152,8 @@ def _base(at: int, ref: Any, namespace: str, look: Lookup) -> _Config:
     return found
 
 
-def _preset(name: str, namespace: str, look: Lookup, prefix: str) -> _Config:
-    found = _found(name, "Preset", namespace, look)
+def _preset(name: str, namespace: str, look: Lookup, prefix: str, counted: bool) -> _Config:
+    found = _found(name, "Preset", namespace, look, counted=counted)
     if found is None and name.startswith(prefix) and prefix != Settings.config_prefix:
         raise SpecInvalid(
             field=f"ConfigMap {naming.SYSTEM_NAMESPACE}/{naming.SETTINGS_NAME} herdsman.configPrefix",
@@ -172,12 +172,14 @@ def _preset(name: str, namespace: str, look: Lookup, prefix: str) -> _Config:
     return found
 
 
-def _found(name: str, source: Literal["Preset", "UserRef"], namespace: str, look: Lookup) -> _Config | None:
+def _found(
+    name: str, source: Literal["Preset", "UserRef"], namespace: str, look: Lookup, *, counted: bool = False
+) -> _Config | None:
     for place in dict.fromkeys((namespace, naming.SYSTEM_NAMESPACE)):
         config = look(kinds.LLM_CONFIGS, place, name)
         if config is not None:
             return _Config(AppliedConfig(name, place, source), _spec_of(config, name))
-    ours = presets.preset(name)
+    ours = presets.preset(name, counted=counted)
     if ours is None:
         return None
     return _Config(AppliedConfig(name, naming.SYSTEM_NAMESPACE, source), ours["spec"])
@@ -198,25 +200,26 @@ def _spec_of(config: JsonObject, name: str) -> JsonObject:
     return spec
 
 
-def _together(configs: list[_Config]) -> JsonObject:
+def _together(configs: list[_Config], counted: bool) -> JsonObject:
     """Merge presets. Those of ours are the same for thousands of services, so that the result is kept."""
-    if _all_ours(configs):
-        return _presets_of_ours(tuple(config.applied.name for config in configs))
+    if _all_ours(configs, counted):
+        return _presets_of_ours(tuple(config.applied.name for config in configs), counted)
     spec: JsonObject = {}
     for config in configs:
         spec = merged(spec, config.spec, field=f"LLMInferenceServiceConfig {config.applied.name}: spec")
     return spec
 
 
-def _all_ours(configs: list[_Config]) -> bool:
-    return all((ours := presets.preset(config.applied.name)) and config.spec is ours["spec"] for config in configs)
+def _all_ours(configs: list[_Config], counted: bool) -> bool:
+    found = ((config.spec, presets.preset(config.applied.name, counted=counted)) for config in configs)
+    return all(ours is not None and spec is ours["spec"] for spec, ours in found)
 
 
 @lru_cache(maxsize=64)
-def _presets_of_ours(names: tuple[str, ...]) -> JsonObject:
+def _presets_of_ours(names: tuple[str, ...], counted: bool) -> JsonObject:
     spec: JsonObject = {}
     for name in names:
-        config = presets.preset(name)
+        config = presets.preset(name, counted=counted)
         assert config is not None
         spec = merged(spec, config["spec"], field=name)
     return spec

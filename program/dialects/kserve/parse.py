@@ -22,19 +22,20 @@ from program.dialects.kserve import labels, naming
 from program.dialects.kserve.certificates import certificate_of
 from program.dialects.kserve.configuration import combined
 from program.dialects.kserve.conversion import HUB, SPOKE, to_hub
+from program.dialects.kserve.counted import with_counted
 from program.dialects.kserve.credentials import ambiguous_credentials, missing_certificates
 from program.dialects.kserve.devices import claim_template, devices_of
 from program.dialects.kserve.hosted import hosted, starts_vllm
 from program.dialects.kserve.lora import Adapter, adapters
 from program.dialects.kserve.model_address import model_address, source_of
 from program.dialects.kserve.routing import route_of
-from program.dialects.kserve.scheduler import scheduler_of
+from program.dialects.kserve.scheduler import Scheduler, scheduler_of
 from program.dialects.kserve.schema import ServiceSpec
 from program.dialects.kserve.storage import MODELS, Weights
 from program.dialects.kserve.subject import MAIN, Subject, is_stopped, main_container
 from program.dialects.kserve.unhonoured import unhonoured
 from program.dialects.kserve.validation import check
-from program.dialects.kserve.workload import prefill_pods, serving_pods
+from program.dialects.kserve.workload import ServingPods, prefill_pods, serving_pods
 from program.dialects.object_shape import check_shape
 from program.dialects.pod_annotations import not_in_workloads
 from program.dialects.pod_gpus import gpu_of, ranks_problem
@@ -75,7 +76,14 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
     scheduler = scheduler_of(subject, weights)
     route, left_out = route_of(subject, loaded)
     services = (_workload_service(subject), *scheduler.services)
-    sets = (serving.pods, *((prefill.pods,) if prefill is not None else ()), *scheduler.pods)
+    sets = _sets(serving, prefill, scheduler)
+    sets = with_counted(
+        subject,
+        sets,
+        lambda other: _sets(
+            serving_pods(other, weights, devices), prefill_pods(other, weights, devices), scheduler_of(other, weights)
+        ),
+    )
     access = tuple(a for a in (serving.access, prefill.access if prefill is not None else None) if a is not None)
     main = main_container(_front(serving.pods)["spec"], field="spec.template")
     workloads = Workloads(
@@ -129,6 +137,10 @@ def _ranks(pods: PodSet, field: str, parallelism: JsonObject | None) -> Problem 
     named = [word for flag, size in given.items() if size for word in (flag, str(size))]
     at = f"{field}.parallelism" if named else f"{field}.template.containers[{MAIN}].args"
     return ranks_problem(pods, engine, MAIN, field=at, named=named)
+
+
+def _sets(serving: ServingPods, prefill: ServingPods | None, scheduler: Scheduler) -> tuple[PodSet, ...]:
+    return (serving.pods, *((prefill.pods,) if prefill is not None else ()), *scheduler.pods)
 
 
 def owner_of(cr: JsonObject) -> Owner | None:

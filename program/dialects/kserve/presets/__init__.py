@@ -2,7 +2,11 @@
 
 Each `kserve-config-llm-*.yaml` beside this file is an LLMInferenceServiceConfig. What several have in common is a part:
 `!part {file: NAME, key: value}` stands for that file with every `@key@` in it replaced, by a text in `.sh` files and by
-JSON in `.yaml` files. `configuration` reads them, after configs of the same names in the cluster.
+JSON in `.yaml` files; `!joined` makes one list of several. `configuration` reads them, after configs of the same names
+in the cluster.
+
+`NAME.counted.yaml` beside `NAME.yaml` is what hashes count in its place, since a change of a preset restarts no pods
+(docs/adr/0042). A user's own words are merged into both.
 """
 
 from __future__ import annotations
@@ -20,44 +24,67 @@ from program.desired.base import JsonObject
 PREFIX = "kserve-config-llm-"
 """What the names of presets start with."""
 
+_COUNTED = ".counted"
 _PARAMETER = re.compile(r"@([a-z_]+)@")
 
 
 class _Loader(yaml.SafeLoader):
-    pass
+    counted = False
+
+
+class _CountedLoader(_Loader):
+    counted = True
 
 
 def _part(loader: _Loader, node: yaml.Node) -> Any:
     assert isinstance(node, yaml.MappingNode)
     values = loader.construct_mapping(node, deep=True)
     name = values.pop("file")
-    is_yaml = name.endswith(".yaml")
-    text = _PARAMETER.sub(lambda match: json.dumps(values[match[1]]) if is_yaml else str(values[match[1]]), _read(name))
-    return _load(text) if is_yaml else text
+    is_yaml, written = name.endswith(".yaml"), _read(name, counted=loader.counted)
+    text = _PARAMETER.sub(lambda match: json.dumps(values[match[1]]) if is_yaml else str(values[match[1]]), written)
+    return _load(text, counted=loader.counted) if is_yaml else text
+
+
+def _joined(loader: _Loader, node: yaml.Node) -> list[Any]:
+    assert isinstance(node, yaml.SequenceNode)
+    return [each for part in loader.construct_sequence(node, deep=True) for each in part]
 
 
 _Loader.add_constructor("!part", _part)
+_Loader.add_constructor("!joined", _joined)
 
 
-def _read(name: str) -> str:
-    return (resources.files(__name__) / name).read_text(encoding="utf-8")
+def _read(name: str, *, counted: bool) -> str:
+    folder = resources.files(__name__)
+    instead = folder / name.replace(".yaml", f"{_COUNTED}.yaml")
+    return (instead if counted and instead.is_file() else folder / name).read_text(encoding="utf-8")
 
 
-def _load(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 (the loader is a safe one with one more tag)
+def _load(text: str, *, counted: bool) -> Any:
+    return yaml.load(text, Loader=_CountedLoader if counted else _Loader)  # noqa: S506 (safe ones with two more tags)
 
 
 @cache
 def names() -> tuple[str, ...]:
     """List the presets."""
     files = (entry.name for entry in resources.files(__name__).iterdir())
-    return tuple(sorted(name[:-5] for name in files if name.startswith(PREFIX) and name.endswith(".yaml")))
+    return tuple(sorted(name[:-5] for name in files if _is_preset(name)))
+
+
+def _is_preset(file: str) -> bool:
+    return file.startswith(PREFIX) and file.endswith(".yaml") and not file.endswith(f"{_COUNTED}.yaml")
 
 
 @cache
-def preset(name: str) -> JsonObject | None:
-    """Give a preset, which nobody may change; None for a name that is none of `names`."""
+def preset(name: str, *, counted: bool = False) -> JsonObject | None:
+    """Give a preset, which nobody may change, or what hashes count of it; None for a name that is none of `names`."""
     if name not in names():
         return None
-    document: JsonObject = _load(_read(f"{name}.yaml"))
+    document: JsonObject = _load(_read(f"{name}.yaml", counted=counted), counted=counted)
     return document
+
+
+@cache
+def is_counted_otherwise(name: str) -> bool:
+    """Tell whether hashes count something else than the preset."""
+    return preset(name) != preset(name, counted=True)
