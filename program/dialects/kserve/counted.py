@@ -1,11 +1,13 @@
 """What hashes count of the pods: they as the presets of the first release make them. Pure; `parse` calls it.
 
-A change of a preset then restarts no pods (docs/adr/0042). What users say is in both.
+A change of a preset then restarts no pods (docs/adr/0042), and neither does another wording of the endpoint picker's
+configuration that pickers pass over. What users say is in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from program.desired.workloads import PodSet
 from program.dialects.kserve import presets
@@ -17,11 +19,20 @@ def with_counted(
     subject: Subject, sets: tuple[PodSet, ...], made: Callable[[Subject], Iterable[PodSet]]
 ) -> tuple[PodSet, ...]:
     """Note on sets of pods what hashes count of each; `made` describes the sets of a service."""
-    if not any(presets.is_counted_otherwise(config.name) for config in subject.combined.applied):
+    changed = any(presets.is_counted_otherwise(config.name) for config in subject.combined.applied)
+    if not changed and subject.at("router", "scheduler", "config") is None and not _is_told_by_flag(subject):
         return sets
-    before = Subject(cr=subject.cr, combined=combined(subject.cr, subject.look, counted=True), look=subject.look)
+    known_before = combined(subject.cr, subject.look, counted=True) if changed else subject.combined
+    before = replace(subject, combined=known_before, counted=True)
     known = {pods.part: pods for pods in made(before)}
     return tuple(_counted(pods, known[pods.part]) for pods in sets)
+
+
+def _is_told_by_flag(subject: Subject) -> bool:
+    """Tell whether the endpoint picker's configuration may stand in its arguments."""
+    containers = subject.at("router", "scheduler", "template", "containers") or ()
+    words = [str(word) for each in containers for field in ("command", "args") for word in each.get(field) or ()]
+    return any(word.startswith("--config-text") for word in words)
 
 
 def _counted(pods: PodSet, before: PodSet) -> PodSet:

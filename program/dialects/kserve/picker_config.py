@@ -85,23 +85,25 @@ def default_config(*, prefill: bool, adapters: bool, tls: bool) -> str:
     return _written(_over_tls(config) if tls else config)
 
 
-def given_config(inline: Any, *, tls: bool, version: Version | None = None) -> str:
+def given_config(
+    inline: Any, *, tls: bool, version: Version | None = None, tokenizer: str = "", counted: bool = False
+) -> str:
     """Write the user's own configuration, an object or text of YAML, in the words of the picker's version.
 
     With TLS the picker is told to read the pods' metrics by https, unless the configuration says where they come from.
     Raises SpecInvalid for text that is no configuration.
     """
-    return _given(inline if isinstance(inline, str) else json.dumps(inline), tls, version)
+    return _given(inline if isinstance(inline, str) else json.dumps(inline), tls, version, tokenizer, counted)
 
 
 @functools.lru_cache(maxsize=256)
-def _given(text: str, tls: bool, version: Version | None) -> str:
-    config = migrated(_read(text), version)
+def _given(text: str, tls: bool, version: Version | None, tokenizer: str, counted: bool) -> str:
+    config = migrated(_read(text), version, tokenizer=tokenizer, counted=counted)
     return _written(_over_tls(config) if tls else config)
 
 
 @functools.lru_cache(maxsize=256)
-def flagged_config(text: str, version: Version | None) -> str:
+def flagged_config(text: str, version: Version | None, tokenizer: str = "", counted: bool = False) -> str:
     """Give the configuration of a flag in the words of the picker's version; as it is written if that has them all.
 
     What makes no sense is the picker's to refuse.
@@ -110,7 +112,7 @@ def flagged_config(text: str, version: Version | None) -> str:
         config = _read(text)
     except SpecInvalid:
         return text
-    told = migrated(config, version)
+    told = migrated(config, version, tokenizer=tokenizer, counted=counted)
     return text if told is config else _written(told)
 
 

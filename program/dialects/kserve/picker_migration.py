@@ -7,11 +7,13 @@ touched; a configuration in today's words stays as it is, key by key.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from program.desired.base import JsonObject
+from program.dialects.kserve import picker_tokens
 
 VERSION = "app.kubernetes.io/version"
 """Annotation of the picker's pod: the version of its configuration, where the image's tag tells none."""
@@ -30,6 +32,11 @@ _WRITTEN = re.compile(r"v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
 _RENAMED_SINCE: Version = (0, 7)
 _RENAMED = {"prefill-header-handler": "disagg-headers-handler", "pd-profile-handler": "disagg-profile-handler"}
 _NO_SCHEME_SINCE: Version = (0, 9)
+_PRODUCERS_SINCE: Version = (0, 9)
+"""Since then prefixes are found by a plugin beside the scorer, and configurations have an API group of llm-d's own."""
+_OLD_API, _API = "inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha1"
+_CHARACTERS_PER_TOKEN = 4
+"""Older thresholds count characters. This many are a token in English text."""
 _SCHEME = "--model-server-metrics-scheme"
 _PROFILES = "disagg-profile-handler"
 _ALWAYS, _BY_PREFIX = "always-disagg-pd-decider", "prefix-based-pd-decider"
@@ -43,14 +50,48 @@ def picker_version(image: str, annotations: Mapping[str, str]) -> Version | None
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
-def migrated(config: JsonObject, version: Version | None) -> JsonObject:
-    """Give the configuration in the words of a version; the very same where there is nothing to rewrite."""
+def migrated(config: JsonObject, version: Version | None, *, tokenizer: str = "", counted: bool = False) -> JsonObject:
+    """Give the configuration in the words of a version; the very same where there is nothing to rewrite.
+
+    `tokenizer` is the URL of the service's tokenizer, if it has one. With `counted` as hashes count it: with the words
+    that newer pickers pass over, which the first release left in (docs/adr/0042).
+    """
+    told = _renamed(config, version)
+    if version is None or version < _PRODUCERS_SINCE or not isinstance(told.get("plugins"), list):
+        return told
+    if tokenizer:
+        told = picker_tokens.told_apart(told, tokenizer)
+    if not counted:
+        told = {**told, "plugins": [_without_gone(each) for each in told["plugins"]]}
+        if told.get("apiVersion") == _OLD_API:
+            told = {**told, "apiVersion": _API}
+    return config if told == config else told
+
+
+def _without_gone(plugin: Any) -> Any:
+    """Leave out parameters that plugins lost: how prefixes are cut is the producers' business."""
+    given = _object(plugin).get("parameters")
+    if not isinstance(given, dict):
+        return plugin
+    is_scorer = plugin.get("type") == "prefix-cache-scorer"
+    rest = {
+        key: value
+        for key, value in given.items()
+        if key != "hashBlockSize" and (not is_scorer or key == "prefixMatchInfoProducerName")
+    }
+    if rest == given:
+        return plugin
+    without = {key: value for key, value in plugin.items() if key != "parameters"}
+    return {**without, "parameters": rest} if rest else without
+
+
+def _renamed(config: JsonObject, version: Version | None) -> JsonObject:
     plugins = config.get("plugins")
     if version is None or version < _RENAMED_SINCE or not isinstance(plugins, list):
         return config
     told = [_plugin(each) for each in plugins]
-    deciders = [decider for each in told if (decider := _decider(each, told)) is not None]
-    told = [_without_old_parameters(each) for each in told]
+    # A plugin is declared before the one that names it.
+    told = [found for each in told for found in (*_decider(each, told), _without_old_parameters(each))]
     profiles = config.get("schedulingProfiles")
     # A plugin is referred to by its name, and by its type where it has none.
     own = {_object(each).get("name") for each in plugins}
@@ -58,7 +99,7 @@ def migrated(config: JsonObject, version: Version | None) -> JsonObject:
     named = [_profile(each, renamed) for each in profiles] if isinstance(profiles, list) else profiles
     if told == plugins and named == profiles:
         return config
-    return {**config, "plugins": [*told, *deciders], **({"schedulingProfiles": named} if named is not None else {})}
+    return {**config, "plugins": told, **({"schedulingProfiles": named} if named is not None else {})}
 
 
 def without_old_flags(words: list[str], version: Version | None) -> list[str]:
@@ -100,16 +141,25 @@ def _plugin(plugin: Any) -> Any:
     return named
 
 
-def _decider(plugin: Any, plugins: list[Any]) -> JsonObject | None:
-    """Give the decider that a profile handler of the old kind had built in; None where it named one, or has one."""
+def _decider(plugin: Any, plugins: list[Any]) -> tuple[JsonObject, ...]:
+    """Give the decider that a profile handler of the old kind had built in; none where it named one, or has one."""
     given = _object(_object(plugin).get("parameters"))
     if not _is_of_old(plugin) or given.get("deciderPluginName"):
-        return None
+        return ()
     name = _decider_name(given)
     if name in {each.get("name") or each.get("type") for each in map(_object, plugins)}:
-        return None
+        return ()
     decider: JsonObject = {"type": name}
-    return {**decider, "parameters": {"nonCachedTokens": given["threshold"]}} if name == _BY_PREFIX else decider
+    if name == _BY_PREFIX:
+        decider["parameters"] = {"nonCachedTokens": _tokens(given["threshold"])}
+    return (decider,)
+
+
+def _tokens(characters: Any) -> Any:
+    """Convert a threshold; what is no number is the picker's to refuse."""
+    if isinstance(characters, bool) or not isinstance(characters, (int, float)):
+        return characters
+    return max(1, math.ceil(characters / _CHARACTERS_PER_TOKEN))
 
 
 def _without_old_parameters(plugin: Any) -> Any:

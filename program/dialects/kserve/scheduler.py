@@ -5,7 +5,7 @@ A gateway asks the picker for each request which pod of the pool shall have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from program.desired.base import JsonObject
@@ -13,8 +13,9 @@ from program.desired.errors import SpecInvalid
 from program.desired.workloads import Access, FrontService, PodSet, Pool
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.access import scheduler_access
+from program.dialects.kserve.addresses import CLUSTER_DOMAIN
 from program.dialects.kserve.picker_config import default_config, flagged_config, given_config
-from program.dialects.kserve.picker_migration import Version, picker_version, without_old_flags
+from program.dialects.kserve.picker_migration import picker_version, without_old_flags
 from program.dialects.kserve.pod_draft import Container, PodDraft
 from program.dialects.kserve.pool_group import name_group_of_today
 from program.dialects.kserve.storage import Weights, add_weights, part_mounts
@@ -102,7 +103,14 @@ def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None
             main.set(field, without_old_flags(list(words), version))
     if inline is not None:
         args = _without_flags(main.args)
-        main.set("args", [*args, "--config-text", given_config(inline, tls=subject.settings.tls, version=version)])
+        text = given_config(
+            inline,
+            tls=subject.settings.tls,
+            version=version,
+            tokenizer=_tokenizer_url(subject, scheduler),
+            counted=subject.counted,
+        )
+        main.set("args", [*args, "--config-text", text])
     elif not any(main.has_flag(flag) for flag in CONFIG_FLAGS):
         text = default_config(
             prefill=subject.at("prefill") is not None,
@@ -111,17 +119,28 @@ def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None
         )
         main.add_args("--config-text", text)
     else:
-        main.set("args", list(_in_words_of(version, main.args)))
+        url, counted = _tokenizer_url(subject, scheduler), subject.counted
+        main.set("args", list(_rewritten(main.args, lambda text: flagged_config(text, version, url, counted))))
 
 
-def _in_words_of(version: Version | None, args: list[str]) -> Iterator[str]:
+def _tokenizer_url(subject: Subject, scheduler: JsonObject) -> str:
+    """Give the URL of the service's tokenizer; empty where it has none."""
+    template = (scheduler.get("tokenizer") or {}).get("template")
+    port = _container_ports(main_container(template, field=_FIELD)).get(_RENDER_PORT) if template else None
+    if port is None:
+        return ""
+    scheme = "https" if subject.settings.tls else "http"
+    return f"{scheme}://{naming.tokenizer(subject.name)}.{subject.namespace}.svc.{CLUSTER_DOMAIN}:{port}"
+
+
+def _rewritten(args: list[str], told: Callable[[str], str]) -> Iterator[str]:
     before = ""
     for arg in args:
         flag, equals, text = arg.partition("=")
         if before == _CONFIG_TEXT:
-            yield flagged_config(arg, version)
+            yield told(arg)
         elif equals and flag == _CONFIG_TEXT:
-            yield f"{flag}={flagged_config(text, version)}"
+            yield f"{flag}={told(text)}"
         else:
             yield arg
         before = arg

@@ -25,6 +25,8 @@ class Subject:
     cr: JsonObject
     combined: Combined
     look: Lookup
+    counted: bool = False
+    """It is described as hashes count it (`counted`), and not as new pods are made."""
 
     @property
     def name(self) -> str:

@@ -71,7 +71,9 @@ def _picker(subject: Subject) -> Iterator[Problem]:
         old, new = (".".join(map(str, each)) for each in (version, DEFAULT_SINCE))
         why = f"is missing: the default is written for endpoint pickers from {new}, and the image is of {old}; say one"
         yield _problem(FIELD, f"{why} that it knows, or do without the preset that has this image")
-    for told in deprecations(inline, version) if inline is not None else ():
+    if inline is None or value_at(scheduler, "tokenizer", "template"):
+        return  # with a tokenizer, old plugins are rewritten
+    for told in deprecations(inline, version):
         yield Problem(reason="DeprecatedPlugin", message=told, field=FIELD, terminal=True)
 
 

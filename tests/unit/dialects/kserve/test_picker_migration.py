@@ -52,13 +52,15 @@ def test_what_was_renamed_is_told_in_words_of_today() -> None:
     assert given == OLD
     assert told["plugins"] == [
         {"type": "disagg-headers-handler"},
-        {"type": "prefix-cache-scorer", "parameters": {"blockSizeTokens": 64, "lruCapacityPerServer": 10}},
+        {"type": "prefix-cache-scorer"},
+        {"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 25}},
         {
             "type": "disagg-profile-handler",
             "parameters": {"deciders": {"prefill": "prefix-based-pd-decider"}, "decodeProfile": "decode"},
         },
-        {"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 100}},
     ]
+    cut = {"blockSizeTokens": 64, "lruCapacityPerServer": 10}
+    assert migrated(given, (0, 8))["plugins"][1] == {"type": "prefix-cache-scorer", "parameters": cut}
     assert told["schedulingProfiles"] == OLD["schedulingProfiles"]
     assert migrated(told, (0, 10)) is told
 
@@ -77,8 +79,8 @@ def test_a_version_that_knows_the_old_words_and_one_that_is_not_known_are_left_a
 )
 def test_the_decider_of_the_profile_handler_is_a_plugin_of_its_own(given: Json, decider: str, added: list[Any]) -> None:
     told = migrated(plugins({"type": "pd-profile-handler", "parameters": given}), (0, 9))["plugins"]
-    assert told[0]["parameters"] == {"deciders": {"prefill": decider}}
-    assert told[1:] == added
+    assert told[-1]["parameters"] == {"deciders": {"prefill": decider}}
+    assert told[:-1] == added  # a decider is declared before the handler that names it
     declared = plugins({"type": "pd-profile-handler", "parameters": given}, {"type": decider})
     assert migrated(declared, (0, 9))["plugins"][1:] == [{"type": decider}]
 
@@ -147,9 +149,75 @@ def test_an_older_picker_needs_a_configuration_of_its_own(tag: str, scheduler: J
     assert parsed(service({"router": {"scheduler": {"template": template}}})).unhonoured == ()
 
 
-def test_a_plugin_that_cannot_be_rewritten_is_named() -> None:
-    inline = plugins({"type": "precise-prefix-cache-scorer"})
-    [problem] = parsed(service({"router": {"scheduler": {"config": {"inline": inline}}}})).unhonoured
-    assert (problem.reason, problem.field) == ("DeprecatedPlugin", "spec.router.scheduler.config")
-    assert "precise-prefix-cache-producer" in problem.message
-    assert deprecated(inline, (0, 8)) == []
+PRECISE: Json = {
+    "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+    "kind": "EndpointPickerConfig",
+    "plugins": [
+        {"type": "queue-scorer"},
+        {"type": "prefix-cache-scorer", "parameters": {"hashBlockSize": 5}},
+        {
+            "type": "precise-prefix-cache-scorer",
+            "parameters": {
+                "hashBlockSize": 5,
+                "kvEventsConfig": {"topic": "kv"},
+                "indexerConfig": {"tokenProcessorConfig": {"blockSize": 64}, "tokenizersPoolConfig": {"workers": 2}},
+            },
+        },
+        {"type": "max-score-picker", "parameters": {"hashBlockSize": 5}},
+    ],
+    "schedulingProfiles": [
+        {
+            "name": "default",
+            "plugins": [
+                {"pluginRef": "precise-prefix-cache-scorer", "weight": 3},
+                {"pluginRef": "prefix-cache-scorer", "weight": 1},
+                {"pluginRef": "queue-scorer", "weight": 2},
+            ],
+        }
+    ],
+}
+
+
+def test_one_plugin_for_tokens_becomes_three() -> None:
+    told = migrated(PRECISE, (0, 10), tokenizer="http://tok:8000")
+    assert told["apiVersion"] == "llm-d.ai/v1alpha1"
+    assert told["plugins"] == [
+        {"type": "queue-scorer"},
+        {"type": "token-producer", "parameters": {"modelName": "/mnt/models/base", "vllm": {"url": "http://tok:8000"}}},
+        {
+            "type": "precise-prefix-cache-producer",
+            "parameters": {"kvEventsConfig": {"topic": "kv"}, "tokenProcessorConfig": {"blockSize": 64}},
+        },
+        {"type": "prefix-cache-scorer", "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}},
+        {"type": "max-score-picker"},
+    ]
+    assert told["schedulingProfiles"][0]["plugins"] == [
+        {"pluginRef": "prefix-cache-scorer", "weight": 3},
+        {"pluginRef": "queue-scorer", "weight": 2},
+    ]
+    assert migrated(told, (0, 10), tokenizer="http://tok:8000") == told
+
+
+def test_a_service_has_its_picker_ask_the_tokenizer_that_it_gets() -> None:
+    cr = service({"router": {"scheduler": {"config": {"inline": PRECISE}}}})
+    told = yaml.safe_load(main(pod(pods_of(made(cr), "scheduler")))["args"][-1])
+    (tokens,) = (each for each in told["plugins"] if each["type"] == "token-producer")
+    (front,) = (each for each in made(cr).services if each.part == "tokenizer")
+    url = f"http://{front.name}.team.svc.cluster.local:{front.ports[0]['port']}"
+    assert tokens["parameters"]["vllm"] == {"url": url}
+    assert parsed(cr).unhonoured == ()
+    own = {"type": "token-producer", "parameters": {"modelName": "mine", "vllm": {"url": "http://own:1"}}}
+    assert migrated(plugins(own), (0, 10), tokenizer=url)["plugins"] == [own]
+
+
+def test_words_that_newer_pickers_pass_over_restart_no_picker() -> None:
+    old = {"apiVersion": PRECISE["apiVersion"], "plugins": [{"type": "max-score-picker"}]}
+    pods = pods_of(made(service({"router": {"scheduler": {"config": {"inline": old}}}})), "scheduler")
+    assert yaml.safe_load(main(pod(pods))["args"][-1])["apiVersion"] == "llm-d.ai/v1alpha1"
+    assert pods.counted is not None
+    assert yaml.safe_load(main(pods.counted["spec"])["args"][-1])["apiVersion"] == PRECISE["apiVersion"]
+
+
+def test_without_a_tokenizer_the_old_plugin_is_named() -> None:
+    assert "precise-prefix-cache-producer" in deprecated(PRECISE, (0, 10))[0]
+    assert deprecated(PRECISE, (0, 8)) == []
