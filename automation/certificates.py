@@ -124,7 +124,7 @@ class CertificateIssuer:
         """Tell whether a service's Secret was deleted; the next `ensure` then makes it again. Raises ApiError."""
         with self._lock:
             known = self._issued.get(key)
-        if known is None or self._metadata(key.namespace, known.secret) is not None:
+        if known is None or secret_metadata(self._client, key.namespace, known.secret) is not None:
             return False
         self.forget(key)
         return True
