@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from program.dialects.crds import crd_documents
-from tests.support import controlplane
+from kubeapi.discovery import BUILT_IN
+from kubeapi.kinds import OPTIONAL
+from program.dialects.registry import DIALECT_KINDS, REFERS_TO
+from tests.support import controlplane, definitions
 from tests.support.logging_of_tests import give_logging_to_pytest
 from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
@@ -24,8 +26,12 @@ and the many short ones fill what time is left. The engine's tests leave their n
 _HERE = Path(__file__).resolve().parent
 _SHARED: list[LocalCluster] = []
 """The shared control plane, once a test has asked for it."""
-_STAYING = {document["metadata"]["name"] for document in crd_documents()}
-"""Herdsman's own definitions, which every test may leave there."""
+_FOLLOWED = {
+    f"{kind.plural}.{kind.group}"
+    for kind in (*OPTIONAL, *(kind for refers in REFERS_TO.values() for kind in refers), *DIALECT_KINDS.values())
+    if kind not in BUILT_IN.values() and not kind.group.endswith(("llmkube.dev", "herdsman.dev"))
+}
+"""Definitions of others by which a loop decides what it makes."""
 
 # Tests start some hundreds of Python processes: loops, agents, commands. Where the environment says that no bytecode is
 # to be kept, as in many containers, each would compile all of its modules, which takes as long as importing them.
@@ -74,9 +80,8 @@ def _no_definition_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a module that leaves definitions on the shared control plane: later tests would find them installed."""
     yield
     for cluster in _SHARED:
-        _, found = controlplane.Api(cluster).request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
-        names = {each["metadata"]["name"] for each in found.get("items") or ()}
-        assert names <= _STAYING, f"{request.node.nodeid} leaves {', '.join(sorted(names - _STAYING))}"
+        left = definitions.await_removals(controlplane.Api(cluster)) & _FOLLOWED
+        assert not left, f"{request.node.nodeid} leaves {', '.join(sorted(left))}"
 
 
 @pytest.fixture

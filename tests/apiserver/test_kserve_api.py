@@ -9,7 +9,7 @@ import pytest
 
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
-from tests.support.definitions import CRDS, establish, holds
+from tests.support.definitions import CRDS, established, holds
 from tests.unit.dialects.kserve.recorded import numbers, vector
 from tests.unit.dialects.kserve.test_validation import FIXED, TAKEN
 
@@ -24,10 +24,10 @@ LEFT_TO_THE_LOOP = {("006", "web")} | {("126", f"bad-0{number}") for number in (
 
 
 @pytest.fixture(scope="module")
-def crds(api: controlplane.Api) -> controlplane.Api:
+def crds(api: controlplane.Api) -> Iterator[controlplane.Api]:
     """The control plane with the CRDs established."""
-    establish(api, crd_documents("kserve"))
-    return api
+    with established(api, crd_documents("kserve")):
+        yield api
 
 
 @pytest.fixture

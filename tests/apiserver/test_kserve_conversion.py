@@ -18,6 +18,7 @@ from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
 from program.dialects.kserve.conversion import HUB_FIELDS
 from tests.support import controlplane
+from tests.support.definitions import established
 from tests.support.vectors import merged
 from tests.unit.dialects.kserve.recorded import vector
 
@@ -28,26 +29,27 @@ MERGE_PATCH = "application/merge-patch+json"
 
 @pytest.fixture(scope="module")
 def webhook(api: controlplane.Api, kubeconfig: Path) -> Iterator[ConversionServer]:
-    """CRDs of ours, and a webhook that they know of; afterwards they are as they came."""
-    for document in crd_documents("kserve"):
-        api.apply(f"{PATH}/{document['metadata']['name']}", document)
-    client = KubeClient.from_kubeconfig(str(kubeconfig))
-    server = ConversionServer(client, port=0, check_every_s=0.2)
-    server.start()
-    for name in CRDS:
-        controlplane.eventually(lambda name=name: _converted(api, name), what=f"{name} to be told of the webhook")
-    for version in ("v1alpha1", "v1alpha2"):
-        controlplane.eventually(
-            lambda version=version: api.request("GET", f"/apis/serving.kserve.io/{version}/{_PLURAL}")[0] == 200,
-            what=f"{version} to be served",
-        )
-    yield server
-    server.close()
-    client.close()
-    for document in crd_documents("kserve"):
-        body = {"spec": {"conversion": {"strategy": "None", "webhook": None}, "versions": document["spec"]["versions"]}}
-        status, answer = api.request("PATCH", f"{PATH}/{document['metadata']['name']}", body, content_type=MERGE_PATCH)
-        assert status == 200, answer
+    """The CRDs, and a webhook that they know of."""
+    with established(api, crd_documents("kserve")):
+        client = KubeClient.from_kubeconfig(str(kubeconfig))
+        server = ConversionServer(client, port=0, check_every_s=0.2)
+        server.start()
+        for name in CRDS:
+            controlplane.eventually(lambda name=name: _converted(api, name), what=f"{name} to be told of the webhook")
+        for version in ("v1alpha1", "v1alpha2"):
+            controlplane.eventually(
+                lambda version=version: api.request("GET", f"/apis/serving.kserve.io/{version}/{_PLURAL}")[0] == 200,
+                what=f"{version} to be served",
+            )
+        yield server
+        server.close()
+        client.close()
+        for document in crd_documents("kserve"):
+            conversion = {"strategy": "None", "webhook": None}
+            body = {"spec": {"conversion": conversion, "versions": document["spec"]["versions"]}}
+            path = f"{PATH}/{document['metadata']['name']}"
+            status, answer = api.request("PATCH", path, body, content_type=MERGE_PATCH)
+            assert status == 200, answer
 
 
 _PLURAL = "llminferenceservices"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
-from tests.support.definitions import CRDS, establish, holds
+from tests.support.definitions import CRDS, established, holds
 
 Json = dict[str, Any]
 VECTORS = Path(__file__).parents[1] / "conformance" / "llmaz"
@@ -56,10 +57,10 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def crds(api: controlplane.Api) -> controlplane.Api:
+def crds(api: controlplane.Api) -> Iterator[controlplane.Api]:
     """The control plane with the CRDs established."""
-    establish(api, crd_documents("llmaz"))
-    return api
+    with established(api, crd_documents("llmaz")):
+        yield api
 
 
 @pytest.mark.parametrize("document", crd_documents("llmaz"), ids=lambda document: document["metadata"]["name"])

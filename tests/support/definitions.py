@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tests.support import controlplane
@@ -19,6 +20,30 @@ def establish(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> Non
         api.apply(paths[-1], document)
     for path in paths:
         controlplane.eventually(functools.partial(_is_established, api, path), what=f"{path} to be established")
+
+
+@contextlib.contextmanager
+def established(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Have CRDs while the block lasts: for a cluster that other tests use as well."""
+    mine = tuple(documents)
+    establish(api, mine)
+    try:
+        yield
+    finally:
+        for document in mine:
+            api.delete(f"{CRDS}/{document['metadata']['name']}")
+        await_removals(api)
+
+
+def await_removals(api: controlplane.Api) -> set[str]:
+    """Wait until no CRD is on its way out. Returns the names of those that are there."""
+
+    def look() -> list[dict[str, Any]] | None:
+        found = (api.get(CRDS) or {})["items"]
+        return None if any("deletionTimestamp" in each["metadata"] for each in found) else found or [{}]
+
+    left = controlplane.eventually(look, what="the removed definitions to be gone")
+    return {each["metadata"]["name"] for each in left if each}
 
 
 def _is_established(api: controlplane.Api, path: str) -> bool:
