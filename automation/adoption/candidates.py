@@ -12,7 +12,8 @@ from automation.ownership import controller_of
 from automation.plan import ObjectName
 from automation.service_kinds import key_of
 from components import naming
-from components.providers.kubernetes_ownership import applied_fields, managers_words
+from components.providers.kubernetes_ownership import managers_words
+from components.providers.kubernetes_records import applied_fields
 from program.desired.keys import ServiceKey
 
 Object = dict[str, Any]

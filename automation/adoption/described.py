@@ -17,7 +17,7 @@ from automation.ownership import controller_of
 from automation.plan import ObjectName
 from automation.service_kinds import dialect_of_cr, is_part_of_another
 from components import naming
-from components.providers.kubernetes_ownership import applied_fields
+from components.providers.kubernetes_records import applied_fields
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Forbidden, NotFound

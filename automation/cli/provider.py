@@ -55,7 +55,7 @@ def serve(
             stack.callback(client.close)
             served = []
             for offset, (package, servicer) in enumerate(
-                (("kubernetes", KubernetesProvider(client)), ("herdsman", HostProvider()))
+                (("kubernetes", KubernetesProvider(client, beside_loop=True)), ("herdsman", HostProvider()))
             ):
                 server = PluginServer(servicer)
                 served.append(f"{package}:{server.start(port + offset if port else 0)}")

@@ -17,7 +17,8 @@ from typing import Any
 from automation.engine.differences import differences, shown
 from components import naming
 from components.providers.kubernetes_diff import MISSING, Path, covers, parse_path, path_text, value_at, with_value
-from components.providers.kubernetes_ownership import Writer, applied_fields, drift, unowned, writer_of
+from components.providers.kubernetes_ownership import Writer, drift, unowned, writer_of
+from components.providers.kubernetes_records import applied_fields
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 

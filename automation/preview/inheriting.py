@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from components.providers.kubernetes_ownership import inherited
+from components.providers.kubernetes_records import inherited
 
 Json = dict[str, Any]
 

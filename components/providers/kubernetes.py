@@ -91,6 +91,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
     `verify`: look for drift also where no input changed. `remember`: what the state keeps of each object beside its
     inputs; `identity` is for programs that use no output, and makes every run of a large stack a good deal faster.
     `ignored`: what is left to others also in objects that are taken over, of which the engine tells nothing.
+    `beside_loop`: the programs are those of people, so that what a loop owns is neither changed nor deleted.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         verify: bool = True,
         remember: Literal["all", "identity"] = "all",
         ignored: IgnoredFields | None = None,
+        beside_loop: bool = False,
     ) -> None:
-        self._calls = KubernetesCalls(client, field_manager=field_manager, ignored=ignored)
+        self._calls = KubernetesCalls(client, field_manager=field_manager, ignored=ignored, beside_loop=beside_loop)
         self._settle(field_manager=field_manager, verify=verify, remember=remember)
 
     def _settle(
@@ -262,13 +264,21 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             return _diff_answer(found, delete_first=False)
         if has_unknown(wanted):
             return _diff_answer(found)
+        call, former = Call(token, inputs), objects.recorded_manager(old_outputs)
+        if found and former is not None and former != self._field_manager and not _leaves_out(old, wanted, token):
+            # A plugin that made the stack may write the same inputs in other words: `1000m` as `1`, stringData as data.
+            found = [] if self._calls.stands(call, identity, uid, former) else found
         if found:
-            verdict = self._calls.try_out(Call(token, inputs), identity, uid, old)
+            verdict = self._calls.try_out(call, identity, uid, old)
         elif self._verify:
-            verdict = self._calls.verify(token, identity, uid, wanted)
+            verdict = self._calls.verify(token, identity, uid, wanted, former=former)
         else:
             verdict = Verdict()
-        return _diff_answer(_judged(found, wanted, verdict, list(request.ignoreChanges)))
+        judged = _judged(found, wanted, verdict, list(request.ignoreChanges))
+        if not judged and self._remember == "all" and objects.INPUTS_KEY not in old_outputs:
+            # A state of an earlier release. The update applies what stands there already, and completes the state.
+            judged = [Change((objects.INPUTS_KEY,), diffs.Kind.ADD, in_inputs=False)]
+        return _diff_answer(judged)
 
     @_answering
     def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
@@ -298,11 +308,13 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             uid=_uid(old_outputs),
             old_inputs=plain(decode(request.old_inputs)),
             ignore_changes=request.ignoreChanges,
+            former=objects.recorded_manager(old_outputs),
         )
+        version = objects.recorded_version(old_outputs)
         shaped = (
             objects.unknown_outputs(inputs, token)
             if live is None
-            else self._outputs(live, inputs, token, self._field_manager)
+            else self._outputs(live, inputs, token, self._field_manager, version)
         )
         return provider_pb2.UpdateResponse(properties=encode(shaped))
 
@@ -317,18 +329,20 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         uid = _uid(old_outputs)
         if uid and live["metadata"]["uid"] != uid and not self._calls.holds(live, plain(old_inputs)):
             return provider_pb2.ReadResponse()  # ours is gone, and somebody else's stands in its place
+        manager = self._calls.manager_in_charge(live, objects.recorded_manager(old_outputs))
         if old_inputs:
-            refreshed = self._calls.refreshed(token, old_inputs, live)
+            refreshed = self._calls.refreshed(token, old_inputs, live, former=manager)
         else:
             refreshed = objects.imported_inputs(self._calls.as_applied(live), token)
-        manager = self._field_manager if self._calls.applied(live) else None
-        outputs = self._outputs(live, old_inputs, token, manager)
+        outputs = self._outputs(live, refreshed, token, manager, objects.recorded_version(old_outputs))
         return provider_pb2.ReadResponse(id=Identity.of(live).id, inputs=encode(refreshed), properties=encode(outputs))
 
-    def _outputs(self, live: Json, inputs: Properties, token: Token, field_manager: str | None) -> Properties:
+    def _outputs(
+        self, live: Json, inputs: Properties, token: Token, field_manager: str | None, initial_version: str = ""
+    ) -> Properties:
         if self._remember == "identity":
             return objects.identity_outputs(live, field_manager)
-        return objects.outputs(live, inputs, token, field_manager)
+        return objects.outputs(live, inputs, token, field_manager, initial_version)
 
     @_answering
     def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
@@ -351,6 +365,12 @@ def sdk_version() -> str:
         return importlib.metadata.version("pulumi-kubernetes")
     except importlib.metadata.PackageNotFoundError:
         return _FALLBACK_VERSION
+
+
+def _leaves_out(old: Json, wanted: Json, token: Token) -> bool:
+    """Tell whether anything that was applied is not to be applied any more."""
+    gone = diffs.changes(objects.body(old, token), objects.body(wanted, token))
+    return any(change.kind is diffs.Kind.DELETE for change in gone)
 
 
 def _identity(outputs: Properties, resource_id: str) -> Identity:

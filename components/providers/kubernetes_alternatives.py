@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.providers.kubernetes_diff import MISSING, Path, value_at
-from components.providers.kubernetes_ownership import applied_fields, holds, inherited, writer_of
+from components.providers.kubernetes_ownership import holds, writer_of
+from components.providers.kubernetes_records import applied_fields, inherited
 
 Json = dict[str, Any]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.providers.kubernetes_ownership import applied_fields, canonical, keyed_items, set_members
+from components.providers.kubernetes_ownership import canonical, keyed_items, set_members
+from components.providers.kubernetes_records import applied_fields
 
 Json = dict[str, Any]
 

@@ -26,20 +26,19 @@ from components.providers.kubernetes_applied import as_applied
 from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
-from components.providers.kubernetes_foreign import foreign_words, may_adopt
+from components.providers.kubernetes_foreign import foreign_words, is_of_loop, may_adopt, of_loop_words
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
     Drift,
     Owner,
-    applied_fields,
     drift,
     held_elsewhere,
-    inherited,
     is_orphaned,
     left_to_others,
     owner_of,
     owns,
 )
+from components.providers.kubernetes_records import applied_fields, inherited, recorded_fields
 from components.providers.kubernetes_templates import as_made, same_template
 from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
 from components.providers.marshalling import Properties, marked_like, plain, secret_texts
@@ -77,12 +76,14 @@ class KubernetesCalls:
         *,
         field_manager: str,
         ignored: IgnoredFields | None = None,
+        beside_loop: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._manager = field_manager
         self._ignored = ignored or IgnoredFields()
+        self._beside_loop = beside_loop
         self._patience = Patience(client, self.kind, sleep=sleep, clock=clock)
         self._lock = threading.Lock()
         self._last_urn: OrderedDict[str, str] = OrderedDict()
@@ -107,9 +108,19 @@ class KubernetesCalls:
         return self._create(call, kind, obj, "create")
 
     def update(
-        self, call: Call, *, uid: str | None, old_inputs: Json, ignore_changes: Iterable[str] = ()
+        self,
+        call: Call,
+        *,
+        uid: str | None,
+        old_inputs: Json,
+        ignore_changes: Iterable[str] = (),
+        former: str | None = None,
     ) -> Json | None:
-        """Bring our object to its inputs; make it again if it is gone. None as in `create`."""
+        """Bring our object to its inputs; make it again if it is gone. None as in `create`.
+
+        `former` is the field manager that the state says has applied the object. Where that is another plugin's, its
+        fields become ours first: else one that leaves the inputs would stay.
+        """
         kind = self._patience.kind_when_served(call)
         if kind is None:
             return None
@@ -120,11 +131,16 @@ class KubernetesCalls:
         ignored = [parse_path(text) for text in ignore_changes]
         yields_replicas = objects.gives_up_replicas(old_inputs, obj)
         yields = yields_replicas or drops_account(old_inputs, obj)
+        of_another = former is not None and former != self._manager
+        looked_at = self._beside_loop or objects.of_fleet(obj) or same_template(obj, old_inputs)
         live: Json | None = None
         try:
-            if ignored or yields or objects.of_fleet(obj) or same_template(obj, old_inputs):
+            if ignored or yields or of_another or looked_at:
                 live = self._client.get(kind, identity.namespace, identity.name)
                 self._refuse_foreign(call.token, identity, live, obj)
+                self._refuse_of_loop(call.asked("update", identity), live)
+                if of_another:
+                    live = self._inherited(call, kind, live, former)
                 obj = left_to_others(obj, live, ignored, self._manager)
                 obj = as_made(obj, live, field_manager=self._manager)
                 if yields_replicas:
@@ -181,6 +197,7 @@ class KubernetesCalls:
         if not owner.ours and not may_adopt(live, obj):
             words = foreign_words(call.token.kind, Identity.of(obj), owner.words, live=live, wanted=obj)
             raise Refused(Code.ALREADY_EXISTS, words)
+        self._refuse_of_loop(call.asked("take over", Identity.of(obj)), live)
         if owner.ours:
             live = self._inherited(call, kind, live)
             obj = as_made(obj, live, field_manager=self._manager)
@@ -203,9 +220,14 @@ class KubernetesCalls:
             words = foreign_words(token.kind, identity, elsewhere, live=live, wanted=wanted)
             raise Refused(Code.ALREADY_EXISTS, words)
 
-    def _inherited(self, call: Call, kind: Kind, live: Json) -> Json:
-        """Take the place of the controller that made an object of ours, so that what it left behind goes."""
-        entries = inherited(live, self._manager)
+    def _refuse_of_loop(self, asked: str, live: Json) -> None:
+        """Leave to a loop what it owns, in programs of people: theirs is a copy of the loop's stack."""
+        if self._beside_loop and is_of_loop(live):
+            raise Refused(Code.FAILED_PRECONDITION, of_loop_words(asked, live))
+
+    def _inherited(self, call: Call, kind: Kind, live: Json, former: str | None = None) -> Json:
+        """Take the place of the controller or plugin that made an object of ours, so that what it left behind goes."""
+        entries = inherited(live, self._manager, former)
         if entries is None or call.preview:
             return live
         metadata = live["metadata"]
@@ -269,8 +291,13 @@ class KubernetesCalls:
 
     # Looking before a change
 
-    def verify(self, token: Token, identity: Identity, uid: str | None, wanted: Json) -> Verdict:
-        """Compare the live object with inputs that did not change: one GET. Raises Refused."""
+    def verify(
+        self, token: Token, identity: Identity, uid: str | None, wanted: Json, *, former: str | None = None
+    ) -> Verdict:
+        """Compare the live object with inputs that did not change: one GET. Raises Refused.
+
+        `former` is the field manager that the state says has applied the object.
+        """
         try:
             live = self._client.get(self.kind(token), identity.namespace, identity.name)
         except NotFound:
@@ -282,7 +309,7 @@ class KubernetesCalls:
         if uid and live["metadata"].get("uid") != uid:
             return Verdict(recreated=True)
         self._refuse_foreign(token, identity, live, plain(wanted))
-        return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager)))
+        return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager, former)))
 
     def try_out(self, call: Call, identity: Identity, uid: str | None, old_inputs: Json) -> Verdict:
         """Dry-run a change of our object. What only the real update can report is left to it."""
@@ -307,6 +334,17 @@ class KubernetesCalls:
                 return self._standing_in(call.token, identity)
             return Verdict(immutable=immutable_fields(error))
         return Verdict(immutable=objects.kept_without_leave(old_inputs, obj, after))
+
+    def stands(self, call: Call, identity: Identity, uid: str | None, manager: str) -> bool:
+        """Tell whether an apply by `manager` would change nothing of our live object: one GET and a dry run."""
+        try:
+            kind = self.kind(call.token)
+            live = self._client.get(kind, identity.namespace, identity.name)
+            claim = objects.with_metadata(_placed(call.obj, kind), uid=uid) if uid else _placed(call.obj, kind)
+            tried = self._client.apply(kind, identity.namespace, claim, field_manager=manager, force=True, dry_run=True)
+        except (ApiError, Refused):
+            return False
+        return objects.without_bookkeeping(tried) == objects.without_bookkeeping(live)
 
     def _standing_in(self, token: Token, identity: Identity) -> Verdict:
         try:
@@ -346,7 +384,17 @@ class KubernetesCalls:
         """Tell whether we are among the managers of a live object."""
         return applied_fields(live, self._manager) is not None
 
-    def refreshed(self, token: Token, inputs: Properties, live: Json) -> Properties:
+    def manager_in_charge(self, live: Json, former: str | None) -> str | None:
+        """Name the field manager whose record tells which fields a stack has set; None where there is no record.
+
+        It is ours as soon as we have applied the object, and before that the one that the state names: the manager of
+        the plugin that made the stack.
+        """
+        if applied_fields(live, self._manager) is not None:
+            return self._manager
+        return former if recorded_fields(live, self._manager, former) is not None else None
+
+    def refreshed(self, token: Token, inputs: Properties, live: Json, *, former: str | None = None) -> Properties:
         """Bring inputs up to date with the live object: only where a field of ours was changed by somebody else.
 
         What the server merely writes otherwise (`1000m` as `1`) stays as the program said it, or every refresh would
@@ -354,7 +402,7 @@ class KubernetesCalls:
         """
         fresh = plain(inputs)
         # From the back, so that an item taken out of a list does not move those that are still to come.
-        for drifted in reversed(drift(objects.body(inputs, token), live, self._manager)):
+        for drifted in reversed(drift(objects.body(inputs, token), live, self._manager, former)):
             if token.secret and drifted.path[0] == "data":
                 fresh = with_value(fresh, ("stringData", *drifted.path[1:]), MISSING)
             fresh = with_value(fresh, drifted.path, drifted.live)
@@ -369,6 +417,8 @@ class KubernetesCalls:
             kind = self.kind(token)
             identity = Identity.parse(resource_id, namespaced=kind.namespaced)
             live = self._client.get(kind, identity.namespace, identity.name)
+            if not objects.of_fleet(old_inputs):
+                self._refuse_of_loop(asked, live)
             reason = self._reason_to_leave(live, uid, was_applied, old_inputs, urn)
             if reason:
                 log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason=reason)

@@ -35,6 +35,23 @@ def foreign_words(kind: str, identity: Identity, held_by: str, *, live: Json, wa
     return f"{kind} `{identity.id}` exists and is not ours: it is held by {held_by}. It was left as it is. {advice}"
 
 
+def is_of_loop(live: Json) -> bool:
+    """Tell whether a loop looks after an object: its controller is a service's custom resource."""
+    controller = controller_of(live)
+    return controller is not None and _is_service(controller)
+
+
+def of_loop_words(asked: str, live: Json) -> str:
+    """Say that a loop looks after an object, and what to do instead of what was asked."""
+    controller = controller_of(live) or {}
+    return (
+        f"could not {asked}: a loop in the cluster looks after it, for {controller.get('kind')} "
+        f"`{controller.get('name')}`. Nothing was changed. To move the service into a static fleet, run "
+        f"`herdsman fleet take {_named(controller)}{_namespaced(live)} --into FILE`. Where this stack is a copy that "
+        "`herdsman export` made, `pulumi stack rm --force` drops it and leaves the cluster as it is."
+    )
+
+
 def _moved_by_command(live: Json, wanted: Json) -> str:
     """Give the advice where one side is a loop and the other a static fleet; empty else."""
     mark, ours = fleet_of(live), fleet_of(wanted)

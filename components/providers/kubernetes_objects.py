@@ -20,6 +20,9 @@ Json = dict[str, Any]
 ADOPT_ANNOTATION = "herdsman.dev/adopt"
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 FIELD_MANAGER_KEY = "__fieldManager"
+INPUTS_KEY = "__inputs"
+INITIAL_VERSION_KEY = "__initialApiVersion"
+"""What Pulumi's own Kubernetes plugin keeps in the outputs beside the object, and compares the next inputs with."""
 DEFAULT_NAMESPACE = "default"
 MAX_NAME = 63
 _SUFFIX_DIGITS = 8
@@ -159,21 +162,48 @@ def with_metadata(obj: Json, **fields: Any) -> Json:
     return {**obj, "metadata": {**(obj.get("metadata") or {}), **fields}}
 
 
-def outputs(live: Json, inputs: Properties, token: Token, field_manager: str | None) -> Properties:
+def outputs(
+    live: Json, inputs: Properties, token: Token, field_manager: str | None, initial_version: str = ""
+) -> Properties:
     """Shape a live object as the resource's outputs: all of it but the book-keeping, with every secret marked.
 
-    `field_manager` is noted when we applied the object, as the official provider does: who once did and does no more
-    has lost it to someone else, whereas an imported object never was applied.
+    The inputs stand beside it, as Pulumi's own Kubernetes plugin keeps them: without them that plugin replaces the
+    object (docs/adr/0044). `field_manager` is noted when it applied the object: who once did and does no more has lost
+    it to someone else, whereas an imported object never was applied. `initial_version` is the apiVersion that the
+    object was made by, if it is not that of the token.
     """
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
     if token.secret and LAST_APPLIED_ANNOTATION in (metadata.get("annotations") or {}):
         # kubectl keeps a copy of the whole Secret there.
         kept = {key: value for key, value in metadata["annotations"].items() if key != LAST_APPLIED_ANNOTATION}
         metadata["annotations"] = kept
-    shaped: Properties = {**live, "metadata": metadata}
-    if field_manager is not None:
-        shaped[FIELD_MANAGER_KEY] = field_manager
-    return sealed(marked_like(shaped, inputs), token)
+    shaped: Properties = sealed(marked_like({**live, "metadata": metadata}, inputs), token)
+    return {**shaped, **kept_beside(inputs, token, field_manager, initial_version)}
+
+
+def kept_beside(inputs: Properties, token: Token, field_manager: str | None, initial_version: str = "") -> Properties:
+    """Give what stands in the outputs beside the object itself; secrets in the inputs stay marked."""
+    manager = {FIELD_MANAGER_KEY: field_manager} if field_manager is not None else {}
+    version = initial_version or token.api_version
+    return {INPUTS_KEY: sealed(inputs, token), INITIAL_VERSION_KEY: version, **manager}
+
+
+def recorded_manager(outputs: Json) -> str | None:
+    """Name the field manager that a state says has applied the object; it may be that of another plugin."""
+    manager = outputs.get(FIELD_MANAGER_KEY)
+    return manager if isinstance(manager, str) and manager else None
+
+
+def recorded_version(outputs: Json) -> str:
+    """Give the apiVersion that an object was made by, as a state tells it; empty where it does not."""
+    version = outputs.get(INITIAL_VERSION_KEY)
+    return version if isinstance(version, str) else ""
+
+
+def without_bookkeeping(live: Json) -> Json:
+    """Copy a live object without what the server writes of its own accord at each change."""
+    metadata = {key: value for key, value in live["metadata"].items() if key not in _ASSIGNED_METADATA}
+    return {**{key: value for key, value in live.items() if key != "status"}, "metadata": metadata}
 
 
 def identity_outputs(live: Json, field_manager: str | None) -> Properties:

@@ -17,6 +17,7 @@ from typing import Any
 
 from components import naming
 from components.providers.kubernetes_diff import MISSING, Path, leaving, value_at, with_value
+from components.providers.kubernetes_records import applied_fields, recorded_fields
 
 Json = dict[str, Any]
 
@@ -131,33 +132,6 @@ def managers_words(live: Json) -> str:
     return f"field manager {quoted}" if len(names) == 1 else f"field managers {quoted}"
 
 
-def applied_fields(live: Json, field_manager: str) -> Json | None:
-    """Give the fieldsV1 tree of what a manager applied, or None when it never applied the object."""
-    for entry in (live.get("metadata") or {}).get("managedFields") or []:
-        ours = entry.get("manager") == field_manager and entry.get("operation") == "Apply"
-        if ours and not entry.get("subresource"):
-            fields = entry.get("fieldsV1")
-            return fields if isinstance(fields, dict) else {}
-    return None
-
-
-def inherited(live: Json, field_manager: str) -> list[Json] | None:
-    """Give the managedFields in which we stand in the place of the controller that made an object of ours.
-
-    None when we applied the object before, or nobody can be told to be its maker: the one who wrote its owner
-    references, in updates. As long as fields are its, an apply of ours takes none of them away; what people and other
-    controllers wrote stays theirs. After the same rule as client-go's csaupgrade.
-    """
-    entries = (live.get("metadata") or {}).get("managedFields") or []
-    if applied_fields(live, field_manager) is not None:
-        return None
-    for at, entry in enumerate(entries):
-        written = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:ownerReferences")
-        if entry.get("operation") == "Update" and not entry.get("subresource") and written is not None:
-            return [*entries[:at], {**entry, "manager": field_manager, "operation": "Apply"}, *entries[at + 1 :]]
-    return None
-
-
 def owns(live: Json, field_manager: str, path: tuple[str, ...]) -> bool:
     """Tell whether a manager applied the field at a path of object keys, or all of an atomic object around it."""
     fields: Any = applied_fields(live, field_manager)
@@ -251,9 +225,9 @@ def unowned(wanted: Json, fields: Json) -> list[Path]:
     return [found.path for found in _walk(wanted, fields, MISSING, ())]
 
 
-def drift(wanted: Json, live: Json, field_manager: str) -> list[Drift]:
-    """List the fields of `wanted` that the live object no longer holds as ours."""
-    return list(_walk(wanted, applied_fields(live, field_manager), live, ()))
+def drift(wanted: Json, live: Json, field_manager: str, former: str | None = None) -> list[Drift]:
+    """List the fields of `wanted` that the live object no longer holds as ours; `former` as in `recorded_fields`."""
+    return list(_walk(wanted, recorded_fields(live, field_manager, former), live, ()))
 
 
 def left_to_others(obj: Json, live: Json, ignored: Iterable[Path], field_manager: str) -> Json:

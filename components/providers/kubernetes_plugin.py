@@ -61,7 +61,7 @@ class KubernetesPlugin(KubernetesProvider):
         kubeconfig, name = str(said.get("kubeconfig") or ""), str(said.get("context") or "")
         try:
             named = kubeconfig_access(kubeconfig or None, name or None) if kubeconfig or name else default_access()
-            self._calls = KubernetesCalls(KubeClient(named), field_manager=self._field_manager)
+            self._calls = KubernetesCalls(KubeClient(named), field_manager=self._field_manager, beside_loop=True)
         except ConfigInvalid as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return super().Configure(request, context)

@@ -14,7 +14,8 @@ from typing import Any
 from components import naming, uncounted_fields
 from components.drain import without_new_drain, without_script
 from components.providers.kubernetes_diff import Path, value_at, with_value
-from components.providers.kubernetes_ownership import applied_fields, holds
+from components.providers.kubernetes_ownership import holds
+from components.providers.kubernetes_records import applied_fields
 
 _HASH: Path = ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH)
 _POD: Path = ("spec", "template", "spec")

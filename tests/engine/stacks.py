@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,9 +16,11 @@ import pytest
 from pulumi.automation.events import EngineEvent
 
 from automation.engine.program_server import ProgramServer
+from tests.support import needs
 
 Program = Callable[[], Any]
 PASSPHRASE = "correct horse"
+OFFICIAL_PLUGIN = "pulumi-resource-kubernetes"
 _NOT_ASKED = object()
 
 
@@ -62,13 +65,16 @@ class Run:
 class Stack:
     """One stack with an inline program, on a file backend of its own."""
 
-    def __init__(self, directory: Path, cli: auto.PulumiCommand, environment: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, cli: auto.PulumiCommand, environment: dict[str, str], *, name: str = "dev"
+    ) -> None:
+        self._name = name
         self._directory = directory
         self._cli = cli
         self._selected: auto.Stack | None = None
         state = directory / "state"
-        state.mkdir(parents=True)
-        (directory / "work").mkdir()
+        state.mkdir(parents=True, exist_ok=True)
+        (directory / "work").mkdir(exist_ok=True)
         self._environment = {
             "PULUMI_BACKEND_URL": f"file://{state}",
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
@@ -77,13 +83,17 @@ class Stack:
             **environment,
         }
 
+    def served_by(self, environment: dict[str, str]) -> Stack:
+        """The same stack, with another provider."""
+        return Stack(self._directory, self._cli, environment, name=self._name)
+
     def select(self, program: Program) -> auto.Stack:
         if self._selected is not None:
             # Creating and selecting costs a second of processes that run nothing.
             self._selected.workspace.program = program
             return self._selected
         self._selected = auto.create_or_select_stack(
-            stack_name="dev",
+            stack_name=self._name,
             project_name="herdsman",
             program=program,
             opts=auto.LocalWorkspaceOptions(
@@ -129,11 +139,11 @@ class Stack:
 
         server = ProgramServer(max_runs=1)
         try:
-            with server.offering("dev", run):
+            with server.offering(self._name, run):
                 command, *options = arguments
                 done = subprocess.run(
                     [
-                        *(self._cli.command, "--non-interactive", "--color=never", command, "--stack=dev"),
+                        *(self._cli.command, "--non-interactive", "--color=never", command, f"--stack={self._name}"),
                         *(f"--client={server.address}", "--exec-kind=auto.inline", *options),
                     ],
                     cwd=self._directory / "work",
@@ -161,7 +171,7 @@ class Stack:
 
     def forget(self) -> None:
         """Lose the state, as a deleted state directory does."""
-        self.select(lambda: None).workspace.remove_stack("dev", force=True)
+        self.select(lambda: None).workspace.remove_stack(self._name, force=True)
         self._selected = None
 
     def state(self) -> dict[str, Any]:
@@ -173,6 +183,19 @@ class Stack:
         """Everything that the backend keeps, as text."""
         texts = [path.read_text() for path in (self._directory / "state").rglob("*") if path.is_file()]
         return "\n".join(texts)
+
+
+def official_environment(kubeconfig: Path) -> dict[str, str]:
+    """What the CLI needs to use Pulumi's own Kubernetes plugin; skips the test where that is not installed."""
+    found = os.environ.get("PULUMI_RESOURCE_KUBERNETES") or shutil.which(OFFICIAL_PLUGIN)
+    if found is None:
+        needs.require(OFFICIAL_PLUGIN)
+    return {
+        "PATH": f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}",
+        "KUBECONFIG": str(kubeconfig),
+        # By default it replaces a ConfigMap at each change of its data.
+        "PULUMI_K8S_ENABLE_CONFIGMAP_MUTABLE": "true",
+    }
 
 
 def manager_fields(live: dict[str, Any], manager: str) -> dict[str, Any] | None:

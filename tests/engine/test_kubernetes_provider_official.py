@@ -5,8 +5,6 @@ The official plugin is used where it is installed: on PATH, or named by $PULUMI_
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,9 @@ import pytest
 from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SECRETS
-from tests.engine.stacks import Stack
-from tests.support import needs
+from kubeapi.kinds import CONFIG_MAPS, ROLE_BINDINGS, SECRETS
+from tests.engine.stacks import Stack, official_environment
 
-PLUGIN = "pulumi-resource-kubernetes"
 SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
 
 
@@ -38,11 +34,7 @@ def either(
     """A stack served by one provider or the other."""
     if request.param == "embedded":
         return Stack(tmp_path / "stack", pulumi_command, plugins.environment())
-    found = os.environ.get("PULUMI_RESOURCE_KUBERNETES") or shutil.which(PLUGIN)
-    if found is None:
-        needs.require(PLUGIN)
-    path = f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}"
-    return Stack(tmp_path / "stack", pulumi_command, {"PATH": path, "KUBECONFIG": str(kubeconfig)})
+    return Stack(tmp_path / "stack", pulumi_command, official_environment(kubeconfig))
 
 
 def settings(namespace: str, data: dict[str, str], *, immutable: bool | None = None) -> Callable[[], None]:
@@ -73,6 +65,20 @@ def deployment(namespace: str, selector: str) -> Callable[[], None]:
     return program
 
 
+def binding(namespace: str, role: str) -> Callable[[], None]:
+    """A binding, whose role cannot be changed, and which no provider waits for."""
+
+    def program() -> None:
+        k8s.rbac.v1.RoleBinding(
+            "readers",
+            metadata={"name": "readers", "namespace": namespace},
+            role_ref={"api_group": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
+            subjects=[{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+        )
+
+    return program
+
+
 def test_objects_are_created_changed_and_deleted(either: Stack, client: KubeClient, namespace: str) -> None:
     first = either.up(settings(namespace, {"a": "1", "b": "1"}))
     assert first.steps() == {"settings": "create"}
@@ -95,12 +101,12 @@ def test_a_preview_names_paths_and_writes_nothing(either: Stack, client: KubeCli
 
 
 def test_an_immutable_field_replaces_the_object(either: Stack, client: KubeClient, namespace: str) -> None:
-    either.up(deployment(namespace, "one"))
-    before = client.get(DEPLOYMENTS, namespace, "web")["metadata"]["uid"]
-    run = either.up(deployment(namespace, "two"))
-    assert "replace" in run.operations("web")
-    live = client.get(DEPLOYMENTS, namespace, "web")
-    assert live["spec"]["selector"]["matchLabels"] == {"app": "two"}
+    either.up(binding(namespace, "one"))
+    before = client.get(ROLE_BINDINGS, namespace, "readers")["metadata"]["uid"]
+    run = either.up(binding(namespace, "two"))
+    assert "replace" in run.operations("readers")
+    live = client.get(ROLE_BINDINGS, namespace, "readers")
+    assert live["roleRef"]["name"] == "two"
     assert live["metadata"]["uid"] != before
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from components.providers.kubernetes_diff import MISSING, path_text
-from components.providers.kubernetes_ownership import drift, inherited, managers_words, owner_of, owns, writer_of
+from components.providers.kubernetes_ownership import drift, managers_words, owner_of, owns, writer_of
+from components.providers.kubernetes_records import inherited
 
 ME = "herdsman"
 
