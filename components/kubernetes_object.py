@@ -33,15 +33,17 @@ def kubernetes_object(
     after: Sequence[pulumi.Resource] = (),
     retain: bool = False,
     standing: frozenset[tuple[str, str]] = frozenset(),
+    version: str = "",
 ) -> pulumi.CustomResource:
     """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program.
 
-    An object that `standing` names by type token and id is imported where the state does not have it.
+    An object that `standing` names by type token and id is imported where the state does not have it. `version` is
+    that of the plugin, `provider_version` if not given.
     """
     token, resource_id = urns.type_of(obj), urns.id_of(obj)
     options = pulumi.ResourceOptions(
         parent=parent,
-        version=provider_version(),
+        version=version or provider_version(),
         depends_on=list(after) if after else None,
         retain_on_delete=True if retain else None,
         ignore_changes=list(obj.ignore) if obj.ignore else None,
@@ -62,6 +64,8 @@ class ServiceObjectsArgs:
     """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
     standing: frozenset[tuple[str, str]] = frozenset()
     """Type token and id of the objects that exist, which an engine without a state of them imports."""
+    version: str = ""
+    """The plugin's version, if it is not the SDK's."""
 
 
 class ServiceObjects(pulumi.ComponentResource):
@@ -89,7 +93,8 @@ class ServiceObjects(pulumi.ComponentResource):
 
     def _made(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
         name = urns.object_name(self._args.key, obj, at=self._args.at)
-        return kubernetes_object(name, obj, parent=self, after=after, standing=self._args.standing)
+        args = self._args
+        return kubernetes_object(name, obj, parent=self, after=after, standing=args.standing, version=args.version)
 
 
 ServiceComponent = Callable[[ServiceObjectsArgs, pulumi.ResourceOptions | None], ServiceObjects]

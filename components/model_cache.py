@@ -20,6 +20,8 @@ class ModelCacheArgs:
     """Where it is, as `naming.place_suffix` says it, in a stack of several namespaces."""
     standing: frozenset[tuple[str, str]] = frozenset()
     """As in `ServiceObjectsArgs`."""
+    version: str = ""
+    """As in `ServiceObjectsArgs`."""
 
 
 class ModelCache(pulumi.ComponentResource):
@@ -33,5 +35,7 @@ class ModelCache(pulumi.ComponentResource):
     def __init__(self, args: ModelCacheArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(naming.TYPE_CACHE, urns.shared_component_name(args.claim, at=args.at), None, opts)
         name = urns.shared_object_name(args.claim, at=args.at)
-        self.claim = kubernetes_object(name, args.claim, parent=self, retain=True, standing=args.standing)
+        self.claim = kubernetes_object(
+            name, args.claim, parent=self, retain=True, standing=args.standing, version=args.version
+        )
         self.register_outputs({})

@@ -13,7 +13,6 @@ from pathlib import Path
 import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
 
-from components.kubernetes_object import provider_version
 from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
@@ -21,6 +20,7 @@ from program.fleet import Place, static_fleet
 from program.registration import end_quietly, say_less
 from program.static.config import PROJECT, Cluster, FleetConfig, read_config
 from program.static.outputs import output_name, stack_outputs
+from program.static.plugin import KubernetesPlugin, missing_plugin_words
 from program.static.reading import Fleet, PlacedService, read_fleet
 from program.static.standing import standing
 
@@ -45,6 +45,9 @@ def fleet_of(root: Path) -> Awaitable[None]:
         pulumi.log.warn(note)
     if why := written_often(fleet, os.environ):
         pulumi.log.info(why)
+    in_cluster = any(is_in_cluster(placed, config) for placed in fleet.services)
+    if in_cluster and config.plugin is KubernetesPlugin.HERDSMAN and (why := missing_plugin_words(os.environ)):
+        pulumi.log.warn(why)
     if fleet.errors:
         raise pulumi.RunError("\n".join(fleet.errors))
     return _registered(config, fleet)
@@ -80,17 +83,18 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
     """Register the services and export what the stack tells of them.
 
     A cluster with a name has a provider of that name, the other one the default. Raises pulumi.RunError, before any
-    service is registered, with all objects of others that are in the way.
+    service is registered, where another plugin than the config's answers, and with all objects of others that are in
+    the way.
     """
     providers: dict[str, pulumi.ProviderResource] = {}
     for placed in fleet.services:
         name = placed.cluster.name
         if name and name not in providers and is_in_cluster(placed, config):
-            providers[name] = _provider(placed.cluster)
+            providers[name] = _provider(placed.cluster, config.plugin.version)
     in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
-    found = await standing(in_clusters, providers)
+    found = await standing(in_clusters, providers, config.plugin)
     places = (
-        Place(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()))
+        Place(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()), config.plugin.version)
         for placed in fleet.services
         for name in (placed.cluster.name,)
     )
@@ -111,14 +115,14 @@ def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
     return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)
 
 
-def _provider(cluster: Cluster) -> pulumi.ProviderResource:
+def _provider(cluster: Cluster, version: str) -> pulumi.ProviderResource:
     """Make the provider of one cluster. Only the path of a kubeconfig comes into the state, never what is in it."""
     said = {"context": cluster.context, "kubeconfig": cluster.kubeconfig}
     return pulumi.ProviderResource(
         "kubernetes",
         cluster.name,
         {key: value for key, value in said.items() if value},
-        pulumi.ResourceOptions(version=provider_version()),
+        pulumi.ResourceOptions(version=version),
     )
 
 

@@ -51,6 +51,8 @@ class Place:
     """Hosts that are reached without a cluster, by name."""
     standing: frozenset[tuple[str, str]] = frozenset()
     """Type token and id of the objects that exist there and are the fleet's to take."""
+    version: str = ""
+    """That of the Kubernetes plugin, if it is not the SDK's."""
 
 
 async def static_fleet(
@@ -69,7 +71,7 @@ async def static_fleet(
             _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         if place.at not in programs:
             opts = pulumi.ResourceOptions(providers=[place.provider]) if place.provider else None
-            programs[place.at] = _Program(opts, at=place.at, ways=place.ways, standing=place.standing)
+            programs[place.at] = _Program(opts, place.at, place.ways, place.standing, place.version)
         started = programs[place.at].start(service)
         last = started.complete((*started.shared, *started.own)) if started is not None else None
         registered.append(last)
@@ -147,6 +149,7 @@ class _Program:
     at: str = ""
     ways: Mapping[str, JsonObject] = field(default_factory=dict)
     standing: frozenset[tuple[str, str]] = frozenset()
+    version: str = ""
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
 
     def start(self, service: RenderedService) -> _Started | None:
@@ -160,7 +163,8 @@ class _Program:
             by_component[obj.component].append(obj)
         components = {
             token: _component(token)(
-                ServiceObjectsArgs(service.key, tuple(objects), self.at, self.ways, self.standing), self.opts
+                ServiceObjectsArgs(service.key, tuple(objects), self.at, self.ways, self.standing, self.version),
+                self.opts,
             )
             for token, objects in by_component.items()
         }
@@ -169,7 +173,8 @@ class _Program:
 
     def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
         if obj.name not in self.shared:
-            self.shared[obj.name] = ModelCache(ModelCacheArgs(obj, self.at, self.standing), self.opts).claim
+            args = ModelCacheArgs(obj, self.at, self.standing, self.version)
+            self.shared[obj.name] = ModelCache(args, self.opts).claim
         return self.shared[obj.name]
 
 

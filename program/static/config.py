@@ -21,10 +21,11 @@ from program.desired.base import JsonObject
 from program.desired.hub import Hub
 from program.desired.keys import is_dns_label, is_label_value
 from program.desired.web_address import AddressInvalid
+from program.static.plugin import KubernetesPlugin
 
 PROJECT = "herdsman"
 """Namespace of the keys."""
-KEYS = ("manifests", "namespace", "clusters", "hosts", "policies", "extensions", "options")
+KEYS = ("manifests", "namespace", "clusters", "hosts", "policies", "extensions", "options", "kubernetesPlugin")
 _PATHS = ("identityFile", "knownHosts", "tokenFile", "caFile")
 _ANY_PLAN = {"host": "h", "service": "s", "serviceName": "s", "argv": ["a"]}
 
@@ -96,6 +97,8 @@ class FleetConfig:
     """How hosts are reached without a cluster: inputs of a HostProcess, by the host's name."""
     policies: str = ""
     """Folder of policies; empty: there are none."""
+    plugin: KubernetesPlugin = KubernetesPlugin.HERDSMAN
+    """The plugin that makes the objects. A run that meets another one ends before it makes anything."""
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -127,6 +130,7 @@ def read_config(values: Mapping[str, str], root: Path) -> FleetConfig:
         found.errors.append(f"{PROJECT}:policies: is not the path of a folder")
     else:
         found.policies = policies
+    found.plugin = _plugin(said.get("kubernetesPlugin"), found.errors)
     return found
 
 
@@ -138,6 +142,16 @@ def _value(text: str) -> Any:
         except ValueError:
             return text  # a pattern such as [ab].yaml
     return text
+
+
+def _plugin(value: Any, errors: list[str]) -> KubernetesPlugin:
+    if value in (None, ""):
+        return KubernetesPlugin.HERDSMAN
+    try:
+        return KubernetesPlugin(value)
+    except ValueError:
+        errors.append(f"{PROJECT}:kubernetesPlugin: `{str(value)[:64]}` is none of `herdsman` and `pulumi`")
+        return KubernetesPlugin.HERDSMAN
 
 
 def _namespace(value: Any, key: str, errors: list[str]) -> str:

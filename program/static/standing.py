@@ -14,22 +14,25 @@ import pulumi
 from pulumi.runtime import invoke_async
 
 from components import urns
-from components.kubernetes_object import provider_version
 from components.providers.kubernetes_standing import FUNCTION
 from components.rendered import RenderedObject
+from program.static.plugin import KubernetesPlugin, other_plugin_words
 from program.static.reading import PlacedService
 
 Standing = frozenset[tuple[str, str]]
 
 
 async def standing(
-    services: Iterable[PlacedService], providers: Mapping[str, pulumi.ProviderResource]
+    services: Iterable[PlacedService],
+    providers: Mapping[str, pulumi.ProviderResource],
+    plugin: KubernetesPlugin = KubernetesPlugin.HERDSMAN,
 ) -> dict[str, Standing]:
     """Give, by the cluster's name, type token and id of the objects that exist and are the fleet's to take.
 
     `providers` are those of the clusters that have one of their own. Raises pulumi.RunError with all objects of others
-    that are in the way. A provider that does not know the question is asked nothing, and an error of the API is left to
-    the run: it meets it again, with more to say.
+    that are in the way. Raises it as well where the fleet is for Herdsman's plugin and another one is there, or none.
+    Pulumi's own plugin does not know the question, which is no error where the fleet is for that one. An error of the
+    API is left to the run: it meets it again, with more to say.
     """
     by_cluster: dict[str, dict[tuple[str, str], RenderedObject]] = {}
     for placed in services:
@@ -37,7 +40,7 @@ async def standing(
         for obj in (*placed.rendered.shared, *placed.rendered.objects):
             objects[urns.type_of(obj), urns.id_of(obj)] = obj
     answers = await asyncio.gather(
-        *(_asked(objects.values(), providers.get(name)) for name, objects in by_cluster.items())
+        *(_asked(objects.values(), providers.get(name), plugin) for name, objects in by_cluster.items())
     )
     conflicts = [
         f"{name}: {conflict}" if name else conflict
@@ -52,12 +55,16 @@ async def standing(
     }
 
 
-async def _asked(objects: Iterable[RenderedObject], provider: pulumi.ProviderResource | None) -> dict[str, Any]:
+async def _asked(
+    objects: Iterable[RenderedObject], provider: pulumi.ProviderResource | None, plugin: KubernetesPlugin
+) -> dict[str, Any]:
     asked = [{"type": urns.type_of(obj), "metadata": obj.manifest["metadata"]} for obj in objects]
-    options = pulumi.InvokeOptions(provider=provider, version=provider_version())
+    options = pulumi.InvokeOptions(provider=provider, version=plugin.version)
     try:
         answer = await invoke_async(FUNCTION, {"objects": asked}, options)
     except Exception as error:
+        if plugin is KubernetesPlugin.HERDSMAN:
+            raise pulumi.RunError(other_plugin_words(str(error))) from None
         pulumi.log.debug(f"the provider did not say what stands in the cluster: {error}")
         return {}
     return answer if isinstance(answer, dict) else {}

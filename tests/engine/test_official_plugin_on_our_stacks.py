@@ -25,6 +25,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.fleet import fleet_in_steps
+from program.static.plugin import KubernetesPlugin
 from tests.contract.test_official_plugin_state import RESOURCES
 from tests.engine.stacks import Stack, official_environment
 from tests.engine.test_static_fleet import ROOT, Fleet, service
@@ -105,6 +106,7 @@ def test_it_finds_nothing_to_do_in_a_static_fleet(
     make_fleet(fleet)
     before = versions(client, namespace)
     other = fleet.stack.served_by(official)
+    fleet.wants(KubernetesPlugin.PULUMI)
     assert unchanged(other.preview(fleet.program).steps())
     assert unchanged(other.up(fleet.program).steps())
     assert versions(client, namespace) == before
@@ -113,6 +115,7 @@ def test_it_finds_nothing_to_do_in_a_static_fleet(
     again = other.preview(fleet.program)
     assert {name.rpartition("/")[2] for name in again.steps("update")} <= {"deployment", "main"}
     assert all(again.detailed(name) == {} for name in again.steps())
+    fleet.wants(KubernetesPlugin.HERDSMAN)
     assert all(fleet.stack.up(fleet.program).detailed(name) == {} for name in again.steps()), "back to Herdsman's"
     assert unchanged(fleet.stack.preview(fleet.program).steps())
     fleet.stack.refresh(expect_no_changes=True)
@@ -136,6 +139,7 @@ def test_a_state_of_an_earlier_release_is_completed_by_the_next_up(
     fleet.stack.up(fleet.program)
     assert versions(client, namespace) == before
     assert unchanged(fleet.stack.preview(fleet.program).steps())
+    fleet.wants(KubernetesPlugin.PULUMI)
     assert unchanged(fleet.stack.served_by(official).preview(fleet.program).steps())
 
     selected.import_stack(export)

@@ -20,6 +20,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.__main__ import fleet_of
+from program.static.plugin import KubernetesPlugin
 from tests.engine.stacks import PASSPHRASE, Stack
 from tests.support import needs
 
@@ -61,6 +62,10 @@ class Fleet:
 
     def write(self, document: dict[str, Any]) -> None:
         self.path(document["metadata"]["name"]).write_text(yaml.safe_dump(document))
+
+    def wants(self, plugin: KubernetesPlugin) -> None:
+        """Say in the config which plugin the fleet is for."""
+        self.stack.select(self.program).set_config("herdsman:kubernetesPlugin", auto.ConfigValue(plugin.value))
 
     def path(self, name: str) -> Path:
         return self.root / "services" / f"{name}.yaml"

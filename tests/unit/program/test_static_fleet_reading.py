@@ -9,10 +9,12 @@ from typing import Any
 import yaml
 
 from components import naming, urns
+from components.kubernetes_object import provider_version
 from components.providers.kubernetes_ownership import held_elsewhere
 from program.__main__ import written_often
 from program.static.config import FleetConfig, read_config
 from program.static.outputs import stack_outputs
+from program.static.plugin import missing_plugin_words
 from program.static.reading import Fleet, read_fleet
 
 API = "inference.llmkube.dev/v1alpha1"
@@ -44,6 +46,26 @@ def test_a_fleet_of_named_clusters_has_no_other(tmp_path: Path) -> None:
     (cluster,) = found.clusters
     assert cluster.name == "eu" and cluster.kubeconfig == str(tmp_path / "k")
     assert cluster.options.installed == {"a.b/v1/C"}
+
+
+def test_a_fleet_is_for_herdsmans_plugin_unless_the_config_names_the_other(tmp_path: Path) -> None:
+    found = config(tmp_path, manifests="x")
+    assert not found.errors and found.plugin.version == f"{provider_version()}-herdsman"
+    found = config(tmp_path, manifests="x", kubernetesPlugin="pulumi")
+    assert not found.errors and not found.notes and found.plugin.version == provider_version()
+    for wrong in ("Pulumi", ["pulumi"], {"a": 1}):
+        found = config(tmp_path, manifests="x", kubernetesPlugin=wrong)
+        (error,) = found.errors
+        assert error.startswith("herdsman:kubernetesPlugin: ") and error.endswith("none of `herdsman` and `pulumi`")
+
+
+def test_an_engine_that_can_find_no_plugin_is_told_of(tmp_path: Path) -> None:
+    plugin = tmp_path / "pulumi-resource-kubernetes"
+    plugin.touch(mode=0o755)
+    for environment in ({}, {"PATH": "/nowhere"}, {"PATH": str(tmp_path), "PULUMI_IGNORE_AMBIENT_PLUGINS": "true"}):
+        assert "herdsman provider path" in missing_plugin_words(environment)
+    for environment in ({"PATH": str(tmp_path)}, {"PULUMI_DEBUG_PROVIDERS": "kubernetes:1,herdsman:2"}):
+        assert missing_plugin_words(environment) == ""
 
 
 def test_the_way_to_a_host_is_inputs_of_its_processes(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""The Kubernetes plugin that a static fleet is for: its version for the engine, and the errors for people.
+
+`program.__main__` and `program.static.standing` use it. docs/adr/0044 argues the version.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from enum import StrEnum
+
+from components.kubernetes_object import provider_version
+
+
+class KubernetesPlugin(StrEnum):
+    """A plugin of Pulumi's package `kubernetes`, by its name in the config."""
+
+    HERDSMAN = "herdsman"
+    PULUMI = "pulumi"
+
+    @property
+    def version(self) -> str:
+        """The version by which the fleet's resources ask for the plugin.
+
+        No plugin of Herdsman's version is published. The engine uses none that it has stored or can download. It
+        takes one on PATH, or one that it is attached to.
+        """
+        version = provider_version()
+        return f"{version}-herdsman" if self is KubernetesPlugin.HERDSMAN else version
+
+
+_WHAT_TO_DO = (
+    'put Herdsman\'s first on PATH, in CI as well, and run again: export PATH="$(herdsman provider path):$PATH". To '
+    "have Pulumi's own plugin work on this stack, set `herdsman:kubernetesPlugin: pulumi`; docs/static-fleets.md says "
+    "what changes then"
+)
+_ATTACHED = "PULUMI_DEBUG_PROVIDERS"
+_NOT_FROM_PATH = "PULUMI_IGNORE_AMBIENT_PLUGINS"
+
+
+def missing_plugin_words(environment: Mapping[str, str]) -> str:
+    """Say what to do where an engine with this environment has no plugin to start or to attach to; else nothing.
+
+    The engine ends a program when it finds no plugin, so the program speaks first. It cannot see whether Pulumi.yaml
+    names a plugin.
+    """
+    if "kubernetes:" in environment.get(_ATTACHED, ""):
+        return ""
+    found = shutil.which("pulumi-resource-kubernetes", path=environment.get("PATH", ""))
+    if found is not None and not environment.get(_NOT_FROM_PATH):
+        return ""
+    return f"No Kubernetes plugin is on PATH. If the run finds no plugin, {_WHAT_TO_DO}"
+
+
+def other_plugin_words(why: str) -> str:
+    """Say that a run meets no plugin of Herdsman's, and what to do; `why` is what the engine said."""
+    return (
+        f"Herdsman's Kubernetes plugin does not answer, so nothing is made or changed: {why.strip()}\n"
+        f"If another plugin speaks here, {_WHAT_TO_DO}"
+    )
