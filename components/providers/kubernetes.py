@@ -26,9 +26,10 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_diff as diffs
 from components.providers import kubernetes_objects as objects
-from components.providers.kubernetes_calls import KubernetesCalls, Verdict
+from components.providers.kubernetes_calls import KubernetesCalls
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
+from components.providers.kubernetes_looks import Verdict
 from components.providers.kubernetes_objects import Identity, Json, NotSupported, Token
 from components.providers.kubernetes_standing import FUNCTION, standing
 from components.providers.kubernetes_templates import as_made

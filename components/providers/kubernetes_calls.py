@@ -1,7 +1,8 @@
-"""Makes, changes, reads and removes one Kubernetes object by server-side apply, and never one that is not ours.
+"""Makes, changes and removes one Kubernetes object by server-side apply, and never one that is not ours.
 
-Called by `components.providers.kubernetes`. Calls `kubeapi.client`. Decisions are taken by the pure modules beside
-this one; docs/adr/0005 argues them. Everything is safe to call from many threads.
+Called by `components.providers.kubernetes`. Calls `kubeapi.client`; `kubernetes_looks` has what changes nothing.
+Decisions are taken by the pure modules beside this one; docs/adr/0005 argues them. Everything is safe to call from
+many threads.
 
 The common case costs one request. A create carries a resourceVersion that no object has: the API server accepts it
 when the object does not exist and answers 409 when it does. An update carries the uid of our object: 409 when the
@@ -14,7 +15,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -22,28 +22,25 @@ import structlog
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_alternatives import drops_account
-from components.providers.kubernetes_applied import as_applied
 from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_foreign import foreign_words, is_of_loop, may_adopt, of_loop_words
+from components.providers.kubernetes_looks import KubernetesLooks, placed
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
-    Drift,
-    Owner,
-    drift,
     held_elsewhere,
     is_orphaned,
     left_to_others,
     owner_of,
     owns,
 )
-from components.providers.kubernetes_records import applied_fields, inherited, recorded_fields
+from components.providers.kubernetes_records import inherited
 from components.providers.kubernetes_templates import as_made, same_template
 from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
-from components.providers.marshalling import Properties, marked_like, plain, secret_texts
+from components.providers.marshalling import secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound
+from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from kubeapi.kinds import Kind
 
 log = structlog.get_logger(__name__)
@@ -55,19 +52,7 @@ _MAX_ROUNDS = 5
 _MAX_REMEMBERED = 20_000
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a look at the live object said about an object whose inputs did not change, or are about to."""
-
-    missing: bool = False
-    recreated: bool = False
-    """Another object of this name stands in its place."""
-    drifts: tuple[Drift, ...] = ()
-    immutable: tuple[str, ...] = ()
-    """API field paths that only a new object can have as wanted."""
-
-
-class KubernetesCalls:
+class KubernetesCalls(KubernetesLooks):
     """The calls of one provider on one API server."""
 
     def __init__(
@@ -80,22 +65,12 @@ class KubernetesCalls:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
-        self._manager = field_manager
+        super().__init__(client, field_manager=field_manager)
         self._ignored = ignored or IgnoredFields()
         self._beside_loop = beside_loop
         self._patience = Patience(client, self.kind, sleep=sleep, clock=clock)
         self._lock = threading.Lock()
         self._last_urn: OrderedDict[str, str] = OrderedDict()
-
-    def kind(self, token: Token) -> Kind:
-        """Find where a kind is served. Raises KindNotServed, and Refused when the server cannot be asked."""
-        try:
-            return self._client.mapping(token.api_version, token.kind)
-        except KindNotServed:
-            raise
-        except ApiError as error:
-            raise refusal(error, f"look up kind {token.kind} of {token.api_version}") from error
 
     # Create and update
 
@@ -104,7 +79,7 @@ class KubernetesCalls:
         kind = self._patience.kind_when_served(call)
         if kind is None:
             return None
-        obj = _placed(call.obj, kind)
+        obj = placed(call.obj, kind)
         return self._create(call, kind, obj, "create")
 
     def update(
@@ -124,7 +99,7 @@ class KubernetesCalls:
         kind = self._patience.kind_when_served(call)
         if kind is None:
             return None
-        obj = _placed(call.obj, kind)
+        obj = placed(call.obj, kind)
         identity = Identity.of(obj)
         if not uid:
             return self._create(call, kind, obj, "update")
@@ -137,7 +112,7 @@ class KubernetesCalls:
         try:
             if ignored or yields or of_another or looked_at:
                 live = self._client.get(kind, identity.namespace, identity.name)
-                self._refuse_foreign(call.token, identity, live, obj)
+                self.refuse_foreign(call.token, identity, live, obj)
                 self._refuse_of_loop(call.asked("update", identity), live)
                 if of_another:
                     live = self._inherited(call, kind, live, former)
@@ -212,14 +187,6 @@ class KubernetesCalls:
                 return None  # the preview of a replacement: what stands there will be gone by then
             raise
 
-    @staticmethod
-    def _refuse_foreign(token: Token, identity: Identity, live: Json, wanted: Json) -> None:
-        """Leave alone what moved from a loop to a static fleet, or back, since the state was written."""
-        elsewhere = held_elsewhere(live, wanted)
-        if elsewhere and not may_adopt(live, wanted):
-            words = foreign_words(token.kind, identity, elsewhere, live=live, wanted=wanted)
-            raise Refused(Code.ALREADY_EXISTS, words)
-
     def _refuse_of_loop(self, asked: str, live: Json) -> None:
         """Leave to a loop what it owns, in programs of people: theirs is a copy of the loop's stack."""
         if self._beside_loop and is_of_loop(live):
@@ -289,124 +256,7 @@ class KubernetesCalls:
                 raise
         return obj
 
-    # Looking before a change
-
-    def verify(
-        self, token: Token, identity: Identity, uid: str | None, wanted: Json, *, former: str | None = None
-    ) -> Verdict:
-        """Compare the live object with inputs that did not change: one GET. Raises Refused.
-
-        `former` is the field manager that the state says has applied the object.
-        """
-        try:
-            live = self._client.get(self.kind(token), identity.namespace, identity.name)
-        except NotFound:
-            return Verdict(missing=True)
-        except ApiError as error:
-            raise refusal(error, f"verify {token.kind} `{identity.id}`") from error
-        if live["metadata"].get("deletionTimestamp"):
-            return Verdict(missing=True)
-        if uid and live["metadata"].get("uid") != uid:
-            return Verdict(recreated=True)
-        self._refuse_foreign(token, identity, live, plain(wanted))
-        return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager, former)))
-
-    def try_out(self, call: Call, identity: Identity, uid: str | None, old_inputs: Json) -> Verdict:
-        """Dry-run a change of our object. What only the real update can report is left to it."""
-        try:
-            kind = self.kind(call.token)
-            obj = _placed(call.obj, kind)
-            claim = objects.with_metadata(obj, uid=uid) if uid else obj
-            after = apply_over(
-                self._client,
-                kind,
-                claim,
-                lambda sent: self._client.apply(
-                    kind, identity.namespace, sent, field_manager=self._manager, force=True, dry_run=True
-                ),
-                manager=self._manager,
-                dry_run=True,
-            )
-        except Refused:
-            return Verdict()
-        except ApiError as error:
-            if about_uid(error):
-                return self._standing_in(call.token, identity)
-            return Verdict(immutable=immutable_fields(error))
-        return Verdict(immutable=objects.kept_without_leave(old_inputs, obj, after))
-
-    def stands(self, call: Call, identity: Identity, uid: str | None, manager: str) -> bool:
-        """Tell whether an apply by `manager` would change nothing of our live object: one GET and a dry run."""
-        try:
-            kind = self.kind(call.token)
-            live = self._client.get(kind, identity.namespace, identity.name)
-            claim = objects.with_metadata(_placed(call.obj, kind), uid=uid) if uid else _placed(call.obj, kind)
-            tried = self._client.apply(kind, identity.namespace, claim, field_manager=manager, force=True, dry_run=True)
-        except (ApiError, Refused):
-            return False
-        return objects.without_bookkeeping(tried) == objects.without_bookkeeping(live)
-
-    def _standing_in(self, token: Token, identity: Identity) -> Verdict:
-        try:
-            self._client.get(self.kind(token), identity.namespace, identity.name)
-        except NotFound:
-            return Verdict(missing=True)
-        except (ApiError, Refused):
-            return Verdict()
-        return Verdict(recreated=True)
-
-    # Read and delete
-
-    def read(self, token: Token, resource_id: str) -> Json | None:
-        """Read a live object; None when it, or its kind, is gone. Raises Refused."""
-        try:
-            kind = self.kind(token)
-            identity = Identity.parse(resource_id, namespaced=kind.namespaced)
-            return self._client.get(kind, identity.namespace, identity.name)
-        except NotFound:
-            return None
-        except ApiError as error:
-            raise refusal(error, f"read {token.kind} `{resource_id}`") from error
-
-    def owner(self, live: Json, wanted: Json) -> Owner:
-        """Say whose a live object is."""
-        return owner_of(live, wanted, self._manager)
-
-    def holds(self, live: Json, wanted: Json) -> bool:
-        """Tell whether a live object is ours."""
-        return self.owner(live, wanted).ours
-
-    def as_applied(self, live: Json) -> Json:
-        """Give what we applied of a live object, or all of it where we applied nothing."""
-        return as_applied(live, self._manager)
-
-    def applied(self, live: Json) -> bool:
-        """Tell whether we are among the managers of a live object."""
-        return applied_fields(live, self._manager) is not None
-
-    def manager_in_charge(self, live: Json, former: str | None) -> str | None:
-        """Name the field manager whose record tells which fields a stack has set; None where there is no record.
-
-        It is ours as soon as we have applied the object, and before that the one that the state names: the manager of
-        the plugin that made the stack.
-        """
-        if applied_fields(live, self._manager) is not None:
-            return self._manager
-        return former if recorded_fields(live, self._manager, former) is not None else None
-
-    def refreshed(self, token: Token, inputs: Properties, live: Json, *, former: str | None = None) -> Properties:
-        """Bring inputs up to date with the live object: only where a field of ours was changed by somebody else.
-
-        What the server merely writes otherwise (`1000m` as `1`) stays as the program said it, or every refresh would
-        make the next preview show changes.
-        """
-        fresh = plain(inputs)
-        # From the back, so that an item taken out of a list does not move those that are still to come.
-        for drifted in reversed(drift(objects.body(inputs, token), live, self._manager, former)):
-            if token.secret and drifted.path[0] == "data":
-                fresh = with_value(fresh, ("stringData", *drifted.path[1:]), MISSING)
-            fresh = with_value(fresh, drifted.path, drifted.live)
-        return objects.sealed(marked_like(fresh, inputs), token)
+    # Delete
 
     def delete(
         self, token: Token, resource_id: str, *, uid: str | None, was_applied: bool, old_inputs: Json, urn: str
@@ -463,16 +313,6 @@ class KubernetesCalls:
             self._last_urn.move_to_end(uid)
             if len(self._last_urn) > _MAX_REMEMBERED:
                 self._last_urn.popitem(last=False)
-
-
-def _placed(obj: Json, kind: Kind) -> Json:
-    """Give a namespace to an object of a namespaced kind that has none, and take it from one that cannot have any."""
-    metadata = obj.get("metadata") or {}
-    if kind.namespaced and not metadata.get("namespace"):
-        return objects.with_metadata(obj, namespace=objects.DEFAULT_NAMESPACE)
-    if not kind.namespaced and "namespace" in metadata:
-        return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
-    return obj
 
 
 def _key(identity: Identity) -> dict[str, Any]:
