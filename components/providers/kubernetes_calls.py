@@ -4,9 +4,9 @@ Called by `components.providers.kubernetes`. Calls `kubeapi.client`; `kubernetes
 Decisions are taken by the pure modules beside this one; docs/adr/0005 argues them. Everything is safe to call from
 many threads.
 
-The common case costs one request. A create carries a resourceVersion that no object has: the API server accepts it
-when the object does not exist and answers 409 when it does. An update carries the uid of our object: 409 when the
-object is gone, 422 when another one stands in its place. Only these answers lead to a second look.
+A create costs one request. It carries a resourceVersion that no object has: the API server accepts it when the object
+does not exist and answers 409 when it does. An update reads the object, since it may have moved to a static fleet or
+back, and applies it with the uid of our object: 409 when the object is gone, 422 when another one stands in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import structlog
 
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
-from components.providers.kubernetes_alternatives import drops_account
 from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
@@ -36,7 +35,7 @@ from components.providers.kubernetes_ownership import (
     owns,
 )
 from components.providers.kubernetes_records import inherited
-from components.providers.kubernetes_templates import as_made, same_template
+from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
 from components.providers.marshalling import secret_texts
 from kubeapi.client import JSON_PATCH, KubeClient
@@ -105,21 +104,17 @@ class KubernetesCalls(KubernetesLooks):
             return self._create(call, kind, obj, "update")
         ignored = [parse_path(text) for text in ignore_changes]
         yields_replicas = objects.gives_up_replicas(old_inputs, obj)
-        yields = yields_replicas or drops_account(old_inputs, obj)
-        of_another = former is not None and former != self._manager
-        looked_at = self._beside_loop or objects.of_fleet(obj) or same_template(obj, old_inputs)
-        live: Json | None = None
         try:
-            if ignored or yields or of_another or looked_at:
-                live = self._client.get(kind, identity.namespace, identity.name)
-                self.refuse_foreign(call.token, identity, live, obj)
-                self._refuse_of_loop(call.asked("update", identity), live)
-                if of_another:
-                    live = self._inherited(call, kind, live, former)
-                obj = left_to_others(obj, live, ignored, self._manager)
-                obj = as_made(obj, live, field_manager=self._manager)
-                if yields_replicas:
-                    obj = self._handed_over(call, kind, obj, live)
+            # The object may have moved to a static fleet, or back, after the engine compared it.
+            live = self._client.get(kind, identity.namespace, identity.name)
+            self.refuse_foreign(call.token, identity, live, obj)
+            self._refuse_of_loop(call.asked("update", identity), live)
+            if former is not None and former != self._manager:
+                live = self._inherited(call, kind, live, former)
+            obj = left_to_others(obj, live, ignored, self._manager)
+            obj = as_made(obj, live, field_manager=self._manager)
+            if yields_replicas:
+                obj = self._handed_over(call, kind, obj, live)
             return self._apply_over(call, kind, objects.with_metadata(obj, uid=uid), live)
         except (Invalid, Conflict, NotFound) as error:
             if not about_uid(error) and not isinstance(error, NotFound):

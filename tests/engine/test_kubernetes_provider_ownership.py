@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS
@@ -233,6 +234,14 @@ def test_an_object_that_somebody_took_over_is_not_deleted(stack: Stack, client: 
     client.apply(CONFIG_MAPS, namespace, taken, field_manager="argocd-controller", force=True)
     stack.destroy()
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "theirs"}
+
+
+def test_an_object_that_goes_to_a_fleet_is_not_changed(stack: Stack, client: KubeClient, namespace: str) -> None:
+    stack.up(settings(namespace, {"a": "1"}))
+    mark = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: naming.FLEET_TO_COME}}}
+    client.patch(CONFIG_MAPS, namespace, "settings", mark)
+    assert "a static fleet that is to come" in stack.fails(settings(namespace, {"a": "2"}))
+    assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "1"}
 
 
 def test_a_renamed_resource_keeps_its_object(stack: Stack, client: KubeClient, namespace: str) -> None:

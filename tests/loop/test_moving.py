@@ -61,7 +61,7 @@ def pods(client: KubeClient, namespace: str) -> set[str]:
 
 
 def looks(client: KubeClient, namespace: str) -> Json:
-    """What may not change: which Deployments and pods there are, and their pod templates."""
+    """What may not change: which Deployments, Services and pods there are, and their pod templates."""
     found = {}
     for name in NAMES:
         deployment = client.get(kinds.DEPLOYMENTS, namespace, name)
@@ -69,7 +69,8 @@ def looks(client: KubeClient, namespace: str) -> Json:
         metadata = deployment["metadata"]
         # The generation counts annotations too; the revision counts pod templates.
         revision = metadata["annotations"]["deployment.kubernetes.io/revision"]
-        found[name] = (metadata["uid"], revision, deployment["spec"]["template"])
+        address = client.get(kinds.SERVICES, namespace, name)
+        found[name] = (metadata["uid"], revision, deployment["spec"]["template"], address["metadata"]["uid"])
     return {**found, "pods": pods(client, namespace)}
 
 
