@@ -171,7 +171,11 @@ def test_a_wrong_checksum_is_named_and_nothing_runs(
 def test_a_model_that_vanished_is_told_by_the_host(
     client: KubeClient, namespace: str, models: tuple[Path, str]
 ) -> None:
+    source = models[0] / "gone.gguf"
+    write_tiny_model(source)
     model(client, namespace, source=f"{models[1]}/gone.gguf")
+    eventually(lambda: _phase(client, namespace) == "Ready", what="the Model to be Ready", timeout_s=30)
+    source.unlink()
     service(client, namespace, annotations={"herdsman.dev/host": HOST})
 
     def told() -> str:
@@ -179,6 +183,10 @@ def test_a_model_that_vanished_is_told_by_the_host(
         return message if "404" in message or "NotFound" in message else ""
 
     assert HOST in eventually(told, what="the cause in the service's condition", timeout_s=60)
+
+
+def _phase(client: KubeClient, namespace: str) -> str:
+    return str((client.get(kinds.MODELS, namespace, "base").get("status") or {}).get("phase"))
 
 
 def condition_message(client: KubeClient, namespace: str) -> str:
