@@ -198,6 +198,13 @@ def official_environment(kubeconfig: Path) -> dict[str, str]:
     }
 
 
+def as_applied(live: dict[str, Any]) -> tuple[Any, ...]:
+    """What changes with every write but those of a status, which controllers make whenever they like."""
+    metadata = live["metadata"]
+    writes = [each for each in metadata["managedFields"] if each.get("subresource") != "status"]
+    return metadata["uid"], metadata.get("generation"), writes
+
+
 def manager_fields(live: dict[str, Any], manager: str) -> dict[str, Any] | None:
     """What a manager owns of an object by its record, whatever the operation."""
     for entry in live["metadata"].get("managedFields", []):

@@ -72,7 +72,7 @@ def test_a_kind_and_its_objects_are_made_by_one_program(stack: Stack, client: Ku
     assert run.detailed("widget") == {"spec.size": "update", "spec.tags[1]": "add"}
     client.patch(kind, namespace, "w", {"spec": {"size": 9, "tags": ["a"]}}, field_manager="kubectl-edit")
     run = stack.up(program(2, ["a", "b"]))
-    assert run.detailed("widget") == {"spec.size": "update", "spec.tags[1]": "delete"}
+    assert run.detailed("widget") == {"spec.size": "add", "spec.tags[1]": "add"}
     assert client.get(kind, namespace, "w")["spec"]["size"] == 2
     stack.destroy()
     assert all(item["metadata"]["name"] != f"widgets.{group}" for item in client.list(CRDS)["items"])

@@ -16,7 +16,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SERVICES
-from tests.engine.stacks import Stack, manager_fields
+from tests.engine.stacks import Stack, as_applied, manager_fields
 
 
 def web(namespace: str, *, image: str = "nginx:1", replicas: int | None = 2, **more: Any) -> Callable[[], None]:
@@ -94,10 +94,10 @@ def config_map(namespace: str, data: dict[str, str], **options: Any) -> Callable
 
 def test_an_unchanged_program_changes_nothing(stack: Stack, client: KubeClient, namespace: str) -> None:
     stack.up(web(namespace))
-    before = client.get(DEPLOYMENTS, namespace, "web")["metadata"]["resourceVersion"]
+    before = as_applied(client.get(DEPLOYMENTS, namespace, "web"))
     run = stack.up(web(namespace))
     assert run.steps() == {"web": "same", "web-service": "same"}
-    assert client.get(DEPLOYMENTS, namespace, "web")["metadata"]["resourceVersion"] == before
+    assert as_applied(client.get(DEPLOYMENTS, namespace, "web")) == before
 
 
 def test_the_plain_resource_and_the_typed_class_mean_the_same_object(

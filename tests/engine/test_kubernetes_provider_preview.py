@@ -12,7 +12,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS
-from tests.engine.stacks import Stack
+from tests.engine.stacks import Stack, as_applied
 
 
 def pod_owner(namespace: str, containers: list[dict[str, Any]], labels: dict[str, str]) -> Callable[[], None]:
@@ -58,7 +58,7 @@ def test_a_preview_writes_nothing(stack: Stack, client: KubeClient, namespace: s
     stack.preview(pod_owner(namespace, [ONE, TWO], {"a": "2"}))
     stack.preview(lambda: None)
     after = client.get(DEPLOYMENTS, namespace, "web")
-    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert as_applied(after) == as_applied(before)
 
 
 def test_a_preview_reports_what_the_server_would_refuse(stack: Stack, namespace: str) -> None:
