@@ -171,7 +171,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
     @_answering
     def Invoke(self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext) -> provider_pb2.InvokeResponse:
         if request.tok != FUNCTION:
-            self._refuse(context, request.tok)
+            raise Refused(Code.UNIMPLEMENTED, _unsupported_words(request.tok))
         found = standing(self._calls, plain(decode(request.args)))
         response = provider_pb2.InvokeResponse()
         getattr(response, "return").CopyFrom(encode(found))  # the field's name is a keyword
@@ -187,12 +187,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @staticmethod
     def _refuse(context: grpc.ServicerContext, token: str) -> NoReturn:
-        _abort(
-            context,
-            Code.UNIMPLEMENTED,
-            f"`{token}` is not supported by the embedded provider: it renders YAML, charts or directories. "
-            "Register each object by itself, or use the official provider",
-        )
+        _abort(context, Code.UNIMPLEMENTED, _unsupported_words(token))
 
     # Resources
 
@@ -366,6 +361,13 @@ def sdk_version() -> str:
         return importlib.metadata.version("pulumi-kubernetes")
     except importlib.metadata.PackageNotFoundError:
         return _FALLBACK_VERSION
+
+
+def _unsupported_words(token: str) -> str:
+    return (
+        f"`{token}` is not supported by the embedded provider: it renders YAML, charts or directories. "
+        "Register each object by itself, or use the official provider"
+    )
 
 
 def _leaves_out(old: Json, wanted: Json, token: Token) -> bool:
