@@ -16,7 +16,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.engine.stacks import Stack
-from tests.support.loop import install_crds
+from tests.support.loop import owner_reference
 
 SAID = "a loop in the cluster looks after it, for InferenceService `chat`. Nothing was changed."
 
@@ -24,16 +24,7 @@ SAID = "a loop in the cluster looks after it, for InferenceService `chat`. Nothi
 @pytest.fixture
 def owner(client: KubeClient, namespace: str) -> dict[str, Any]:
     """The owner reference that a loop writes."""
-    install_crds(client)
-    cr = {
-        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
-        "kind": "InferenceService",
-        "metadata": {"name": "chat"},
-        "spec": {"modelRef": "base"},
-    }
-    uid = client.create(kinds.INFERENCE_SERVICES, namespace, cr)["metadata"]["uid"]
-    identity = {key: cr[key] for key in ("apiVersion", "kind")}
-    return {**identity, "name": "chat", "uid": uid, "controller": True, "blockOwnerDeletion": True}
+    return owner_reference(client, namespace, "chat")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from program.__main__ import fleet_of
 from program.static.plugin import KubernetesPlugin
 from tests.engine.stacks import PASSPHRASE, Stack
 from tests.support import needs
+from tests.support.loop import owner_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = {
@@ -172,14 +173,14 @@ def test_a_field_without_effect_is_a_warning_of_the_run(fleet: Fleet) -> None:
 def test_a_service_that_a_loop_looks_after_is_refused_with_the_way_to_move_it(
     fleet: Fleet, client: KubeClient, namespace: str
 ) -> None:
-    loops = {"apiVersion": MODEL["apiVersion"], "kind": "InferenceService", "name": "chat", "uid": "1"}
+    loops = owner_reference(client, namespace, "chat")
     client.apply(
         kinds.SERVICES,
         namespace,
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {"name": "chat", "namespace": namespace, "ownerReferences": [{**loops, "controller": True}]},
+            "metadata": {"name": "chat", "namespace": namespace, "ownerReferences": [loops]},
             "spec": {"ports": [{"port": 80}]},
         },
         field_manager=naming.FIELD_MANAGER,

@@ -11,7 +11,8 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.engine.stacks import Stack
-from tests.engine.test_static_fleet import MODEL, Fleet, names, service
+from tests.engine.test_static_fleet import Fleet, names, service
+from tests.support.loop import owner_reference
 
 OBJECTS = ("deployment", "service")
 
@@ -42,7 +43,7 @@ def foreign(client: KubeClient, kind: kinds.Kind, namespace: str, name: str, **m
 def test_all_that_is_in_the_way_is_told_at_once_and_nothing_is_made(
     fleet: Fleet, client: KubeClient, namespace: str
 ) -> None:
-    loops = {"apiVersion": MODEL["apiVersion"], "kind": "InferenceService", "name": "c", "uid": "1", "controller": True}
+    loops = owner_reference(client, namespace, "c")
     foreign(client, kinds.SERVICES, namespace, "a")
     # The last object of a service, which waits for its others.
     foreign(client, kinds.DEPLOYMENTS, namespace, "b")

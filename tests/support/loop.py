@@ -234,6 +234,17 @@ def service(
     return client.create(kinds.INFERENCE_SERVICES, namespace, body)
 
 
+def owner_reference(client: KubeClient, namespace: str, name: str) -> Json:
+    """Make an InferenceService and give the owner reference that a loop writes for it.
+
+    It is real: the garbage collector deletes what a missing one owns.
+    """
+    install_crds(client)
+    cr = service(client, namespace, name)
+    identity = {key: cr[key] for key in ("apiVersion", "kind")}
+    return {**identity, "name": name, "uid": cr["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+
+
 def edit(client: KubeClient, namespace: str, name: str = "svc", **spec: Any) -> Json:
     return client.patch(kinds.INFERENCE_SERVICES, namespace, name, {"spec": spec})
 
