@@ -20,6 +20,7 @@ import yaml
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from tests.support import needs
 from tests.support.controlplane import Api
 
 ROOT = Path(__file__).parents[2]
@@ -134,11 +135,6 @@ def runner(
     return run
 
 
-def _needs_a_language_host() -> None:
-    if shutil.which("pulumi-language-python") is None:
-        pytest.skip("pulumi-language-python is not on PATH; it comes with an official installation of Pulumi")
-
-
 def _steps(job: str) -> tuple[dict[str, str], dict[str, str]]:
     """Give the variables and the scripts of a job on GitHub, by the steps' names."""
     workflow: dict[str, Any] = yaml.safe_load((EXAMPLE / "ci" / "github-actions.yaml").read_text())
@@ -178,7 +174,7 @@ def test_the_steps_on_github_preview_and_make_a_fleet(
     client: KubeClient,
     tmp_path: Path,
 ) -> None:
-    _needs_a_language_host()
+    needs.require("pulumi-language-python")
     _, namespace = checkout
     variables, steps = _steps("preview")
     after = runner(steps["Install Herdsman"], variables)
@@ -200,7 +196,7 @@ def test_the_jobs_on_gitlab_preview_and_make_a_fleet(
     kubeconfig: Path,
     tmp_path: Path,
 ) -> None:
-    _needs_a_language_host()
+    needs.require("pulumi-language-python")
     root, namespace = checkout
     pipeline: dict[str, Any] = yaml.safe_load((EXAMPLE / "ci" / "gitlab-ci.yaml").read_text())
     before = "\n".join(pipeline[".pulumi"]["before_script"])
