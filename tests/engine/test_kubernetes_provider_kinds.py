@@ -12,6 +12,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.kinds import CRDS, Kind
 from tests.engine.stacks import Stack
+from tests.support.controlplane import eventually
 
 
 def crd(group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
@@ -75,7 +76,11 @@ def test_a_kind_and_its_objects_are_made_by_one_program(stack: Stack, client: Ku
     assert run.detailed("widget") == {"spec.size": "add", "spec.tags[1]": "add"}
     assert client.get(kind, namespace, "w")["spec"]["size"] == 2
     stack.destroy()
-    assert all(item["metadata"]["name"] != f"widgets.{group}" for item in client.list(CRDS)["items"])
+    # The API server removes the objects of a kind first, and then the kind.
+    name = f"widgets.{group}"
+    eventually(
+        lambda: all(item["metadata"]["name"] != name for item in client.list(CRDS)["items"]), what=f"the end of {name}"
+    )
 
 
 def test_a_custom_resource_without_a_namespace_settles_once_its_kind_is_known(
