@@ -6,7 +6,10 @@ import inspect
 import os
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,8 @@ class Stack:
         self._directory = directory
         self._cli = cli
         self._selected: auto.Stack | None = None
+        self._ended = threading.Event()
+        self._ended.set()
         state = directory / "state"
         state.mkdir(parents=True, exist_ok=True)
         (directory / "work").mkdir(exist_ok=True)
@@ -90,12 +95,12 @@ class Stack:
     def select(self, program: Program) -> auto.Stack:
         if self._selected is not None:
             # Creating and selecting costs a second of processes that run nothing.
-            self._selected.workspace.program = program
+            self._selected.workspace.program = self._watched(program)
             return self._selected
         self._selected = auto.create_or_select_stack(
             stack_name=self._name,
             project_name="herdsman",
-            program=program,
+            program=self._watched(program),
             opts=auto.LocalWorkspaceOptions(
                 work_dir=str(self._directory / "work"),
                 pulumi_home=str(self._directory / "home"),
@@ -107,10 +112,36 @@ class Stack:
         vars(self._selected).update(info=lambda show_secrets=True: _NOT_ASKED, outputs=dict)
         return self._selected
 
+    def _watched(self, program: Program) -> Program:
+        async def run() -> None:
+            self._ended.clear()
+            try:
+                registered = program()
+                if inspect.isawaitable(registered):
+                    await registered
+            finally:
+                self._ended.set()
+
+        return run
+
+    @contextmanager
+    def _until_the_program_ends(self) -> Iterator[None]:
+        """Wait for the program of a run that failed.
+
+        An engine that gives a run up does not wait for it, and the SDK would count its last calls to the next run.
+        """
+        try:
+            yield
+        finally:
+            if not self._ended.is_set():
+                self._ended.wait(timeout=30.0)
+                time.sleep(0.5)
+
     def up(self, program: Program, **options: Any) -> Run:
         run = Run()
         stack = self.select(program)
-        result = stack.up(on_event=run.events.append, color="never", **options)
+        with self._until_the_program_ends():
+            result = stack.up(on_event=run.events.append, color="never", **options)
         if run.exports():
             run.outputs = {key: output.value for key, output in auto.Stack.outputs(stack).items()}
         run.text = result.stdout + result.stderr
@@ -118,13 +149,14 @@ class Stack:
 
     def fails(self, program: Program, **options: Any) -> str:
         """Run a program that must fail, and return what the engine says."""
-        with pytest.raises(auto.CommandError) as caught:
+        with self._until_the_program_ends(), pytest.raises(auto.CommandError) as caught:
             self.select(program).up(color="never", **options)
         return str(caught.value)
 
     def preview(self, program: Program, **options: Any) -> Run:
         run = Run()
-        result = self.select(program).preview(on_event=run.events.append, color="never", **options)
+        with self._until_the_program_ends():
+            result = self.select(program).preview(on_event=run.events.append, color="never", **options)
         run.text = result.stdout + result.stderr
         return run
 
