@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; a real node only where root on Linux can run it (elsewhere its tests are skipped).
 TEST_TOOLS := kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
+# Checkers of workflows; each is built in seconds.
+LINT_TOOLS := actionlint jv gitlab-ci-schema
 
 .PHONY: help setup tools demo demo-down test test-unit check lint bench crds install-files monitoring clean
 
@@ -34,20 +36,22 @@ demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down
 
 test: setup ## Run all tests of all layers; ARGS=… goes to pytest, ARGS=--ci lets no skip pass that is not listed
-	@$(BIN)/herdsman tools install $(TEST_TOOLS)
+	@$(BIN)/herdsman tools install $(TEST_TOOLS) $(LINT_TOOLS)
 	@$(BIN)/python -m tests.support.suite_run $(ARGS)
 
 test-unit: $(STAMP) ## Run the tests that need no tools
 	@$(BIN)/python -m pytest -q tests/unit
 
-check: lint test-unit ## Lint, types, import rules, shell scripts, unit tests
+check: lint test-unit ## Lint, types, import rules, shell scripts, workflows, unit tests
 
-lint: $(STAMP) ## Lint, types, import rules, shell scripts
+lint: $(STAMP) ## Lint, types, import rules, shell scripts, workflows
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.shell_scripts
+	@$(BIN)/herdsman tools install $(LINT_TOOLS) >/dev/null
+	@$(BIN)/python -m tools.workflows
 
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)

