@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; a real node only where root on Linux can run it (elsewhere its tests are skipped).
-TEST_TOOLS := kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
+# Pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; Helm for the chart; a real node only where root on Linux can run it (elsewhere its tests are skipped).
+TEST_TOOLS := helm kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 # Checkers of workflows; each is built in seconds.
 LINT_TOOLS := actionlint jv gitlab-ci-schema
 

@@ -15,6 +15,7 @@ KWOK = "0.8.0"
 KIND = "0.33.0"
 VERSITYGW = "1.8.0"
 LWS = "0.8.0"
+HELM = "3.22.0"
 ETCD = "3.5.1"
 LLAMA_CPP = "11434"
 ACTIONLINT = "1.7.12"
@@ -72,6 +73,16 @@ def _kubernetes_flags() -> tuple[str, ...]:
             ("gitTreeState", "clean"),
         )
     )
+
+
+def _helm_flags() -> tuple[str, ...]:
+    major, minor, _ = KUBERNETES.split(".")
+    versions = tuple(
+        f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{key}={value}"
+        for package in ("lint/rules", "chartutil")
+        for key, value in (("Major", major), ("Minor", minor))
+    )
+    return (f"-X helm.sh/helm/v3/internal/version.version=v{HELM}", *versions)
 
 
 def _kubernetes(
@@ -195,6 +206,17 @@ TOOLS: dict[str, Tool] = {
             summary="the JSON schema of pipelines for GitLab, for `make lint`",
             build_minutes=0,
             needed=False,
+        ),
+        Tool(
+            name="helm",
+            version=HELM,
+            origin=Origin.GO,
+            summary="reads and installs the Helm chart, for tests",
+            build_minutes=2.5,
+            needed=False,
+            module="helm",
+            package="helm.sh/helm/v3/cmd/helm",
+            linker_flags=_helm_flags(),
         ),
     )
 }

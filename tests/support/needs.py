@@ -123,12 +123,6 @@ NEEDS = (
     ),
     Need("go", _programs("go"), "builds of tools; the CRDs of peers", ("golang-go",)),
     Need(
-        "helm",
-        _programs("helm"),
-        "the Helm chart as Helm reads it",
-        other_command="go install helm.sh/helm/v3/cmd/helm@v3.18.4",
-    ),
-    Need(
         "pulumi-resource-kubernetes",
         _programs("pulumi-resource-kubernetes"),
         "the official Kubernetes provider beside Herdsman's",
@@ -142,8 +136,8 @@ NEEDS = (
     ),
     Need(
         "tools",
-        _tools("kwok", "lws-controller", "versitygw", *(("kubelet", "kube-proxy") if _LINUX else ())),
-        "pretended and real nodes, groups of pods, S3",
+        _tools("helm", "kwok", "lws-controller", "versitygw", *(("kubelet", "kube-proxy") if _LINUX else ())),
+        "pretended and real nodes, groups of pods, S3, the Helm chart",
         other_command="make test builds them, or herdsman tools install NAME",
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from automation.install.chart import KEEP
 from automation.install.generate import CHART, files
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
-from tests.support import needs
+from tests.support.controlplane import tool_or_skip
 
 ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]
@@ -61,9 +60,9 @@ OPTIONS: list[Json] = [
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    needs.require("helm")
-    program = shutil.which("helm") or "helm"
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [str(tool_or_skip("helm")), *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 def camel(name: str) -> str:
@@ -71,10 +70,10 @@ def camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def template(given: Json, values: Path) -> subprocess.CompletedProcess[str]:
+def template(given: Json, values: Path, *, kubernetes: str = "1.30.0") -> subprocess.CompletedProcess[str]:
     values.write_text(json.dumps({camel(key): value for key, value in given.items() if key != "namespace"}))
     namespace = given.get("namespace", "herdsman-system")
-    arguments = ("--include-crds", "--kube-version", "1.30.0", "-f", str(values))
+    arguments = ("--include-crds", "--kube-version", kubernetes, "-f", str(values))
     return helm("template", "herdsman", str(ROOT / CHART), "-n", namespace, *arguments)
 
 
@@ -95,6 +94,12 @@ def test_helm_makes_the_objects_that_install_makes(given: Json, tmp_path: Path) 
     wanted = {key(document): document for document in documents(options)}
     del wanted["Namespace", "", options.namespace]
     assert made == wanted
+
+
+def test_helm_leaves_out_what_an_older_api_server_does_not_serve(tmp_path: Path) -> None:
+    older, newer = (template({}, tmp_path / "values.json", kubernetes=each).stdout for each in ("1.29.9", "1.31.2-eks"))
+    assert "kind: ValidatingAdmissionPolicy" in newer
+    assert "kind: Deployment" in older and "kind: ValidatingAdmissionPolicy" not in older
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_every_staging_module_of_kubernetes_is_replaced_by_its_own_release() -> 
 
 def test_the_go_tools_write_their_version_into_themselves() -> None:
     assert f"Version={versions.PULUMI}" in " ".join(TOOLS["pulumi"].linker_flags)
+    assert f"version.version=v{versions.HELM}" in " ".join(TOOLS["helm"].linker_flags)
     assert f"gitVersion=v{versions.KUBERNETES}" in " ".join(TOOLS["kube-apiserver"].linker_flags)
 
 
@@ -65,7 +66,7 @@ def test_the_python_pins_agree_with_the_table() -> None:
 
 def test_no_committed_pin_names_a_registry_host() -> None:
     files = [*ROOT.glob("tools/go/*/go.mod"), *ROOT.glob("tools/*/requirements.txt")]
-    assert len(files) == 10
+    assert len(files) == 11
     for file in files:
         assert "://" not in file.read_text()
         assert "index-url" not in file.read_text()
