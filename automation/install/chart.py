@@ -56,7 +56,8 @@ LANGUAGE = Language(
         "several": f"gt (int {_is('replicas')}) 1",
         "identities_deny": f'eq {_is("host_identities")} "deny"',
         "identities_warn": f'eq {_is("host_identities")} "warn"',
-        "admission_policies": f'.Capabilities.APIVersions.Has "{identities.API}/{identities.POLICY}"',
+        # Not by `.Capabilities.APIVersions`: `helm template` knows none of the cluster's kinds and would drop them.
+        "admission_policies": f'semverCompare ">={identities.KUBERNETES}-0" .Capabilities.KubeVersion.Version',
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },
 )

@@ -27,7 +27,8 @@ KINDS = (
     Kind(API, POLICY, "validatingadmissionpolicies", False),
     Kind(API, BINDING, "validatingadmissionpolicybindings", False),
 )
-"""Served by Kubernetes from 1.30 on."""
+KUBERNETES = "1.30.0"
+"""The first version that serves these kinds."""
 GROUP = "herdsman:host:"
 """Before the name of a host: the group whose members are that host's agent."""
 ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:"
