@@ -1,11 +1,15 @@
-"""What `herdsman cluster up --node` adds: a real node, the images that it cannot pull, and volumes for model caches.
+"""What `herdsman cluster up --node` adds: a real node, images, volumes, and the pods' way to the API server.
 
 Calls `tools.node`. The tests of real pods prepare their node by the same function.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from kubeapi import kinds
 from kubeapi.client import Json, KubeClient
+from kubeapi.errors import NotFound
 from tools import build
 from tools.localcluster import LocalCluster
 from tools.node import image_set
@@ -35,14 +39,29 @@ def start_node(cluster: LocalCluster) -> bool:
 
 
 def provide(node: Node, client: KubeClient) -> None:
-    """Give a node its images and a few volumes, which keep what is in them when a claim goes and another comes."""
+    """Give a node its images, a way for its pods to the API server, and a few volumes.
+
+    Volumes keep what is in them when a claim goes and another comes.
+    """
     node.load([image_set.downloader(), image_set.llama_server(locate("llama-server"))])
+    client.apply(kinds.ENDPOINT_SLICES, "default", _api_server(node), field_manager="herdsman", force=True)
     volumes = client.mapping("v1", "PersistentVolume")
     for number in range(VOLUMES):
-        document = _volume(node, number)
-        found = client.apply(volumes, None, document, field_manager="herdsman", force=True)
-        if found.get("status", {}).get("phase") == "Released":
-            client.patch(volumes, None, document["metadata"]["name"], {"spec": {"claimRef": None}})
+        _provide_volume(node, client, volumes, number)
+
+
+def _provide_volume(node: Node, client: KubeClient, volumes: kinds.Kind, number: int) -> None:
+    document = _volume(node, number)
+    Path(document["spec"]["local"]["path"]).mkdir(parents=True, exist_ok=True)
+    name = document["metadata"]["name"]
+    try:
+        found = client.get(volumes, None, name)
+    except NotFound:
+        # Kubernetes refuses another source for a volume that exists, and one of an earlier version has another.
+        client.apply(volumes, None, document, field_manager="herdsman", force=True)
+        return
+    if found.get("status", {}).get("phase") == "Released":
+        client.patch(volumes, None, name, {"spec": {"claimRef": None}})
 
 
 def advice() -> str:
@@ -54,6 +73,7 @@ def advice() -> str:
 
 
 def _volume(node: Node, number: int) -> Json:
+    on_the_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -63,6 +83,20 @@ def _volume(node: Node, number: int) -> Json:
             "capacity": {"storage": "100Gi"},
             "accessModes": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"],
             "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(node.layout.volumes / str(number)), "type": "DirectoryOrCreate"},
+            # Not a `hostPath`: kubelet gives a local volume to the group of the pod (`fsGroup`).
+            "local": {"path": str(node.layout.volumes / str(number))},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_the_node]}]}},
         },
+    }
+
+
+def _api_server(node: Node) -> Json:
+    """Where the Service `kubernetes` leads. The API server, which listens on loopback, does not write this itself."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "port": node.api_port, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [node.network.address], "conditions": {"ready": True}}],
     }

@@ -37,8 +37,9 @@ def main(arguments: list[str]) -> None:
     plan = layout.read_plan()
     _prepare_mounts(layout)
     _run("ip", "link", "set", "lo", "up")
-    # The API server of this machine's loopback is found on the node's loopback: the keeper answers there, outside.
-    listener = socket.create_server(("127.0.0.1", plan.api_port))
+    # The keeper, outside, passes these connections on to the API server. Kubelet connects to the node's loopback, and
+    # pods to the node's address, to which the Service `kubernetes` leads.
+    listener = socket.create_server(("", plan.api_port))
     socket.send_fds(keeper, [b"listening"], [listener.fileno()])
     listener.close()
     if not keeper.recv(16):  # the link is there

@@ -1,7 +1,7 @@
 """A real node of a local cluster: containerd, kubelet and kube-proxy in namespaces of their own.
 
-The CLI and the tests call `Node`. Pods and Services can be reached from this machine by their addresses, and pods reach
-servers of this machine on `network.gateway`; nothing else is reachable from a pod.
+The CLI and the tests call `Node`. Pods and Services can be reached from this machine by their addresses. Pods reach
+servers of this machine on `network.gateway`, and the API server on `network.address`; they reach nothing else.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class Node:
     def network(self) -> Network:
         """The node's addresses; there are some after the first `up`."""
         return self.layout.read_plan().network
+
+    @property
+    def api_port(self) -> int:
+        """The port on the node's address at which the API server is reached from the node and its pods."""
+        return self.layout.read_plan().api_port
 
     def up(self, *, timeout_s: float = 60.0) -> bool:
         """Start the node unless it runs, and wait until pods can run on it; return whether it was started.
@@ -85,8 +90,15 @@ class Node:
         """
         with tempfile.TemporaryDirectory(dir=self.layout.directory) as folder:
             for image in wanted:
-                archive = images.write(image, Path(folder) / "image.tar")
-                self.ctr("images", "import", str(archive))
+                self.load_archive(images.write(image, Path(folder) / "image.tar"))
+
+    def load_archive(self, archive: Path) -> None:
+        """Give the node the images of an archive, as `docker save` or an OCI layout in a tar file.
+
+        Raises:
+            ClusterError: containerd refused it.
+        """
+        self.ctr("images", "import", str(archive))
 
     def ctr(self, *arguments: str) -> str:
         """Run containerd's own client on the node's pods and images; return what it prints.
