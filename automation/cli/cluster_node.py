@@ -45,6 +45,11 @@ def provide(node: Node, client: KubeClient) -> None:
     """
     node.load([image_set.downloader(), image_set.llama_server(locate("llama-server"))])
     client.apply(kinds.ENDPOINT_SLICES, "default", _api_server(node), field_manager="herdsman", force=True)
+    provide_volumes(node, client)
+
+
+def provide_volumes(node: Node, client: KubeClient) -> None:
+    """Make the volumes that are missing, and give back those whose claim is gone."""
     volumes = client.mapping("v1", "PersistentVolume")
     for number in range(VOLUMES):
         _provide_volume(node, client, volumes, number)

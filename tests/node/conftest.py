@@ -1,6 +1,7 @@
-"""A cluster with a real node for the whole layer, and a loop on it that makes pods of the images that the node has.
+"""A cluster with a real node for the whole layer, and what makes pods on it of the images that the node has.
 
-All tests of the layer are in one module: test processes that share the work by module then start one node, not two.
+That is `loop`, a process of this machine, or `operator`, the operator's own pods: one of them for a module, since both
+look after the same services. Each test process has a node of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.support import node as real
 from tests.support.controlplane import Api
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds
 from tests.support.model_server import FileServer
+from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, OperatorPods, installable
 from tools.localcluster import LocalCluster
 from tools.node import image_set
 from tools.node.node import Node
@@ -42,11 +44,9 @@ def node_api(node_cluster: tuple[LocalCluster, Node]) -> Api:
 
 @pytest.fixture(scope="session")
 def client(node_cluster: tuple[LocalCluster, Node]) -> Iterator[KubeClient]:
-    """The administrator, on a cluster with CRDs and priority classes, and images and volumes for services."""
+    """The administrator, on a cluster with images and volumes for services."""
     administrator = KubeClient.from_kubeconfig(str(node_cluster[0].kubeconfig))
-    install_crds(administrator)
     provide(node_cluster[1], administrator)
-    real.install_priority_classes(administrator)
     yield administrator
     administrator.close()
 
@@ -65,7 +65,7 @@ def files(node: Node) -> Iterator[FileServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def loop(
     node_cluster: tuple[LocalCluster, Node],
     client: KubeClient,
@@ -74,6 +74,8 @@ def loop(
 ) -> Iterator[LoopProcess]:
     """One loop over all namespaces, with just the rights of docs/install/rbac.yaml."""
     cluster, node = node_cluster
+    install_crds(client)
+    real.install_priority_classes(client)
     folder = tmp_path_factory.mktemp("loop")
     kubeconfig = grant_loop_rights(client, cluster, folder / "kubeconfig")
     running = LoopProcess(
@@ -98,3 +100,24 @@ def loop(
     finally:
         if running.poll() is None:
             running.stop()
+
+
+@pytest.fixture(scope="module")
+def operator_pods(
+    node_cluster: tuple[LocalCluster, Node],
+    client: KubeClient,
+    pulumi_cli: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OperatorPods]:
+    """A cluster with the operator's image on its node and no installation: the module makes its own."""
+    with installable(*node_cluster, client, tmp_path_factory.mktemp("operator")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def operator(operator_pods: OperatorPods) -> OperatorPods:
+    """The operator as `herdsman install` puts it into a cluster, with a token for its metrics; it leads."""
+    operator_pods.make_secret(METRICS_SECRET, token=METRICS_TOKEN)
+    operator_pods.install(f"--metrics-secret={METRICS_SECRET}")
+    operator_pods.await_leading()
+    return operator_pods

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,14 @@ class Address:
     device: str
 
 
-def ask(address: Address, path: str, body: Json | None = None, *, timeout_s: float = 30.0) -> Answer:
+def ask(
+    address: Address,
+    path: str,
+    body: Json | None = None,
+    *,
+    timeout_s: float = 30.0,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
     """Ask an HTTP server of the cluster, over a connection of its own."""
     connection = http.client.HTTPConnection(address.host, address.port)
     try:
@@ -137,7 +144,8 @@ def ask(address: Address, path: str, body: Json | None = None, *, timeout_s: flo
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, address.device.encode())
         connection.sock.connect((address.host, address.port))
         payload = None if body is None else json.dumps(body)
-        connection.request("POST" if body else "GET", path, payload, {"Content-Type": "application/json"})
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        connection.request("POST" if body else "GET", path, payload, sent)
         answer = connection.getresponse()
         return Answer(answer.status, answer.read().decode())
     except (OSError, http.client.HTTPException) as error:

@@ -1,0 +1,309 @@
+"""The operator as pods on a real node: put in by `herdsman install` or by Helm, looked at, changed, taken out.
+
+One installation at a time. `wiped` takes out all that any way of installing makes, so that one node serves a whole run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from automation.cli.cluster_node import provide_volumes
+from automation.install import objects
+from automation.install.blanks import filled
+from automation.install.naming import NAME, SELECTOR
+from automation.install.operator import HEALTH_PORT
+from automation.install.options import InstallOptions
+from automation.leader import LEASE_NAME
+from automation.settings import SYSTEM_NAMESPACE
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.pods import read_log
+from tests.support import node as real
+from tests.support.controlplane import tool_or_skip
+from tests.support.loop import eventually, find
+from tools.localcluster import LocalCluster
+from tools.node import image_set
+from tools.node.node import Node
+
+Json = dict[str, Any]
+
+NAMESPACE = SYSTEM_NAMESPACE
+CONTAINER = "loop"
+LEADING_S = 60.0
+"""From an installation to a loop that leads, on a machine that does other things too."""
+IMAGE_VARIABLE = "HERDSMAN_TEST_IMAGE"
+CHART = Path(__file__).parents[2] / "charts" / "herdsman"
+PERSISTENT_VOLUMES = kinds.Kind("v1", "PersistentVolume", "persistentvolumes", False)
+METRICS_SECRET, METRICS_TOKEN = "metrics", "token-of-the-scraper"
+
+
+@dataclass(frozen=True)
+class OperatorImage:
+    """An image of the operator in an archive."""
+
+    name: str
+    archive: Path
+
+
+@functools.cache
+def operator_image() -> OperatorImage:
+    """The image that the tests install; the test is skipped where there is none."""
+    archive = os.environ.get(IMAGE_VARIABLE, "")
+    if not archive:
+        pytest.skip(f"needs an image of the operator: name an archive of one by {IMAGE_VARIABLE}")
+    with tarfile.open(archive) as tar:
+        manifest = tar.extractfile("manifest.json")
+        assert manifest is not None
+        return OperatorImage(str(json.load(manifest)[0]["RepoTags"][0]), Path(archive))
+
+
+@dataclass
+class OperatorPods:
+    """One installation of the operator on a cluster with a node, or none yet."""
+
+    cluster: LocalCluster
+    node: Node
+    client: KubeClient
+    """The administrator."""
+    directory: Path
+    """What whoever installs keeps on this machine."""
+    image: str
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings of the loop that each installation gets: what the node and the patience of tests ask for."""
+
+    # --- in and out ---
+
+    def command(self, *arguments: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run `herdsman` from outside the cluster, as the administrator or with another kubeconfig."""
+        chosen = kubeconfig or self.cluster.kubeconfig
+        return subprocess.run(
+            [sys.executable, "-m", "automation.cli", *arguments, f"--kubeconfig={chosen}"],
+            env={**os.environ, "XDG_STATE_HOME": str(self.directory)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def install(self, *options: str, image: str = "") -> list[Json]:
+        """Run `herdsman install` with the options; gives what changed. Options of before that are left out are gone."""
+        settings = [f"--set={name}={value}" for name, value in self.settings.items()]
+        chosen = f"--image={image or self.image}"
+        answer = self.command("install", chosen, *settings, *options, "-o", "json")
+        assert answer.returncode == 0, answer.stderr + answer.stdout
+        return list(json.loads(answer.stdout))
+
+    def uninstall(self) -> None:
+        """Run `herdsman uninstall`, and wait until its pods are gone."""
+        answer = self.command("uninstall")
+        assert answer.returncode == 0, answer.stderr + answer.stdout
+        self.await_gone()
+
+    def helm(self, *arguments: str) -> str:
+        """Run Helm on the cluster, in the operator's namespace; gives what it prints."""
+        answer = subprocess.run(
+            [str(tool_or_skip("helm")), *arguments, "-n", NAMESPACE, f"--kubeconfig={self.cluster.kubeconfig}"],
+            env={**os.environ, **{f"HELM_{name}_HOME": str(self.directory) for name in ("CACHE", "CONFIG", "DATA")}},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stderr + answer.stdout
+        return answer.stdout
+
+    def helm_install(self, verb: str = "install", *, image: str = "", **values: Any) -> str:
+        """Install the chart (or `upgrade` to it) with the values, named as in values.yaml; gives what Helm prints."""
+        everything = {"image": image or self.image, "settings": self.settings, **values}
+        given = self.directory / "values.json"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        given.write_text(json.dumps(everything))
+        return self.helm(verb, NAME, str(CHART), "--create-namespace", "-f", str(given))
+
+    # --- what runs ---
+
+    def pods(self) -> list[Json]:
+        """The operator's pods that are not being deleted, oldest first."""
+        found = real.pods(self.client, NAMESPACE, ",".join(f"{key}={value}" for key, value in SELECTOR.items()))
+        found = [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def leader(self) -> Json | None:
+        """The pod that holds the Lease and says that it is ready to work; None while there is none."""
+        lease = find(self.client, kinds.LEASES, NAMESPACE, LEASE_NAME)
+        holder = str((lease or {}).get("spec", {}).get("holderIdentity") or "")
+        for pod in self.pods():
+            if holder.rpartition("_")[0].rpartition("_")[0] == pod["metadata"]["name"] and self._works(pod):
+                return pod
+        return None
+
+    def await_leading(self, *, other_than: Json | None = None, timeout_s: float = LEADING_S) -> Json:
+        """Wait until a pod leads, is Ready, and has its caches filled; the failure holds states and logs of all."""
+        avoided = other_than["metadata"]["uid"] if other_than else ""
+
+        def look() -> Json | None:
+            found = self.leader()
+            return found if found and _is_ready(found) and found["metadata"]["uid"] != avoided else None
+
+        try:
+            found = eventually(look, what="an operator's pod that leads", timeout_s=timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.told()}") from None
+        assert found is not None
+        return found
+
+    def await_gone(self, *, timeout_s: float = 120.0) -> None:
+        """Wait until no pod of the operator is left, not even one that is ending."""
+        selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
+        eventually(
+            lambda: not real.pods(self.client, NAMESPACE, selector), what="the pods to be gone", timeout_s=timeout_s
+        )
+
+    def processes(self, pod: Json) -> list[psutil.Process]:
+        """The processes of a pod's container: the loop first, then those that it started."""
+        [status] = pod["status"]["containerStatuses"]
+        container = str(status["containerID"]).rpartition("/")[2]
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if container in Path(f"/proc/{process.pid}/cgroup").read_text():
+                    found[process.pid] = process.ppid()
+        first = sorted(pid for pid, parent in found.items() if parent not in found)
+        rest = sorted(found.keys() - set(first))
+        return [psutil.Process(pid) for pid in (*first, *rest)]
+
+    def process(self, pod: Json) -> psutil.Process:
+        """The loop's own process, as this machine sees it."""
+        found = self.processes(self.client.get(kinds.PODS, NAMESPACE, pod["metadata"]["name"]))
+        assert found, f"no process of pod {pod['metadata']['name']} runs"
+        return found[0]
+
+    def log(self, pod: Json, *, previous: bool = False) -> str:
+        """What the loop in a pod has said so far, or the container before it."""
+        name = str(pod["metadata"]["name"])
+        return b"".join(read_log(self.client, NAMESPACE, name, CONTAINER, previous=previous)).decode()
+
+    def lines(self, pod: Json) -> list[Json]:
+        """The log as objects; what is no JSON is left out."""
+        found = []
+        for line in self.log(pod).splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
+
+    def ask(self, pod: Json, path: str, *, token: str = "") -> real.Answer:
+        """Ask the loop's health server over the network, from this machine."""
+        address = real.Address(pod["status"]["podIP"], HEALTH_PORT, self.node.network.device)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return real.ask(address, path, timeout_s=5, headers=headers)
+
+    def told(self) -> str:
+        """How the operator's pods are and what they say, for messages of failed tests."""
+        texts = []
+        for pod in self.pods():
+            texts.append(f"{pod['metadata']['name']}: {real.container_states(pod)}")
+            for previous in (True, False):
+                with contextlib.suppress(Exception):
+                    texts.append(self.log(pod, previous=previous)[-3000:])
+        for event in self.client.list(kinds.EVENTS, NAMESPACE)["items"][-10:]:
+            texts.append(f"{event['involvedObject']['name']}: {event.get('reason')} {event.get('message')}")
+        return "\n".join(texts) or "there are no pods"
+
+    def _works(self, pod: Json) -> bool:
+        return bool(pod["status"].get("podIP")) and self.ask(pod, "/readyz").status == 200
+
+    # --- what they need ---
+
+    def make_secret(self, name: str, **values: str) -> None:
+        """Make a Secret in the operator's namespace, which is made, too."""
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        self.client.apply(kinds.NAMESPACES, None, namespace, field_manager="tests", force=True)
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
+        self.client.apply(kinds.SECRETS, NAMESPACE, secret, field_manager="tests", force=True)
+
+
+def settings_for(node: Node) -> dict[str, str]:
+    """What a loop must be told on a node without registry and name server, and how long tests are ready to wait."""
+    return {
+        "allowed_remote_hosts": node.network.link,
+        "init_container_image": image_set.DOWNLOADER_IMAGE,
+        "log_level": "debug",
+        "completion_timeout_s": "8",
+        "api_check_s": "1",
+    }
+
+
+@contextlib.contextmanager
+def installable(cluster: LocalCluster, node: Node, client: KubeClient, directory: Path) -> Iterator[OperatorPods]:
+    """Have a cluster without any installation, with the image on its node, while the block lasts."""
+    image = operator_image()
+    if image.name not in node.ctr("images", "ls", "-q").split():
+        node.load_archive(image.archive)
+    wipe(node, client)
+    try:
+        yield OperatorPods(cluster, node, client, directory, image.name, settings_for(node))
+    finally:
+        wipe(node, client)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def wipe(node: Node, client: KubeClient) -> None:
+    """Delete all that an installation consists of, whoever made it, with every Model and service, and its volumes."""
+    options = InstallOptions()
+    everything = dict.fromkeys(objects.CONDITIONS, True)
+    trees = [filled(part.tree, options.model_dump(), everything) for part in objects.parts()]
+    gone = []
+    for tree in reversed(trees):
+        if tree["kind"] == "Namespace":
+            continue
+        kind = client.mapping(tree["apiVersion"], tree["kind"])
+        metadata = tree["metadata"]
+        with contextlib.suppress(NotFound):
+            client.delete(kind, metadata.get("namespace"), metadata["name"])
+            gone.append((kind, metadata.get("namespace"), metadata["name"]))
+    selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
+    eventually(lambda: not real.pods(client, NAMESPACE, selector), what="the operator's pods to be gone", timeout_s=120)
+    for kind, namespace, name in gone:
+        eventually(functools.partial(_is_gone, client, kind, namespace, name), what=f"{kind.kind} {name} to be gone")
+    for kind in (kinds.LEASES, kinds.SECRETS):
+        for obj in client.list(kind, NAMESPACE)["items"]:
+            with contextlib.suppress(NotFound):
+                client.delete(kind, NAMESPACE, obj["metadata"]["name"])
+    _empty_volumes(node, client)
+
+
+def _empty_volumes(node: Node, client: KubeClient) -> None:
+    """Give volumes whose claim is gone back without what is in them: it is the state of an earlier installation."""
+    for volume in client.list(PERSISTENT_VOLUMES)["items"]:
+        if volume["status"].get("phase") == "Released":
+            folder = Path(volume["spec"]["local"]["path"])
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+    provide_volumes(node, client)
+
+
+def _is_gone(client: KubeClient, kind: kinds.Kind, namespace: str | None, name: str) -> bool:
+    try:
+        client.get(kind, namespace, name)
+    except NotFound:
+        return True
+    return False
+
+
+def _is_ready(pod: Json) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
