@@ -219,36 +219,44 @@ class Controller:
         asked: Asked,
         now: datetime,
     ) -> bool:
-        """Carry out the plan; True when every object is there as rendered."""
+        """Carry out the plan; True when every object is there as rendered, but for accessories that were refused."""
         rendered, desired, modes = judged.rendered, wanted.desired, self._consent.modes
         if rendered is None or desired is None:
             return False
         last, known = self._engine.last(key), self.services[key.dialect].made_kinds()
         plan = make_plan(rendered, observed.live, last=last, known=known)
+        refused = self._engine.refused(key, rendered.fingerprint)
+        stands = plan.action == "none" or (plan.only_accessories and bool(refused))
         if not judged.may_act:
-            return plan.action == "none"
+            return stands
         if plan.action == "sweep":
             if modes.holds(key, cr, wanted.mode, desired, rendered, observed.live):
                 return False
             self._removal.sweep(key, plan.leftovers)
             return True
         if self._engine.awaited(key) == rendered.fingerprint:
-            return plan.action == "none"
+            return stands
         drift = self._drift.consider(plan, rendered, observed.live, last=last, known=known, now=now)
         if drift.plan.action == "none":
             modes.settled(key, wanted.mode)
             return True
-        held_s = self._engine.hold_off_s(key, rendered.fingerprint, now=now, certain=bool(drift.repair))
+        held_s = self._engine.hold_off_s(
+            key,
+            rendered.fingerprint,
+            now=now,
+            certain=bool(drift.repair),
+            only_accessories=plan.only_accessories,
+        )
         if (hold_off_s := max(held_s, drift.wait_s)) > 0:
             self._requeue(key, hold_off_s)
-            return plan.action == "none"
+            return stands
         if modes.holds(key, cr, wanted.mode, desired, drift.rendered, observed.live):
-            return plan.action == "none"
+            return stands
         log.debug("Submitted to the engine", why=drift.plan.why)
         self._drift.submitted(drift, now=now)
         with span("submit"):
             self._batcher.submit(drift.rendered, asked=asked, mode=wanted.mode, now=now)
-        return plan.action == "none"
+        return stands
 
     def _forget(self, key: ServiceKey) -> None:
         """Have every part forget a service."""
@@ -352,12 +360,14 @@ class Controller:
     ) -> ServiceFacts:
         """Gather all that the status is made of."""
         desired = wanted.desired
+        refused = self._engine.refused(key, judged.rendered.fingerprint) if judged.rendered is not None else ()
         facts = self.services[key.dialect].facts(
             key,
             cr,
             wanted,
             observed,
-            applying=self._batcher.busy(key),
+            # A further try for what was refused is no news of a service that stands.
+            applying=self._batcher.busy(key) and not (refused and complete),
             objects_exist=complete and judged.rendered is not None and bool(judged.rendered.objects),
             problem=judged.problem,
             quota=judged.quota,
@@ -368,6 +378,7 @@ class Controller:
             return facts
         more: dict[str, object] = {
             "rollout": judged.rollout,
+            "refused": refused,
             "drift": self._drift.problems(key, now=now),
             "advice": judged.advice,
             "pending": self._consent.modes.pending(key),

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from automation.backoff import backoff_s
-from automation.engine.port import EngineFailed
+from automation.engine.port import AccessoriesRefused, EngineFailed
 from automation.engine.submissions import Asked, Submission
 from automation.plan import LastRun
-from program.desired.facts import Problem
+from program.desired.facts import Problem, RefusedObject
 from program.desired.keys import ServiceKey
 
 # The engine needs half a second for one service and some seconds for a hundred; a status that only says "applying" for
@@ -36,6 +36,8 @@ class EngineRun:
     fingerprint: str
     at: datetime
     problem: Problem | None = None
+    refused: tuple[RefusedObject, ...] = ()
+    """The run went well but for these accessories; then there is no `problem`."""
     failures: int = 0
     retry_at: datetime | None = None
 
@@ -65,15 +67,25 @@ class EngineRuns:
             return 0.0
         return QUIET_S - (now - submitted.at).total_seconds()
 
-    def hold_off_s(self, key: ServiceKey, fingerprint: str, *, now: datetime, certain: bool = False) -> float:
+    def hold_off_s(
+        self,
+        key: ServiceKey,
+        fingerprint: str,
+        *,
+        now: datetime,
+        certain: bool = False,
+        only_accessories: bool = False,
+    ) -> float:
         """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind.
 
-        `certain`: that there is something to do was not read in a cache.
+        `certain`: that there is something to do was not read in a cache. `only_accessories`: nothing else is to be
+        done. What a service needs to serve does not wait for the back-off of a refused accessory.
         """
         run = self._runs.get(key)
         if run is None or run.fingerprint != fingerprint:
             return 0.0
-        if run.retry_at is not None and now < run.retry_at:
+        waits = run.problem is not None or only_accessories
+        if waits and run.retry_at is not None and now < run.retry_at:
             return (run.retry_at - now).total_seconds()
         if run.problem is None and not certain and now < run.at + timedelta(seconds=CACHE_LAG_S):
             # Applied a moment ago; the caches will show it, and their event brings the key back.
@@ -83,12 +95,17 @@ class EngineRuns:
     def last(self, key: ServiceKey) -> LastRun | None:
         """What the engine last did for a service in this process, for the plan."""
         run = self._runs.get(key)
-        return LastRun(run.fingerprint, run.problem is None) if run is not None else None
+        return LastRun(run.fingerprint, run.problem is None and not run.refused) if run is not None else None
 
     def problem(self, key: ServiceKey, fingerprint: str) -> Problem | None:
         """What went wrong with just this; None when it went well or was not tried."""
         run = self._runs.get(key)
         return run.problem if run is not None and run.fingerprint == fingerprint else None
+
+    def refused(self, key: ServiceKey, fingerprint: str) -> tuple[RefusedObject, ...]:
+        """Name the accessories that were refused when just this was applied."""
+        run = self._runs.get(key)
+        return run.refused if run is not None and run.fingerprint == fingerprint else ()
 
     def finished(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
         """Record the outcome of a request to make a service."""
@@ -100,11 +117,18 @@ class EngineRuns:
                 self._runs[key] = EngineRun(fingerprint, now)
                 return
             failures = 1
-            if before is not None and before.fingerprint == fingerprint and before.problem is not None:
+            if before is not None and before.fingerprint == fingerprint:
                 failures = before.failures + 1
             delay_s = _retry_after_s(failures, error)
-            problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             retry_at = now + timedelta(seconds=delay_s)
+            if isinstance(error, AccessoriesRefused):
+                refused = tuple(
+                    RefusedObject(kind=each.kind, name=each.name, reason=each.reason, message=each.message)
+                    for each in error.refusals
+                )
+                self._runs[key] = EngineRun(fingerprint, now, refused=refused, failures=failures, retry_at=retry_at)
+                return
+            problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
 
     def removed(self, key: ServiceKey, error: EngineFailed | None) -> float:

@@ -46,6 +46,8 @@ class Plan:
     action: Literal["apply", "sweep", "none"]
     why: str
     leftovers: tuple[LiveObject, ...] = ()
+    only_accessories: bool = False
+    """Everything stands but objects that the service serves without."""
 
 
 def make_plan(
@@ -58,8 +60,9 @@ def make_plan(
     """Compare what is rendered with what lives. `known` names the kinds that the caches hold; None for all.
 
     The applied hash stands on the last object of a service, which the engine makes after all others, so an equal hash
-    and no missing object mean that everything was applied. Objects of the service that are not rendered (an autoscaler
-    that is no longer wanted) are the engine's to delete; they are left over only when the engine has just succeeded and
+    and no missing object mean that everything was applied. Where accessories were refused, the hash is another one and
+    says just that. Objects of the service that are not rendered (an autoscaler that is no longer wanted) are the
+    engine's to delete; they are left over only when the engine has just succeeded and
     did not know them, as after the loss of its state.
     """
     wanted = {ObjectName(o.kind, o.name) for o in rendered.objects}
@@ -68,12 +71,15 @@ def make_plan(
     # A shared object is rendered only while it does not exist. Of a kind that no cache holds nothing is missing.
     absent = {name for name in wanted - by_name.keys() if known is None or name.kind in known}
     missing = {ObjectName(o.kind, o.name) for o in rendered.shared} | absent
-    if missing:
-        kind, name = min(missing)
-        return Plan("apply", f"{kind} {name} is missing")
     applied = {o.applied_hash for o in live if o.applied_hash and o.name in wanted}
+    stands = applied in ({rendered.fingerprint}, {rendered.incomplete_fingerprint})
+    if missing:
+        accessories = {ObjectName(o.kind, o.name) for o in rendered.objects if o.is_accessory}
+        kind, name = min(missing)
+        return Plan("apply", f"{kind} {name} is missing", only_accessories=stands and missing <= accessories)
     if rendered.objects and applied != {rendered.fingerprint}:
-        return Plan("apply", "what is rendered has changed")
+        why = "objects that the service serves without were refused" if stands else "what is rendered has changed"
+        return Plan("apply", why, only_accessories=stands)
     if leftovers:
         if last is not None and last.ok and last.fingerprint == rendered.fingerprint:
             return Plan("sweep", "objects are left over that the engine does not know", leftovers)

@@ -27,7 +27,7 @@ def written_by_another(status: Object | None, mark: str = "Ready") -> bool:
 ONLY_OURS = frozenset(
     {
         *("Ready", "Reconciling", "Stalled", "SpecHonoured", "MemoryFits", "AutoscalerReady", "RolledBack"),
-        *("TemplateKept", "ChangePending", "PolicyCompliant", "Drifted", "SourceVerified"),
+        *("ObjectsApplied", "TemplateKept", "ChangePending", "PolicyCompliant", "Drifted", "SourceVerified"),
     }
 )
 """Conditions that LLMKube does not know. Left in a status that it writes from now on they would never change again, and

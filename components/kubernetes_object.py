@@ -85,7 +85,7 @@ class ServiceObjects(pulumi.ComponentResource):
     def complete(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
         """Register the last object of the service, which carries the applied hash, after all others.
 
-        The hash must stand only when everything else does.
+        The hash is the fingerprint only when everything else stands.
         """
         last = self._made(obj, after=after)
         self.objects[obj.part] = last

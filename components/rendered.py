@@ -9,9 +9,19 @@ from dataclasses import dataclass, field, replace
 from components import naming
 from components.download_script import script_by_version
 from components.drain import as_in_hashes
+from kubeapi import kinds
 from program.desired.base import JsonObject
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
+
+ACCESSORY_KINDS = frozenset(
+    kind.kind
+    for kind in (
+        *(kinds.AUTOSCALERS, kinds.SCALED_OBJECTS, kinds.DISRUPTION_BUDGETS, kinds.HTTP_ROUTES, kinds.INGRESSES),
+        *(kinds.INFERENCE_POOLS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),
+    )
+)
+"""Kinds that a service serves without. A NetworkPolicy is none of them: no pod may run before it stands."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,14 @@ class RenderedObject:
         return str(self.manifest["metadata"]["name"])
 
     @property
+    def is_accessory(self) -> bool:
+        """Whether the service's pods serve without it, so that its refusal does not keep them from being made.
+
+        What chooses among pods for a request is one: the pods' own Service leads to them as well.
+        """
+        return self.kind in ACCESSORY_KINDS or self.component == naming.TYPE_ROUTING
+
+    @property
     def counted(self) -> JsonObject:
         """The manifest as the fingerprint counts it."""
         if self.counted_spec is None:
@@ -54,7 +72,8 @@ class RenderedService:
 
     key: ServiceKey
     objects: tuple[RenderedObject, ...]
-    """In order of creation; the last one carries the applied hash and depends on all before it."""
+    """In order of creation. The last one carries the applied hash; it is made after all before it, and not at all where
+    one of them fails that is no accessory."""
     shared: tuple[RenderedObject, ...] = ()
     fingerprint: str = field(default="")
 
@@ -70,13 +89,27 @@ class RenderedService:
         if not objects:
             return RenderedService(key, objects, shared, fingerprint)
         *first, last = objects
-        metadata = dict(last.manifest["metadata"])
-        metadata["annotations"] = {
-            **metadata.get("annotations", {}),
-            naming.ANNOTATION_APPLIED_HASH: fingerprint,
-        }
-        sealed = replace(last, manifest={**last.manifest, "metadata": metadata})
-        return RenderedService(key, (*first, sealed), shared, fingerprint)
+        return RenderedService(key, (*first, _sealed(last, fingerprint)), shared, fingerprint)
+
+    @property
+    def incomplete_fingerprint(self) -> str:
+        """The applied hash of a service that stands but for accessories which were refused."""
+        return f"{self.fingerprint}-incomplete"
+
+    @property
+    def last_without_accessories(self) -> RenderedObject:
+        """The last object as it is made when an accessory was refused.
+
+        Its hash differs from the fingerprint, so that the loop tries again, and is the same at each try, so that a try
+        does not change the object.
+        """
+        return _sealed(self.objects[-1], self.incomplete_fingerprint)
+
+
+def _sealed(last: RenderedObject, applied_hash: str) -> RenderedObject:
+    metadata = dict(last.manifest["metadata"])
+    metadata["annotations"] = {**metadata.get("annotations", {}), naming.ANNOTATION_APPLIED_HASH: applied_hash}
+    return replace(last, manifest={**last.manifest, "metadata": metadata})
 
 
 def fingerprint_of(value: object) -> str:

@@ -55,9 +55,16 @@ def object_urn(key: ServiceKey, obj: RenderedObject, stack: str) -> str:
     return naming.urn(stack, f"{obj.component}${type_of(obj)}", object_name(key, obj))
 
 
-def before_last(rendered: RenderedService, stack: str) -> frozenset[str]:
-    """The URNs of all objects of a service but the last."""
-    return frozenset(object_urn(rendered.key, obj, stack) for obj in rendered.objects[:-1])
+def needed_by_last(rendered: RenderedService, stack: str) -> frozenset[str]:
+    """The URNs of the objects without which the last of a service must not be made."""
+    first = rendered.objects[:-1]
+    return frozenset(object_urn(rendered.key, obj, stack) for obj in first if not obj.is_accessory)
+
+
+def accessories(rendered: RenderedService, stack: str) -> dict[str, RenderedObject]:
+    """The objects that a service serves without, by URN."""
+    first = rendered.objects[:-1]
+    return {object_urn(rendered.key, obj, stack): obj for obj in first if obj.is_accessory}
 
 
 def shared_objects(rendered: RenderedService, stack: str) -> frozenset[str]:

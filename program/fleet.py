@@ -104,18 +104,20 @@ async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = W
 async def _finish(started: _Started) -> None:
     """Register the last object of a service when the others are settled, well or not.
 
+    It is made although an accessory was refused, with a hash that says so.
+
     It must be registered in any case: a target that the program leaves out is deleted. To depend on a resource that
     failed would end the whole program, so the dependencies are given by URN: the engine knows which of them failed,
     and then skips the object. On a shared object that stands there is no dependency at all, because the engine takes
     all that depends on a target for a target too, and so would delete what other services made of it.
     """
-    await asyncio.gather(*(_stands(resource) for resource in started.own))
+    whole = all(await asyncio.gather(*(_stands(resource) for resource in started.own)))
     shared = await asyncio.gather(*(_stands(resource) for resource in started.shared))
     stack = pulumi.get_stack()
-    after = urns.before_last(started.service, stack)
+    after = urns.needed_by_last(started.service, stack)
     if not all(shared):
         after |= urns.shared_objects(started.service, stack)
-    last = started.complete([DependencyResource(urn) for urn in sorted(after)])
+    last = started.complete([DependencyResource(urn) for urn in sorted(after)], whole=whole)
     await _stands(last)
 
 
@@ -137,8 +139,9 @@ class _Started:
     own: tuple[pulumi.Resource, ...]
     shared: tuple[pulumi.Resource, ...]
 
-    def complete(self, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
-        return self.component.complete(self.service.objects[-1], after=after)
+    def complete(self, after: Sequence[pulumi.Resource], *, whole: bool = True) -> pulumi.CustomResource:
+        last = self.service.objects[-1] if whole else self.service.last_without_accessories
+        return self.component.complete(last, after=after)
 
 
 @dataclass

@@ -16,14 +16,17 @@ from automation.engine.event_log import RunLog
 from automation.engine.port import (
     APPLY_FAILED,
     FOREIGN_OBJECT,
+    AccessoriesRefused,
     BatchOutcome,
     Change,
     EngineFailed,
     HistoryEntry,
+    Refusal,
     ServiceOutcome,
 )
 from automation.engine.targets import Targets
 from components import naming
+from components.rendered import RenderedObject
 from program.desired.keys import ServiceKey
 
 _FOREIGN = "exists and is not ours"
@@ -81,11 +84,19 @@ def _judge(
 ) -> ServiceOutcome:
     wanted, unwanted = targets.wanted[key], targets.unwanted[key]
     changes = _visible(done[urn] for urn in sorted(wanted | unwanted) if urn in done and urn not in targets.shared)
-    for urn in sorted(wanted | unwanted):
-        if urn in log.failures:
+    accessories = targets.accessories.get(key, {})
+    failed = [urn for urn in sorted(wanted | unwanted) if urn in log.failures]
+    for urn in failed:
+        if urn not in accessories:
             return ServiceOutcome(key, ok=False, changes=changes, error=_failed(urn, log.failures[urn]))
-    standing = all(urn in done and done[urn].op != "delete" for urn in wanted)
+    standing = all(urn in done and done[urn].op != "delete" for urn in wanted.difference(failed))
     gone = all(urn in done and done[urn].op == "delete" for urn in unwanted)
+    if standing and gone and failed:
+        refusals = [_refusal(accessories[urn], log.failures[urn]) for urn in failed]
+        return ServiceOutcome(key, ok=False, changes=changes, error=AccessoriesRefused(refusals, failed[0]))
+    if failed:
+        # Something else did not come about either; the failure is the one thing that says why.
+        return ServiceOutcome(key, ok=False, changes=changes, error=_failed(failed[0], log.failures[failed[0]]))
     if standing and gone:
         return ServiceOutcome(key, ok=True, changes=changes)
     return ServiceOutcome(key, ok=False, changes=changes, error=failure(log, result))
@@ -97,7 +108,15 @@ def _visible(changes: Any) -> tuple[Change, ...]:
 
 
 def _failed(urn: str, message: str) -> EngineFailed:
-    return EngineFailed(FOREIGN_OBJECT if _FOREIGN in message else APPLY_FAILED, message, urn)
+    return EngineFailed(_reason(message), message, urn)
+
+
+def _refusal(obj: RenderedObject, message: str) -> Refusal:
+    return Refusal(obj.kind, obj.name, _reason(message), message)
+
+
+def _reason(message: str) -> str:
+    return FOREIGN_OBJECT if _FOREIGN in message else APPLY_FAILED
 
 
 def failure(log: RunLog, result: CliResult) -> EngineFailed:

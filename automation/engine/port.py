@@ -88,6 +88,26 @@ class EngineFailed(Exception):
         return self.message
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """One object that was not applied, and why."""
+
+    kind: str
+    name: str
+    reason: str
+    """APPLY_FAILED or FOREIGN_OBJECT."""
+    message: str
+
+
+class AccessoriesRefused(EngineFailed):
+    """A service stands but for objects that its pods serve without: an autoscaler, a route, a monitor."""
+
+    def __init__(self, refusals: Sequence[Refusal], urn: str | None = None) -> None:
+        message = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refusals)
+        super().__init__(refusals[0].reason, f"the service is applied without {message}", urn)
+        self.refusals = tuple(refusals)
+
+
 class EngineTimeout(EngineFailed):
     """The run took longer than it was given and was stopped; what it had made stays, and the next run goes on."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from automation.engine.port import Batch
 from automation.engine.state_index import StateIndex
 from components import urns
-from components.rendered import RenderedService
+from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey
 
 
@@ -23,6 +23,8 @@ class Targets:
     """URNs that must stand afterwards: the service's own, and the shared ones it needs."""
     unwanted: Mapping[ServiceKey, frozenset[str]]
     """URNs that must be gone afterwards: of removed services, and dropped parts of applied ones."""
+    accessories: Mapping[ServiceKey, Mapping[str, RenderedObject]]
+    """Of what is wanted, the objects that a service serves without."""
     shared: frozenset[str]
     released: frozenset[str]
     """Shared URNs that the state lets go of, because no service is left in it. Their objects stay."""
@@ -61,6 +63,7 @@ class Targets:
             batch.apply,
             wanted,
             unwanted,
+            {service.key: urns.accessories(service, stack) for service in batch.apply},
             frozenset(shared),
             frozenset(index.others) if is_last else frozenset(),
             all(needed <= index.of(key) | index.others for key, needed in wanted.items())

@@ -115,6 +115,16 @@ class AutoscalerFacts(Desired):
     """Why it cannot scale: the metrics API is absent, the metric does not exist. Empty when it can."""
 
 
+class RefusedObject(Desired):
+    """An object that the API refused, and without which the service serves: an autoscaler, a route, a monitor."""
+
+    kind: str
+    name: str
+    reason: str
+    """ApplyFailed or ForeignObject."""
+    message: str
+
+
 class HostedFacts(Desired):
     """The processes of a service on hosts; where they differ, of the first replica that does not serve."""
 
@@ -228,6 +238,8 @@ class ServiceFacts(Desired):
     """An engine batch with this service is waiting or under way."""
     problem: Problem | None = None
     """What stops this service: an invalid spec, a failed batch, a foreign object in the way."""
+    refused: tuple[RefusedObject, ...] = ()
+    """What could not be applied and does not keep the service from serving; it is tried again with a back-off."""
     unhonoured: tuple[Problem, ...] = ()
     """Fields that the chosen path cannot honour; each is named in condition SpecHonoured=False."""
     queue: QueuePlace | None = None

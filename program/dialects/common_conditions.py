@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from program.desired.base import JsonObject
-from program.desired.facts import ServiceFacts
+from program.desired.facts import RefusedObject, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.conditions import (
     Condition,
@@ -37,6 +37,7 @@ COMMON = (
     Type.GPU_AVAILABLE,
     Type.MEMORY_FITS,
     Type.AUTOSCALER_READY,
+    Type.OBJECTS_APPLIED,
     Type.CHANGE_PENDING,
     Type.POLICY_COMPLIANT,
     Type.DRIFTED,
@@ -45,6 +46,8 @@ COMMON = (
     Type.TEMPLATE_KEPT,
 )
 """The types that `set_common` sets and drops, in the order in which they are listed after the peer's."""
+
+AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
 
 _MARKS = {
     "ready": mark_ready,
@@ -134,6 +137,7 @@ def set_common(
     _honoured(conditions, desired, facts)
     _room(conditions, verdict, facts)
     set_autoscaler(conditions, facts)
+    set_refused(conditions, facts)
     set_consent(conditions, cr, facts)
     set_rollout(conditions, facts)
     set_drift(conditions, facts)
@@ -182,9 +186,11 @@ def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> 
 
 
 def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
-    """Say whether the autoscaler can scale, in its own words."""
+    """Say whether the autoscaler can scale, in its own words, or why there is none."""
     autoscaler = facts.autoscaler
-    if autoscaler is None:
+    if (refused := refused_of(facts, *AUTOSCALER_KINDS)) is not None:
+        conditions.set(Type.AUTOSCALER_READY, "False", refused.reason, told_refusal(refused))
+    elif autoscaler is None:
         conditions.drop(Type.AUTOSCALER_READY)
     elif autoscaler.problem:
         message = f"{autoscaler.kind}: {autoscaler.problem}"
@@ -192,6 +198,25 @@ def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
     else:
         message = f"The {autoscaler.kind} decides the number of replicas"
         conditions.set(Type.AUTOSCALER_READY, "True", "ScalingActive", message)
+
+
+def set_refused(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Name the objects that the API refuses while the service serves without them."""
+    if facts.refused:
+        message = "; ".join(told_refusal(each) for each in facts.refused)
+        conditions.set(Type.OBJECTS_APPLIED, "False", facts.refused[0].reason, f"{message}; it is tried again")
+    else:
+        conditions.drop(Type.OBJECTS_APPLIED)
+
+
+def refused_of(facts: ServiceFacts, *wanted: str, name: str = "") -> RefusedObject | None:
+    """Find a refused object of one of these kinds, with a name where one is given."""
+    return next((each for each in facts.refused if each.kind in wanted and name in ("", each.name)), None)
+
+
+def told_refusal(refused: RefusedObject) -> str:
+    """Name a refused object and say why."""
+    return f"{refused.kind} {refused.name} could not be applied: {refused.message}"
 
 
 def set_consent(conditions: ConditionSet, cr: JsonObject, facts: ServiceFacts) -> None:

@@ -45,6 +45,8 @@ class Type(StrEnum):
     """False: the estimate of what a replica needs is larger than what it asks for, or than any node has."""
     AUTOSCALER_READY = "AutoscalerReady"
     """False: the autoscaler says that it cannot scale."""
+    OBJECTS_APPLIED = "ObjectsApplied"
+    """False: the API refuses objects that the service serves without; the message names each, and why."""
     ROLLED_BACK = "RolledBack"
     """True: the last pod template that served runs instead of the wanted one."""
     CHANGE_PENDING = "ChangePending"

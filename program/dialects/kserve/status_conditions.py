@@ -15,7 +15,14 @@ from program.desired.base import JsonObject
 from program.desired.facts import PodFacts, Problem, ServiceFacts, WorkloadFacts
 from program.desired.service import DesiredService
 from program.desired.workloads import PodSet
-from program.dialects.common_conditions import ConditionSet, Judgement, judge_service, set_common
+from program.dialects.common_conditions import (
+    ConditionSet,
+    Judgement,
+    judge_service,
+    refused_of,
+    set_common,
+    told_refusal,
+)
 from program.dialects.conditions import Reason, Status, Type
 from program.dialects.kserve import labels, router_status
 from program.dialects.kserve.groups import group_of
@@ -227,6 +234,8 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
 def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Finding:
     assert pods.scaler is not None
     scaler = pods.scaler
+    if (refused := refused_of(facts, scaler.kind, name=scaler.name)) is not None:
+        return Finding("ReconcileScalingError", told_refusal(refused))
     keda = scaler.kind == "ScaledObject"
     live = subject.look(kinds.SCALED_OBJECTS if keda else kinds.AUTOSCALERS, subject.namespace, scaler.name)
     waiting = "ScaledObjectProgressing" if keda else "HPAProgressing"
@@ -278,8 +287,8 @@ def _router(conditions: _Conditions, subject: Subject, desired: DesiredService |
 def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
     found = (
         (GATEWAYS, router_status.gateways_of(subject), "All gateways are programmed"),
-        (ROUTES, router_status.route_finding(subject), "All routes are accepted"),
-        (POOL, router_status.pool_finding(subject), "The pool is accepted"),
+        (ROUTES, _refused_route(facts) or router_status.route_finding(subject), "All routes are accepted"),
+        (POOL, _refused_pool(facts) or router_status.pool_finding(subject), "The pool is accepted"),
     )
     for kind, finding, message in found:
         if finding is not None and finding.reason in router_status.MISSING:
@@ -293,7 +302,19 @@ def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService |
     for part, kind in (("scheduler", SCHEDULER), ("tokenizer", TOKENIZER)):
         pods = workloads.pod_set(part) if workloads is not None else None
         if pods is not None:
-            conditions.find(kind, _pods_finding(pods, facts), "The pods are as wanted")
+            refused = refused_of(facts, kinds.DEPLOYMENTS.kind, name=pods.name)
+            finding = Finding(refused.reason, told_refusal(refused)) if refused else _pods_finding(pods, facts)
+            conditions.find(kind, finding, "The pods are as wanted")
+
+
+def _refused_route(facts: ServiceFacts) -> Finding | None:
+    refused = refused_of(facts, kinds.HTTP_ROUTES.kind)
+    return Finding("HTTPRouteReconcileError", told_refusal(refused)) if refused is not None else None
+
+
+def _refused_pool(facts: ServiceFacts) -> Finding | None:
+    refused = refused_of(facts, kinds.INFERENCE_POOLS.kind)
+    return Finding(refused.reason, told_refusal(refused)) if refused is not None else None
 
 
 def _group(conditions: _Conditions, subject: Subject) -> None:

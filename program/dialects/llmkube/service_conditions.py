@@ -12,7 +12,16 @@ from typing import Any
 from program.desired.base import JsonObject
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.common_conditions import ConditionSet, set_autoscaler, set_consent, set_drift, set_rollout
+from program.dialects.common_conditions import (
+    ConditionSet,
+    refused_of,
+    set_autoscaler,
+    set_consent,
+    set_drift,
+    set_refused,
+    set_rollout,
+    told_refusal,
+)
 from program.dialects.conditions import MODEL_TRANSFER_REASONS, Condition, Reason, Type
 from program.dialects.llmkube.judging import (
     PENDING_REASONS,
@@ -50,6 +59,7 @@ def service_conditions(
     set_rollout(conditions, facts)
     _gateway(conditions, facts)
     set_autoscaler(conditions, facts)
+    set_refused(conditions, facts)
     set_consent(conditions, cr, facts)
     set_drift(conditions, facts)
     return conditions.listed()
@@ -183,7 +193,9 @@ def _memory(conditions: ConditionSet, facts: ServiceFacts) -> None:
 
 def _gateway(conditions: ConditionSet, facts: ServiceFacts) -> None:
     gateway = facts.gateway
-    if gateway is None:
+    if (refused := refused_of(facts, "HTTPRoute", "Ingress")) is not None:
+        conditions.set(Type.GATEWAY_READY, "False", refused.reason, told_refusal(refused))
+    elif gateway is None:
         conditions.drop(Type.GATEWAY_READY)
     elif gateway.accepted:
         conditions.set(Type.GATEWAY_READY, "True", "RouteAccepted", gateway.message or "The route was accepted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from automation.engine.port import EngineFailed, StackLocked
+from automation.engine.port import AccessoriesRefused, EngineFailed, Refusal, StackLocked
 from automation.engine.submissions import Asked, Parting, Submission
 from automation.engine_runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
 from components.rendered import RenderedService
@@ -103,3 +103,19 @@ def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> N
     assert runs.removed(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"
     assert runs.removed(KEY, None) == 0
     assert runs.removed(KEY, locked) == waits[0], "the next removal of a service of this name starts anew"
+
+
+def test_a_refused_accessory_is_no_problem_of_the_service_and_only_its_own_tries_wait() -> None:
+    runs = EngineRuns(Requests().get)
+    error = AccessoriesRefused((Refusal("HorizontalPodAutoscaler", "svc", "ForeignObject", "held by somebody"),))
+    for at in range(STALLED_AFTER + 1):
+        runs.finished(Requests().submit("f1", ("v1",), now=later(at)), error, now=later(at))
+    assert runs.problem(KEY, "f1") is None
+    (refused,) = runs.refused(KEY, "f1")
+    assert (refused.kind, refused.name, refused.reason) == ("HorizontalPodAutoscaler", "svc", "ForeignObject")
+    assert runs.refused(KEY, "f2") == ()
+    now = later(STALLED_AFTER + CACHE_LAG_S)
+    assert runs.hold_off_s(KEY, "f1", now=now, only_accessories=True) > 10
+    assert runs.hold_off_s(KEY, "f1", now=now) == 0, "what pods need is made at once"
+    runs.finished(Requests().submit("f1", ("v1",), now=now), None, now=now)
+    assert runs.refused(KEY, "f1") == ()

@@ -106,3 +106,20 @@ def test_nothing_is_missing_of_a_kind_that_no_cache_holds() -> None:
     known = frozenset({"Service", "Deployment"})
     assert make_plan(service, there, last=None, known=known).action == "none"
     assert make_plan(service, live(service, without="Service"), last=None, known=known).action == "apply"
+
+
+def test_a_refused_accessory_is_tried_again_and_known_as_the_only_thing_missing() -> None:
+    service = rendered(autoscaler=True)
+    whole, incomplete = service.fingerprint, service.incomplete_fingerprint
+    never_made = live(service, without="HorizontalPodAutoscaler", with_hash=incomplete)
+    for found in (never_made, live(service, with_hash=incomplete)):
+        plan = make_plan(service, found, last=None)
+        assert (plan.action, plan.only_accessories) == ("apply", True)
+    deleted = make_plan(service, live(service, without="HorizontalPodAutoscaler", with_hash=whole), last=None)
+    assert (deleted.action, deleted.only_accessories) == ("apply", True)
+    for found in (
+        live(service, without="Service", with_hash=incomplete),
+        live(service, with_hash="of another version"),
+    ):
+        plan = make_plan(service, found, last=None)
+        assert (plan.action, plan.only_accessories) == ("apply", False)
