@@ -10,16 +10,17 @@ from typing import Any, Protocol
 
 import pytest
 
-from automation.engine.port import Batch, Engine, EngineCancelled, ServiceOutcome, Stack
+from automation.engine.port import APPLY_FAILED, AccessoriesRefused, Batch, Engine, EngineCancelled, ServiceOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.engine.sharding import size_of
 from components import naming
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
+from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.fakes.engine import FakeEngine
-from tests.fakes.rendered import BAD_PORT, key, service
+from tests.fakes.rendered import BAD_LIMIT, BAD_PORT, key, service
 
 KINDS = {
     "Deployment": kinds.DEPLOYMENTS,
@@ -221,6 +222,66 @@ def test_a_failed_change_leaves_the_last_object_as_it_was_and_heals_with_the_nex
     healed = world.engine.up(Batch(stack, (service("a", namespace=world.namespace, replicas=3),)))
     assert healed.services[first.key].ok
     assert world.live()["Deployment", "a"]["spec"]["replicas"] == 3
+
+
+def test_a_refused_accessory_leaves_the_rest_made_and_a_further_try_changes_nothing(world: World) -> None:
+    stack = Stack(world.namespace)
+    bad = service("a", namespace=world.namespace, autoscaled=True, max_replicas=BAD_LIMIT, cached=True)
+    beside = service("b", namespace=world.namespace, autoscaled=True, cached=True)
+    outcome = world.engine.up(Batch(stack, (bad, beside)))
+    assert outcome.services[beside.key].ok
+    error = outcome.services[bad.key].error
+    assert isinstance(error, AccessoriesRefused)
+    (refusal,) = error.refusals
+    assert (refusal.kind, refusal.name, refusal.reason) == ("HorizontalPodAutoscaler", "a", APPLY_FAILED)
+    assert "spec.maxReplicas" in refusal.message
+    assert ops(outcome.services[bad.key]) == {("create", "Service"), ("create", "Deployment")}
+    annotations = world.live()["Deployment", "a"]["metadata"]["annotations"]
+    assert annotations[naming.ANNOTATION_APPLIED_HASH] == bad.incomplete_fingerprint
+
+    before = specs(world)
+    again = world.engine.up(Batch(stack, (bad,))).services[bad.key]
+    assert isinstance(again.error, AccessoriesRefused)
+    assert ops(again) == set()
+    assert specs(world) == before
+    healed = world.engine.up(Batch(stack, (service("a", namespace=world.namespace, autoscaled=True, cached=True),)))
+    assert healed.services[bad.key].ok
+    assert ("HorizontalPodAutoscaler", "a") in names(world)
+
+
+def test_a_refused_change_of_an_accessory_leaves_it_as_it_was_and_changes_the_rest(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, (service("a", namespace=world.namespace, autoscaled=True),)))
+    changed = service("a", namespace=world.namespace, autoscaled=True, max_replicas=BAD_LIMIT, replicas=2)
+    outcome = world.engine.up(Batch(stack, (changed,))).services[changed.key]
+    assert isinstance(outcome.error, AccessoriesRefused)
+    assert world.live()["HorizontalPodAutoscaler", "a"]["spec"]["maxReplicas"] == 3
+    assert world.live()["Deployment", "a"]["spec"]["replicas"] == 2
+    world.delete("Service", "a")
+    world.engine.up(Batch(stack, (changed,)))
+    assert ("Service", "a") in names(world), "what somebody deleted is made, although the autoscaler is still refused"
+
+
+def test_what_pods_need_keeps_them_from_being_made_beside_a_refused_accessory(world: World) -> None:
+    rendered = service("a", namespace=world.namespace, port=BAD_PORT, autoscaled=True, max_replicas=BAD_LIMIT)
+    error = world.engine.up(Batch(Stack(world.namespace), (rendered,))).services[rendered.key].error
+    assert error is not None and not isinstance(error, AccessoriesRefused)
+    assert "spec.ports[0].port" in error.message
+    assert ("Deployment", "a") not in names(world)
+
+
+def test_a_part_that_is_no_longer_rendered_is_deleted_beside_a_refused_accessory(world: World) -> None:
+    stack = Stack(world.namespace)
+    world.engine.up(Batch(stack, (service("a", namespace=world.namespace, autoscaled=True),)))
+    scaler = service("a", namespace=world.namespace, autoscaled=True, max_replicas=BAD_LIMIT).objects[1]
+    plain = service("a", namespace=world.namespace)
+    other = {**scaler.manifest, "metadata": {**scaler.manifest["metadata"], "name": "other"}}
+    added = RenderedObject("other", scaler.component, other)
+    changed = RenderedService.of(plain.key, (plain.objects[0], added, plain.objects[1]))
+    outcome = world.engine.up(Batch(stack, (changed,))).services[plain.key]
+    assert isinstance(outcome.error, AccessoriesRefused), outcome
+    assert ("delete", "HorizontalPodAutoscaler") in ops(outcome)
+    assert ("HorizontalPodAutoscaler", "a") not in names(world)
 
 
 def test_a_preview_tells_the_changes_and_makes_none(world: World) -> None:

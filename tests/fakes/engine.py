@@ -14,6 +14,7 @@ from typing import Any
 
 from automation.engine.port import (
     APPLY_FAILED,
+    AccessoriesRefused,
     Batch,
     BatchOutcome,
     Change,
@@ -21,22 +22,26 @@ from automation.engine.port import (
     EngineFailed,
     HistoryEntry,
     Op,
+    Refusal,
     ServiceOutcome,
     Stack,
 )
 from components import urns
 from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey
-from tests.fakes.rendered import BAD_PORT
+from tests.fakes.rendered import BAD_LIMIT, BAD_PORT
 
 Manifest = dict[str, Any]
 ObjectKey = tuple[str, str, str]
 """Namespace, kind and name."""
 
 
-def refuse_bad_ports(manifest: Manifest) -> str | None:
+def refuse_bad_values(manifest: Manifest) -> str | None:
     """Refuse what the API server refuses, as far as the tests need it."""
-    ports = manifest["spec"].get("ports") or [] if manifest["kind"] == "Service" else []
+    spec = manifest["spec"]
+    if manifest["kind"] == "HorizontalPodAutoscaler" and spec["maxReplicas"] == BAD_LIMIT:
+        return "spec.maxReplicas: must be greater than 0"
+    ports = spec.get("ports") or [] if manifest["kind"] == "Service" else []
     return "spec.ports[0].port: must be between 1 and 65535" if any(p["port"] == BAD_PORT for p in ports) else None
 
 
@@ -53,7 +58,7 @@ class FakeEngine:
     def __init__(
         self,
         *,
-        refuse: Callable[[Manifest], str | None] = refuse_bad_ports,
+        refuse: Callable[[Manifest], str | None] = refuse_bad_values,
         before_run: Callable[[Batch], None] = lambda _: None,
     ) -> None:
         self.objects: dict[ObjectKey, Manifest] = {}
@@ -159,25 +164,35 @@ class FakeEngine:
         self, service: RenderedService, stack: Stack, state: _State, shared: dict[str, Change], *, really: bool
     ) -> ServiceOutcome:
         changes: list[Change] = []
-        wanted: set[str] = set()
-        for obj in (*service.shared, *service.objects):
-            is_shared = obj in service.shared
-            owner = None if is_shared else service.key
-            urn = (
-                urns.shared_object_urn(obj, stack.name) if is_shared else urns.object_urn(service.key, obj, stack.name)
-            )
-            wanted.add(urn)
+        failures: dict[str, EngineFailed] = {}
+        refusals: dict[str, Refusal] = {}
+
+        def put(obj: RenderedObject, urn: str, *, is_shared: bool = False) -> None:
             if problem := self._refuse(obj.manifest):
-                error = EngineFailed(APPLY_FAILED, problem, urn)
-                return ServiceOutcome(service.key, ok=False, changes=tuple(changes), error=error)
-            change = self._put(urn, owner, obj, state, really=really)
+                if obj.is_accessory:
+                    refusals[urn] = Refusal(obj.kind, obj.name, APPLY_FAILED, problem)
+                else:
+                    failures[urn] = EngineFailed(APPLY_FAILED, problem, urn)
+                return
+            change = self._put(urn, None if is_shared else service.key, obj, state, really=really)
             if is_shared:
                 shared.setdefault(urn, change)
             else:
                 changes.append(change)
+
+        for obj in service.shared:
+            put(obj, urns.shared_object_urn(obj, stack.name), is_shared=True)
+        for obj in service.objects[:-1]:
+            put(obj, urns.object_urn(service.key, obj, stack.name))
+        for last in service.objects[-1:] if not failures else ():
+            put(service.last_without_accessories if refusals else last, urns.object_urn(service.key, last, stack.name))
+        wanted = {urns.object_urn(service.key, obj, stack.name) for obj in service.objects}
         stale = [urn for urn, (key, _, _) in state.held.items() if key == service.key and urn not in wanted]
         changes += [self._delete(urn, state, really=really) for urn in stale]
-        return ServiceOutcome(service.key, ok=True, changes=tuple(changes))
+        error = next(iter(failures.values()), None)
+        if error is None and refusals:
+            error = AccessoriesRefused(tuple(refusals.values()), next(iter(refusals)))
+        return ServiceOutcome(service.key, ok=error is None, changes=tuple(changes), error=error)
 
     def _remove(self, key: ServiceKey, state: _State, *, really: bool) -> ServiceOutcome:
         held = [urn for urn, (owner, _, _) in state.held.items() if owner == key]

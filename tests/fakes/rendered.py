@@ -10,6 +10,8 @@ from program.desired.keys import ServiceKey
 
 BAD_PORT = 700_000
 """A port that the API server refuses."""
+BAD_LIMIT = -1
+"""A largest number of replicas that the API server refuses."""
 
 
 def key(name: str, namespace: str = "default") -> ServiceKey:
@@ -24,6 +26,7 @@ def service(
     replicas: int = 1,
     port: int = 8080,
     autoscaled: bool = False,
+    max_replicas: int = 3,
     cached: bool = False,
 ) -> RenderedService:
     """A service of a Service and a Deployment, with an autoscaler and a shared cache where asked for."""
@@ -34,7 +37,7 @@ def service(
         "metadata": metadata,
         "spec": {
             "minReplicas": 1,
-            "maxReplicas": 3,
+            "maxReplicas": max_replicas,
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
         },
     }
