@@ -122,11 +122,9 @@ class EngineRuns:
             delay_s = _retry_after_s(failures, error)
             retry_at = now + timedelta(seconds=delay_s)
             if isinstance(error, AccessoriesRefused):
-                refused = tuple(
-                    RefusedObject(kind=each.kind, name=each.name, reason=each.reason, message=each.message)
-                    for each in error.refusals
+                self._runs[key] = EngineRun(
+                    fingerprint, now, refused=error.refused, failures=failures, retry_at=retry_at
                 )
-                self._runs[key] = EngineRun(fingerprint, now, refused=refused, failures=failures, retry_at=retry_at)
                 return
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)

@@ -60,10 +60,9 @@ def make_plan(
     """Compare what is rendered with what lives. `known` names the kinds that the caches hold; None for all.
 
     The applied hash stands on the last object of a service, which the engine makes after all others, so an equal hash
-    and no missing object mean that everything was applied. Where accessories were refused, the hash is another one and
-    says just that. Objects of the service that are not rendered (an autoscaler that is no longer wanted) are the
-    engine's to delete; they are left over only when the engine has just succeeded and
-    did not know them, as after the loss of its state.
+    and no missing object mean that everything was applied. Where accessories were refused, the hash says that too.
+    Objects of the service that are not rendered (an autoscaler that is no longer wanted) are the engine's to delete;
+    they are left over only when the engine has just succeeded and did not know them, as after the loss of its state.
     """
     wanted = {ObjectName(o.kind, o.name) for o in rendered.objects}
     by_name = {o.name: o for o in live}

@@ -96,6 +96,18 @@ class RenderedService:
         """The applied hash of a service that stands but for accessories which were refused."""
         return f"{self.fingerprint}-incomplete"
 
+    def applied_by(self, applied_hash: str) -> tuple[RenderedObject, ...]:
+        """Name the objects that were applied as rendered, by the hash on the last one.
+
+        None for the hash of another version; without accessories, any of which may be the refused one, where one was
+        refused.
+        """
+        if applied_hash == self.fingerprint:
+            return self.objects
+        if applied_hash == self.incomplete_fingerprint:
+            return tuple(obj for obj in self.objects if not obj.is_accessory)
+        return ()
+
     @property
     def last_without_accessories(self) -> RenderedObject:
         """The last object as it is made when an accessory was refused.

@@ -80,17 +80,18 @@ class DriftWatch:
     ) -> Considered:
         """Look for drift where just what is rendered was applied before, and make the plan say what follows.
 
-        A change of the service itself is made as it always is, and takes what was reported with it. `known` names the
-        kinds that the caches hold.
+        A change of the service itself is made as it always is, and takes what was reported with it. A further try of
+        refused accessories leaves it. `known` names the kinds that the caches hold.
         """
         key, objects = rendered.key, {each.name: each for each in live}
         applied_here = last is not None and last.ok and last.fingerprint == rendered.fingerprint
-        applied = applied_here or any(each.applied_hash == rendered.fingerprint for each in objects.values())
+        hashes = {rendered.fingerprint} if applied_here else {each.applied_hash for each in objects.values()}
+        applied = max((rendered.applied_by(each) for each in hashes), key=len, default=())
         if plan.action == "sweep" or plan.leftovers or not rendered.objects or not applied or rendered.shared:
             with self._lock:
                 self._reported.pop(key, None)
             return Considered(plan, rendered)
-        drifts = self._look(rendered, objects, known)
+        drifts = self._look(rendered, applied, objects, known)
         reported = tuple(drifted for drifted in drifts if _is_only_reported(drifted, rendered))
         repair = tuple(drifted for drifted in drifts if drifted not in reported)
         with self._lock:
@@ -101,7 +102,10 @@ class DriftWatch:
         if repair:
             why = f"others changed what is ours: {told(repair)}"
             wait_s = self._contests.wait_s(key, repair, now=now)
-            return Considered(replace(plan, action="apply", why=why), _leaving(rendered, reported), repair, wait_s)
+            to_do = replace(plan, action="apply", why=why, only_accessories=False)
+            return Considered(to_do, _leaving(rendered, reported), repair, wait_s)
+        if len(applied) < len(rendered.objects):
+            return Considered(replace(plan, only_accessories=True), _leaving(rendered, reported))
         if plan.action == "apply" and not reported:
             return Considered(plan, rendered)  # the caches are behind
         return Considered(replace(plan, action="none"), rendered)
@@ -146,12 +150,16 @@ class DriftWatch:
         self._contests.forget(key)
 
     def _look(
-        self, rendered: RenderedService, live: dict[ObjectName, LiveObject], known: frozenset[str]
+        self,
+        rendered: RenderedService,
+        objects: tuple[RenderedObject, ...],
+        live: dict[ObjectName, LiveObject],
+        known: frozenset[str],
     ) -> tuple[ObjectDrift, ...]:
-        names = [ObjectName(each.kind, each.name) for each in rendered.objects]
+        names = [ObjectName(each.kind, each.name) for each in objects]
         seen = tuple(
             (each.ignore, each.on_drift, found and (found.uid, found.owned, found.content, found.generation))
-            for each, name in zip(rendered.objects, names, strict=True)
+            for each, name in zip(objects, names, strict=True)
             for found in (live.get(name),)
         )
         of = (rendered.fingerprint, known, *seen)
@@ -160,7 +168,7 @@ class DriftWatch:
         if before is not None and before.of == of:
             return before.drifts
         drifts, certain = [], True
-        for obj, name in zip(rendered.objects, names, strict=True):
+        for obj, name in zip(objects, names, strict=True):
             found = live.get(name)
             if found is not None and not may_have_drifted(obj, found.owned):
                 continue

@@ -19,7 +19,7 @@ from automation.preview.telling import name_text
 from automation.service_kinds import LLMKUBE, dialect_of_cr
 from components import naming
 from components.render import RenderOptions
-from components.rendered import RenderedService
+from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey
@@ -72,12 +72,13 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
             notes.append(f"{name}: nothing can be compared: {why}")
         elif plan.rendered.objects:
             live.fetch(subject.key, _missing(plan.rendered, live))
-            if _is_applied(plan.rendered, live):
-                drifted += _compared(plan.rendered, live)
-            else:
+            if applied := _applied(plan.rendered, live):
+                drifted += _compared(plan.rendered.key, applied, live)
+            if len(applied) < len(plan.rendered.objects):
                 asked, said = subject.key, "" if subject.dialect == LLMKUBE else f"{subject.dialect}/"
                 see = f"herdsman preview --live {said}{asked.name} -n {asked.namespace}"
-                notes.append(f"{name}: what it asks for is not applied yet; see `{see}`")
+                what = "some of what it asks for" if applied else "what it asks for"
+                notes.append(f"{name}: {what} is not applied yet; see `{see}`")
     return Listing(tuple(drifted), (*notes, *live.notes, *look.notes))
 
 
@@ -101,22 +102,24 @@ def _missing(rendered: RenderedService, live: Live) -> list[ObjectName]:
     return [name for name in names if name not in known]
 
 
-def _is_applied(rendered: RenderedService, live: Live) -> bool:
-    """Tell whether just this was made: the hash is on the last object, or was taken from it."""
+def _applied(rendered: RenderedService, live: Live) -> tuple[RenderedObject, ...]:
+    """Name the objects that were made just so, by the hash on the last object; all where it was taken from there."""
     last = rendered.objects[-1]
     found = live.objects(rendered.key).get(ObjectName(last.kind, last.name))
     if found is None:
-        return True
-    applied = (found["metadata"].get("annotations") or {}).get(naming.ANNOTATION_APPLIED_HASH)
+        return rendered.objects
+    applied = (found["metadata"].get("annotations") or {}).get(naming.ANNOTATION_APPLIED_HASH, "")
     path = f'metadata.annotations["{naming.ANNOTATION_APPLIED_HASH}"]'
-    return applied == rendered.fingerprint or any(field.path == path for field in fields_of(last, found))
+    if any(field.path == path for field in fields_of(last, found)):
+        return rendered.objects
+    return rendered.applied_by(applied)
 
 
-def _compared(rendered: RenderedService, live: Live) -> Iterable[Drifted]:
-    known = live.objects(rendered.key)
-    for obj in rendered.objects:
+def _compared(key: ServiceKey, objects: tuple[RenderedObject, ...], live: Live) -> Iterable[Drifted]:
+    known = live.objects(key)
+    for obj in objects:
         found = known.get(ObjectName(obj.kind, obj.name))
         if found is None or found["metadata"].get("deletionTimestamp"):
-            yield Drifted(rendered.key, ObjectDrift(obj.kind, obj.name, deleted=True), obj.on_drift)
+            yield Drifted(key, ObjectDrift(obj.kind, obj.name, deleted=True), obj.on_drift)
         elif fields := fields_of(obj, found):
-            yield Drifted(rendered.key, ObjectDrift(obj.kind, obj.name, fields), obj.on_drift)
+            yield Drifted(key, ObjectDrift(obj.kind, obj.name, fields), obj.on_drift)

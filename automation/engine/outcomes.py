@@ -21,12 +21,12 @@ from automation.engine.port import (
     Change,
     EngineFailed,
     HistoryEntry,
-    Refusal,
     ServiceOutcome,
 )
 from automation.engine.targets import Targets
 from components import naming
 from components.rendered import RenderedObject
+from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey
 
 _FOREIGN = "exists and is not ours"
@@ -85,21 +85,18 @@ def _judge(
     wanted, unwanted = targets.wanted[key], targets.unwanted[key]
     changes = _visible(done[urn] for urn in sorted(wanted | unwanted) if urn in done and urn not in targets.shared)
     accessories = targets.accessories.get(key, {})
-    failed = [urn for urn in sorted(wanted | unwanted) if urn in log.failures]
-    for urn in failed:
-        if urn not in accessories:
-            return ServiceOutcome(key, ok=False, changes=changes, error=_failed(urn, log.failures[urn]))
-    standing = all(urn in done and done[urn].op != "delete" for urn in wanted.difference(failed))
+    failed = sorted(urn for urn in wanted | unwanted if urn in log.failures)
+    refused = [urn for urn in failed if urn in accessories]
+    others = [urn for urn in failed if urn not in accessories]
+    standing = all(urn in done and done[urn].op != "delete" for urn in wanted.difference(refused))
     gone = all(urn in done and done[urn].op == "delete" for urn in unwanted)
-    if standing and gone and failed:
-        refusals = [_refusal(accessories[urn], log.failures[urn]) for urn in failed]
-        return ServiceOutcome(key, ok=False, changes=changes, error=AccessoriesRefused(refusals, failed[0]))
-    if failed:
-        # Something else did not come about either; the failure is the one thing that says why.
-        return ServiceOutcome(key, ok=False, changes=changes, error=_failed(failed[0], log.failures[failed[0]]))
-    if standing and gone:
-        return ServiceOutcome(key, ok=True, changes=changes)
-    return ServiceOutcome(key, ok=False, changes=changes, error=failure(log, result))
+    error: EngineFailed | None = None
+    if others or not (standing and gone):
+        at_fault = next(iter((*others, *refused)), None)
+        error = _failed(at_fault, log.failures[at_fault]) if at_fault is not None else failure(log, result)
+    elif refused:
+        error = AccessoriesRefused([_refused(accessories[urn], log.failures[urn]) for urn in refused], refused[0])
+    return ServiceOutcome(key, ok=error is None, changes=changes, error=error)
 
 
 def _visible(changes: Any) -> tuple[Change, ...]:
@@ -111,8 +108,8 @@ def _failed(urn: str, message: str) -> EngineFailed:
     return EngineFailed(_reason(message), message, urn)
 
 
-def _refusal(obj: RenderedObject, message: str) -> Refusal:
-    return Refusal(obj.kind, obj.name, _reason(message), message)
+def _refused(obj: RenderedObject, message: str) -> RefusedObject:
+    return RefusedObject(kind=obj.kind, name=obj.name, reason=_reason(message), message=message)
 
 
 def _reason(message: str) -> str:

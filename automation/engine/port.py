@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from components.rendered import RenderedService
+from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey
 
 APPLY_FAILED = "ApplyFailed"
@@ -88,24 +89,13 @@ class EngineFailed(Exception):
         return self.message
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """One object that was not applied, and why."""
-
-    kind: str
-    name: str
-    reason: str
-    """APPLY_FAILED or FOREIGN_OBJECT."""
-    message: str
-
-
 class AccessoriesRefused(EngineFailed):
     """A service stands but for objects that its pods serve without: an autoscaler, a route, a monitor."""
 
-    def __init__(self, refusals: Sequence[Refusal], urn: str | None = None) -> None:
-        message = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refusals)
-        super().__init__(refusals[0].reason, f"the service is applied without {message}", urn)
-        self.refusals = tuple(refusals)
+    def __init__(self, refused: Sequence[RefusedObject], urn: str | None = None) -> None:
+        message = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refused)
+        super().__init__(refused[0].reason, f"the service is applied without {message}", urn)
+        self.refused = tuple(refused)
 
 
 class EngineTimeout(EngineFailed):

@@ -79,7 +79,7 @@ def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bo
     The last object carries the hash of all that was applied, and the API server's own record of ownership says whether
     anybody changed it since (docs/adr/0005): what was applied and is still ours stands there as it was rendered.
     """
-    if rendered.shared or not was_applied(rendered, live):
+    if rendered.shared or not rendered.objects or applied(rendered, live) != rendered.objects:
         return False
     found = [(each, live.get(ObjectName(each.kind, each.name))) for each in rendered.objects]
     return all(
@@ -90,11 +90,11 @@ def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bo
     )
 
 
-def was_applied(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bool:
-    """Tell whether just this was applied last, so that whatever is otherwise was changed by others since."""
+def applied(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> tuple[RenderedObject, ...]:
+    """Name the objects that were applied just so last: what is otherwise of them was changed by others since."""
     last = rendered.objects[-1] if rendered.objects else None
     obj = live.get(ObjectName(last.kind, last.name)) if last is not None else None
-    return obj is not None and _annotations(obj).get(naming.ANNOTATION_APPLIED_HASH) == rendered.fingerprint
+    return rendered.applied_by(_annotations(obj).get(naming.ANNOTATION_APPLIED_HASH, "")) if obj is not None else ()
 
 
 def pod_template_changes(live: Json, after: Json) -> bool:

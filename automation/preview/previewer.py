@@ -182,8 +182,9 @@ class Previewer:
         if not tried:
             tried = [Trial(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
         known, notes = live.objects(subject.key), [*subject.notes, *plan.notes]
-        if not subject.edited and comparing.was_applied(plan.rendered, known):
-            tried = [_unless_reported(each, plan.rendered, notes) for each in tried]
+        if not subject.edited:
+            applied = comparing.applied(plan.rendered, known)
+            tried = [_unless_reported(each, applied, notes) for each in tried]
         gone = _deletions(plan.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)
         return self._told(
             plan.desired,
@@ -233,10 +234,10 @@ def _untried(plan: Rendering, live: Mapping[ObjectName, Json]) -> list[tuple[Ren
     return _all(plan.rendered)
 
 
-def _unless_reported(tried: Trial, rendered: RenderedService, notes: list[str]) -> Trial:
-    """Take back what the loop would do about drift where the service says that drift is only reported."""
+def _unless_reported(tried: Trial, applied: Iterable[RenderedObject], notes: list[str]) -> Trial:
+    """Take back what the loop would do about drift of what was applied, where drift is only reported."""
     change = tried.change
-    each = next((each for each in rendered.objects if _name(each) == ObjectName(change.kind, change.name)), None)
+    each = next((each for each in applied if _name(each) == ObjectName(change.kind, change.name)), None)
     if change.op == "same" or each is None or each.on_drift != "report":
         return tried
     what = "was deleted" if change.op == "create" else f"was changed: {', '.join(change.fields)}"

@@ -10,7 +10,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from automation.engine.port import APPLY_FAILED, AccessoriesRefused, Batch, Engine, EngineCancelled, ServiceOutcome, Stack
+from automation.engine.port import (
+    APPLY_FAILED,
+    AccessoriesRefused,
+    Batch,
+    Engine,
+    EngineCancelled,
+    ServiceOutcome,
+    Stack,
+)
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.engine.sharding import size_of
 from components import naming
@@ -232,9 +240,9 @@ def test_a_refused_accessory_leaves_the_rest_made_and_a_further_try_changes_noth
     assert outcome.services[beside.key].ok
     error = outcome.services[bad.key].error
     assert isinstance(error, AccessoriesRefused)
-    (refusal,) = error.refusals
-    assert (refusal.kind, refusal.name, refusal.reason) == ("HorizontalPodAutoscaler", "a", APPLY_FAILED)
-    assert "spec.maxReplicas" in refusal.message
+    (refused,) = error.refused
+    assert (refused.kind, refused.name, refused.reason) == ("HorizontalPodAutoscaler", "a", APPLY_FAILED)
+    assert "spec.maxReplicas" in refused.message
     assert ops(outcome.services[bad.key]) == {("create", "Service"), ("create", "Deployment")}
     annotations = world.live()["Deployment", "a"]["metadata"]["annotations"]
     assert annotations[naming.ANNOTATION_APPLIED_HASH] == bad.incomplete_fingerprint

@@ -22,12 +22,12 @@ from automation.engine.port import (
     EngineFailed,
     HistoryEntry,
     Op,
-    Refusal,
     ServiceOutcome,
     Stack,
 )
 from components import urns
 from components.rendered import RenderedObject, RenderedService
+from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey
 from tests.fakes.rendered import BAD_LIMIT, BAD_PORT
 
@@ -165,12 +165,12 @@ class FakeEngine:
     ) -> ServiceOutcome:
         changes: list[Change] = []
         failures: dict[str, EngineFailed] = {}
-        refusals: dict[str, Refusal] = {}
+        refused: dict[str, RefusedObject] = {}
 
         def put(obj: RenderedObject, urn: str, *, is_shared: bool = False) -> None:
             if problem := self._refuse(obj.manifest):
                 if obj.is_accessory:
-                    refusals[urn] = Refusal(obj.kind, obj.name, APPLY_FAILED, problem)
+                    refused[urn] = RefusedObject(kind=obj.kind, name=obj.name, reason=APPLY_FAILED, message=problem)
                 else:
                     failures[urn] = EngineFailed(APPLY_FAILED, problem, urn)
                 return
@@ -185,13 +185,13 @@ class FakeEngine:
         for obj in service.objects[:-1]:
             put(obj, urns.object_urn(service.key, obj, stack.name))
         for last in service.objects[-1:] if not failures else ():
-            put(service.last_without_accessories if refusals else last, urns.object_urn(service.key, last, stack.name))
+            put(service.last_without_accessories if refused else last, urns.object_urn(service.key, last, stack.name))
         wanted = {urns.object_urn(service.key, obj, stack.name) for obj in service.objects}
         stale = [urn for urn, (key, _, _) in state.held.items() if key == service.key and urn not in wanted]
         changes += [self._delete(urn, state, really=really) for urn in stale]
         error = next(iter(failures.values()), None)
-        if error is None and refusals:
-            error = AccessoriesRefused(tuple(refusals.values()), next(iter(refusals)))
+        if error is None and refused:
+            error = AccessoriesRefused(tuple(refused.values()), next(iter(refused)))
         return ServiceOutcome(service.key, ok=error is None, changes=tuple(changes), error=error)
 
     def _remove(self, key: ServiceKey, state: _State, *, really: bool) -> ServiceOutcome:

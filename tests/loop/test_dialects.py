@@ -246,6 +246,46 @@ def test_what_cannot_be_is_said_and_stops_nobody_else(client: KubeClient, served
         made(client, kinds.DEPLOYMENTS, served, name)
 
 
+def test_a_refused_autoscaler_is_named_and_the_pods_are_made(client: KubeClient, served: str) -> None:
+    where, llm, play = namespace(client, "refused"), kinds.LLM_SERVICES, kinds.PLAYGROUNDS
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "somebody"}
+    for name in ("wva-kserve-hpa", "elastic"):
+        put(client, kinds.AUTOSCALERS, where, name, {"maxReplicas": 2, "scaleTargetRef": target})
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
+    trigger = {"hpa": {"metrics": [{"type": "Resource", "resource": cpu}]}}
+    put(client, llm, where, "wva", inferring(scaling={"maxReplicas": 3, "wva": {"hpa": {}}}))
+    put(client, play, where, "elastic", playing(elasticConfig={"maxReplicas": 3, "scaleTrigger": trigger}))
+    by_keda = inferring(scaling={"maxReplicas": 3, "keda": {"triggers": [{"type": "cron", "metadata": {"a": "b"}}]}})
+    put(client, llm, where, "without-keda", by_keda)
+    made(client, kinds.DEPLOYMENTS, where, "without-keda-kserve")
+    await_said(client, llm, where, "without-keda", "SpecHonoured", "False", "KEDA", reason="NotInstalled")
+
+    with dialects.needed(client, (kinds.SCALED_OBJECTS,)):
+        put(client, kinds.SCALED_OBJECTS, where, "keda-kserve-keda", {"scaleTargetRef": {"name": "somebody"}})
+        put(client, llm, where, "keda", by_keda)
+        refused = (
+            (llm, "wva", "wva-kserve", kinds.AUTOSCALERS, "wva-kserve-hpa"),
+            (play, "elastic", "elastic", kinds.AUTOSCALERS, "elastic"),
+            (llm, "keda", "keda-kserve", kinds.SCALED_OBJECTS, "keda-kserve-keda"),
+        )
+        for of, name, pods, kind, scaler in refused:
+            made(client, kinds.DEPLOYMENTS, where, pods)
+            words = (f"{kind.kind} {scaler}", "exists and is not ours")
+            await_said(client, of, where, name, "ObjectsApplied", "False", *words, reason="ForeignObject")
+            if of == llm:
+                await_said(client, of, where, name, "ScalingReady", "False", *words, reason="ReconcileScalingError")
+            else:
+                await_said(client, of, where, name, "AutoscalerReady", "False", *words, reason="ForeignObject")
+        for of, name, _, kind, scaler in refused:
+            client.delete(kind, where, scaler)
+            eventually(
+                lambda of=of, name=name: "ObjectsApplied" not in conditions(client, of, where, name),  # type: ignore[misc]
+                what=f"all objects of {name}",
+                timeout_s=SOON_S,
+            )
+            assert client.get(kind, where, scaler)["metadata"]["ownerReferences"][0]["name"] == name
+
+
 def test_a_topology_that_meets_an_immutable_selector_is_replaced(client: KubeClient, served: str) -> None:
     where, llm = namespace(client, "topology"), kinds.LLM_SERVICES
     put(client, llm, where, "pair", inferring(prefill={"replicas": 1}))

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 KEY = ServiceKey("llmkube", "prod", "chat")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-KNOWN = frozenset({"Deployment", "Service"})
+KNOWN = frozenset({"Deployment", "HorizontalPodAutoscaler", "Service"})
 
 
 def rendered(**policy: Any) -> RenderedService:
@@ -175,6 +175,41 @@ def test_a_deleted_object_that_is_only_reported_stays_away_unless_it_is_the_last
     del it.cluster.objects["Deployment", "chat"]
     found = it.consider(service, last=LastRun(service.fingerprint, ok=True))
     assert [each.kind for each in found.rendered.objects] == ["Deployment"]
+
+
+def refused_autoscaler(**policy: Any) -> tuple[RenderedService, Watched]:
+    """A service that was applied without its autoscaler."""
+    plain, it = rendered(**policy), Watched()
+    manifest = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "chat", "namespace": "prod"}, "spec": {}}
+    scaler = RenderedObject("hpa", naming.TYPE_AUTOSCALER, manifest)
+    service = RenderedService.of(KEY, (plain.objects[0], scaler, plain.objects[1]))
+    it.cluster.make(replace(service, objects=(service.objects[0], service.last_without_accessories)))
+    return service, it
+
+
+def test_drift_is_repaired_although_an_accessory_is_refused() -> None:
+    service, it = refused_autoscaler()
+    last = LastRun(service.fingerprint, ok=False)
+    found = it.consider(service, last=last)
+    assert (found.plan.action, found.plan.only_accessories, found.repair) == ("apply", True, ())
+    it.cluster.edit("NodePort")
+    found = it.consider(service, last=last)
+    assert [each.kind for each in found.repair] == ["Service"]
+    assert not found.plan.only_accessories, "it does not wait for the next try of the accessory"
+
+
+def test_a_further_try_of_an_accessory_leaves_what_is_only_reported() -> None:
+    service, it = refused_autoscaler(on_drift="report")
+    it.cluster.edit("NodePort")
+    found = it.consider(service)
+    assert (found.plan.action, found.plan.only_accessories, found.repair) == ("apply", True, ())
+    assert [each.ignore for each in found.rendered.objects] == [("spec.type",), (), ()]
+    (problem,) = it.watch.problems(KEY, now=NOW)
+    assert problem.reason == "DriftReported"
+    del it.cluster.objects["Service", "chat"]
+    found = it.consider(service)
+    assert (found.plan.action, found.plan.only_accessories) == ("apply", True)
+    assert [each.kind for each in found.rendered.objects] == ["HorizontalPodAutoscaler", "Deployment"]
 
 
 def test_an_edit_of_the_service_is_applied_as_it_is() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from automation.engine.port import AccessoriesRefused, EngineFailed, Refusal, StackLocked
+from automation.engine.port import AccessoriesRefused, EngineFailed, StackLocked
 from automation.engine.submissions import Asked, Parting, Submission
 from automation.engine_runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
 from components.rendered import RenderedService
+from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey
 
 KEY = ServiceKey("llmkube", "ns", "svc")
@@ -107,7 +108,9 @@ def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> N
 
 def test_a_refused_accessory_is_no_problem_of_the_service_and_only_its_own_tries_wait() -> None:
     runs = EngineRuns(Requests().get)
-    error = AccessoriesRefused((Refusal("HorizontalPodAutoscaler", "svc", "ForeignObject", "held by somebody"),))
+    error = AccessoriesRefused(
+        [RefusedObject(kind="HorizontalPodAutoscaler", name="svc", reason="ForeignObject", message="held by somebody")]
+    )
     for at in range(STALLED_AFTER + 1):
         runs.finished(Requests().submit("f1", ("v1",), now=later(at)), error, now=later(at))
     assert runs.problem(KEY, "f1") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from automation.engine import outcomes
 from automation.engine.cli_process import CliResult
 from automation.engine.event_log import RunLog
-from automation.engine.port import Batch, Change, Stack
+from automation.engine.port import AccessoriesRefused, Batch, Change, Stack
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
 from components import urns
@@ -92,6 +92,26 @@ def test_components_are_no_changes_to_anybody() -> None:
     changes = outcomes.of_run(targets(A), log, result(0), preview=False)[A.key].changes
     assert len(changes) == 2
     assert len(outcomes.shared_changes(targets(A), log, preview=False)) == 1
+
+
+def test_a_refused_accessory_fails_its_service_as_a_whole_only_beside_something_else() -> None:
+    scaled = service("scaled", autoscaled=True)
+    at = {obj.kind: urns.object_urn(scaled.key, obj, STACK.name) for obj in scaled.objects}
+    scaler, last = at["HorizontalPodAutoscaler"], at["Deployment"]
+    standing = {urn: change for urn, change in done(scaled).items() if urn != scaler}
+    log = RunLog(done=standing, failures={scaler: "HorizontalPodAutoscaler scaled exists and is not ours"})
+    error = outcomes.of_run(targets(scaled), log, result(), preview=False)[scaled.key].error
+    assert isinstance(error, AccessoriesRefused)
+    assert [(each.kind, each.name, each.reason) for each in error.refused] == [
+        ("HorizontalPodAutoscaler", "scaled", "ForeignObject")
+    ]
+    without_last = RunLog(
+        done={urn: change for urn, change in standing.items() if urn != last},
+        failures={**log.failures, last: "no such image policy"},
+    )
+    error = outcomes.of_run(targets(scaled), without_last, result(), preview=False)[scaled.key].error
+    assert error is not None and not isinstance(error, AccessoriesRefused)
+    assert (error.urn, error.message) == (last, "no such image policy")
 
 
 def test_a_preview_is_judged_by_what_is_planned() -> None:

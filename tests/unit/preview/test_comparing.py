@@ -10,6 +10,7 @@ from automation.preview import comparing
 from components.render import RenderOptions, render
 from components.rendered import RenderedObject
 from components.service import service as kubernetes_service
+from program.desired.service import Autoscaling
 from tests.support.builders import service
 
 Json = dict[str, Any]
@@ -123,6 +124,15 @@ def test_what_was_applied_and_is_still_ours_needs_no_dry_run() -> None:
     assert not comparing.is_settled(made, {name: live[name]})
     going = applied(made.objects[0], deletionTimestamp="2026-01-01T00:00:00Z")
     assert not comparing.is_settled(made, {**live, ObjectName("Service", "svc"): going})
+
+
+def test_a_service_without_a_refused_accessory_is_not_settled() -> None:
+    made = render(service(autoscaling=Autoscaling(max_replicas=2)), RenderOptions(claim_exists=True))
+    live = {ObjectName(each.kind, each.name): applied(each) for each in made.objects}
+    assert comparing.is_settled(made, live)
+    live[ObjectName("Deployment", "svc")] = applied(made.last_without_accessories)
+    assert not comparing.is_settled(made, live)
+    assert [each.kind for each in comparing.applied(made, live)] == ["Service", "Deployment"]
 
 
 def test_a_refusal_keeps_the_digest_of_what_was_asked() -> None:
