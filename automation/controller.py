@@ -245,7 +245,7 @@ class Controller:
             rendered.fingerprint,
             now=now,
             certain=bool(drift.repair),
-            only_accessories=plan.only_accessories,
+            only_accessories=drift.plan.only_accessories,
         )
         if (hold_off_s := max(held_s, drift.wait_s)) > 0:
             self._requeue(key, hold_off_s)
