@@ -82,7 +82,7 @@ def _group_kind(obj: Object) -> tuple[str, str]:
 
 
 def _row(each: Revision, *, current: bool) -> tuple[str, ...]:
-    result = "Applied" if each.is_applied else "Failed"
+    result = "Applied" if each.made_pods else "Failed"
     changes = each.changes if each.is_applied else each.result
     return (
         f"{each.number}{'*' if current else ''}",

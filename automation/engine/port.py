@@ -89,12 +89,16 @@ class EngineFailed(Exception):
         return self.message
 
 
+APPLIED_WITHOUT = "the service is applied without"
+"""How the message of AccessoriesRefused begins, in the result of a revision as well."""
+
+
 class AccessoriesRefused(EngineFailed):
     """A service stands but for objects that its pods serve without: an autoscaler, a route, a monitor."""
 
     def __init__(self, refused: Sequence[RefusedObject], urn: str | None = None) -> None:
         message = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refused)
-        super().__init__(refused[0].reason, f"the service is applied without {message}", urn)
+        super().__init__(refused[0].reason, f"{APPLIED_WITHOUT} {message}", urn)
         self.refused = tuple(refused)
 
 

@@ -31,7 +31,7 @@ def choose(revisions: Sequence[Revision], cr: Json, models: Sequence[Json], to: 
         return found
     now = fingerprint_of(data_of(cr, models))
     for each in revisions:
-        if each.is_applied and each.digest != now:
+        if each.made_pods and each.digest != now:
             return each
     raise NothingToRestore(
         f"no earlier revision was applied that differs from what the spec says now (kept are: {numbers}); "

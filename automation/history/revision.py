@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from automation.engine.port import APPLIED_WITHOUT
 from automation.made_for import labels_of
 from automation.service_kinds import LLMKUBE, key_of
 from components.rendered import fingerprint_of
@@ -83,6 +84,11 @@ class Revision:
     @property
     def is_applied(self) -> bool:
         return self.result == APPLIED
+
+    @property
+    def made_pods(self) -> bool:
+        """Whether its pods were made: it was applied, if need be without accessories that the API refused."""
+        return self.is_applied or self.result.startswith(APPLIED_WITHOUT)
 
     @property
     def digest(self) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from automation.engine.port import AccessoriesRefused
 from automation.history import revision
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
 from automation.history.revision import Outcome, Revision, data_of, edit_of, manifest, read, read_all
 from kubeapi import kinds
 from kubeapi.kinds import Kind
+from program.desired.facts import RefusedObject
 
 Json = dict[str, Any]
 MODEL: Json = {
@@ -138,6 +140,13 @@ def test_a_rollback_goes_to_the_last_applied_version_that_differs() -> None:
         choose(revisions, service(), [MODEL], 9)
     with pytest.raises(NothingToRestore, match="no earlier revision"):
         choose((old,), service(), [MODEL], None)
+
+
+def test_a_rollback_may_go_to_a_version_of_which_an_accessory_was_refused() -> None:
+    refused = RefusedObject(kind="HorizontalPodAutoscaler", name="svc", reason="ForeignObject", message="not ours")
+    served = recorded(2, error=AccessoriesRefused([refused]).message, contextSize=1)
+    assert not served.is_applied, "a later try may still go well"
+    assert choose((served, recorded(1)), service(contextSize=8192), [MODEL], None) is served
 
 
 def test_spec_and_annotations_come_back_and_nothing_else_changes() -> None:
