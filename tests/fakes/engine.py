@@ -38,7 +38,7 @@ ObjectKey = tuple[str, str, str]
 
 def refuse_bad_values(manifest: Manifest) -> str | None:
     """Refuse what the API server refuses, as far as the tests need it."""
-    spec = manifest["spec"]
+    spec = manifest.get("spec") or {}
     if manifest["kind"] == "HorizontalPodAutoscaler" and spec["maxReplicas"] == BAD_LIMIT:
         return "spec.maxReplicas: must be greater than 0"
     ports = spec.get("ports") or [] if manifest["kind"] == "Service" else []
