@@ -34,6 +34,7 @@ from automation.removal import Removal
 from automation.serving.checks import Checks
 from automation.serving.pod_release import release_ready_pods
 from automation.serving.readiness import Proofs, counted
+from automation.serving.readiness import asked as asked_pods
 from automation.serving.rollout import OPEN
 from automation.serving.sleep import Sleep
 from automation.status_writer import StatusWriter
@@ -373,7 +374,7 @@ class Controller:
             quota=judged.quota,
             now=now,
         )
-        facts = counted(facts, observed.pods, judged.proofs)
+        facts = counted(facts, asked_pods(desired, observed.pods), judged.proofs)
         if desired is None:
             return facts
         more: dict[str, object] = {

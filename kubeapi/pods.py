@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Generator
 from typing import Any
+from urllib.parse import quote
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, error_of_response
@@ -43,13 +44,17 @@ def ask_pod(
     body: Any = None,
     timeout_s: float,
     max_bytes: int = MAX_ANSWER_BYTES,
+    tls: bool = False,
 ) -> Exchange:
     """Send one request to a pod's port through the API server and return the pod's own answer.
+
+    With `tls` the API server asks over HTTPS. It does not verify the pod's certificate.
 
     Raises Forbidden without the right to `pods/proxy`, NotFound when there is no such pod, ServerError when the API
     server cannot reach the pod, Unreachable when no answer came (`timed_out`: not in time), PathRefused.
     """
-    url = f"{PODS.path(namespace, pod)}:{port}/proxy{_checked(path)}"
+    scheme = "https:" if tls else ""
+    url = f"{PODS.path(namespace)}/{scheme}{quote(pod, safe='')}:{port}/proxy{_checked(path)}"
     answer = client.exchange(method, url, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
     if answer.status >= 400 and (refusal := _own_words(answer)) is not None:
         raise refusal

@@ -9,6 +9,7 @@ from sys import intern
 from typing import Any
 
 from automation import trim
+from automation.serving.engine_start import engine_of
 
 Object = dict[str, Any]
 
@@ -55,10 +56,6 @@ def whole(obj: Object) -> Object:
 def described_pod(obj: Object) -> Object:
     """Keep of a pod of such a service what is kept of others; its engine is known by the container's name, too."""
     kept = trim.pod(obj)
-    engine = {key: value for key, value in kept["engine"].items() if key != "foreign"}
-    if not engine.get("port"):
-        named: Object = next(
-            (c for c in (obj.get("spec") or {}).get("containers") or () if c.get("name") in _ENGINES), {}
-        )
-        engine["port"] = next((p.get("containerPort", 0) for p in named.get("ports") or ()), 0)
+    engine = engine_of(obj, _ENGINES)
+    engine.pop("foreign", None)
     return {**kept, "engine": engine}

@@ -73,7 +73,14 @@ class ActivityReadings:
     ) -> tuple[Activity | None, float]:
         try:
             answer = ask_pod(
-                self._client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
+                self._client,
+                start.namespace,
+                start.pod,
+                start.port,
+                "GET",
+                METRICS_PATH,
+                timeout_s=METRICS_TIMEOUT_S,
+                tls=start.tls,
             )
         except ApiError:
             return None, every_s

@@ -115,8 +115,8 @@ class CompletionCheck:
             answer = self._ask(start, "POST", request.path, request.body, self._timeout_s)
         except (ApiError, PathRefused) as error:
             if isinstance(error, Unreachable) and error.timed_out and self._reachable(start):
-                if progress is not None and self._computes(start, progress):
-                    return Proof("unknown", f"POST {request.path} has to wait: it makes tokens for other requests")
+                if progress is not None and (why := self._may_be_busy(start, progress)):
+                    return Proof("unknown", f"POST {request.path} has to wait: {why}")
                 return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
             if not isinstance(error, NotFound):  # a pod that is gone says nothing of the way to the others
                 self._note(start, reached=False)
@@ -142,7 +142,15 @@ class CompletionCheck:
 
     def _ask(self, start: EngineStart, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
         return ask_pod(
-            self._client, start.namespace, start.pod, start.port, method, path, body=body, timeout_s=timeout_s
+            self._client,
+            start.namespace,
+            start.pod,
+            start.port,
+            method,
+            path,
+            body=body,
+            timeout_s=timeout_s,
+            tls=start.tls,
         )
 
     def _reachable(self, start: EngineStart) -> bool:
@@ -154,13 +162,16 @@ class CompletionCheck:
         self._note(start, reached=True)
         return True
 
-    def _computes(self, start: EngineStart, progress: ProgressMetrics) -> bool:
-        """Look twice whether the engine makes tokens, for whomever."""
+    def _may_be_busy(self, start: EngineStart, progress: ProgressMetrics) -> str:
+        """Look twice whether the engine makes tokens, for whomever; empty where it makes none."""
         before = read_progress(self._client, start, progress)
+        if before.absent:
+            return "it has no metrics that would tell whether it makes tokens for other requests"
         if before.tokens is None:
-            return False
+            return ""
         time.sleep(PROGRESS_S)
-        return has_moved(before, read_progress(self._client, start, progress))
+        moved = has_moved(before, read_progress(self._client, start, progress))
+        return "it makes tokens for other requests" if moved else ""
 
     def _note(self, start: EngineStart, *, reached: bool) -> None:
         with self._lock:

@@ -24,16 +24,30 @@ class Reading:
 
     running: float | None = None
     tokens: float | None = None
+    absent: bool = False
+    """The engine answered that it has no metrics."""
+
+
+_NO_METRICS = frozenset({401, 403, 404, 405, 501})
 
 
 def read_progress(client: KubeClient, start: EngineStart, metrics: ProgressMetrics) -> Reading:
     """Ask an engine for its metrics now; an empty reading where they do not come."""
     try:
         answer = ask_pod(
-            client, start.namespace, start.pod, start.port, "GET", METRICS_PATH, timeout_s=METRICS_TIMEOUT_S
+            client,
+            start.namespace,
+            start.pod,
+            start.port,
+            "GET",
+            METRICS_PATH,
+            timeout_s=METRICS_TIMEOUT_S,
+            tls=start.tls,
         )
     except ApiError:
         return Reading()
+    if answer.status in _NO_METRICS:
+        return Reading(absent=True)
     if answer.status != 200 or not answer.whole:
         return Reading()
     return read_metrics(answer.body.decode("utf-8", "replace"), metrics)

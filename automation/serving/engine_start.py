@@ -9,6 +9,7 @@ from __future__ import annotations
 from sys import intern
 from typing import Any, NamedTuple
 
+from automation.serving.engine_address import address_of
 from components import naming
 
 Object = dict[str, Any]
@@ -27,21 +28,31 @@ class EngineStart(NamedTuple):
     """The container's id: another one after each restart."""
     port: int
     container: str
+    tls: bool = False
+    """The engine answers over HTTPS only."""
 
 
-def engine_of(pod: Object) -> Object:
+def engine_of(pod: Object, serving: tuple[str, ...] = ()) -> Object:
     """Keep of a Pod what `start_of` and the checks need; for the informer's transform.
 
-    `healthy` is what the kubelet says of all containers; `run` names the start, also of one that is not healthy.
+    `serving` names the containers that run an engine in pods that a custom resource describes; without it the engine is
+    the one with port `http`. `healthy` is what the kubelet says of all containers; `run` names the start, also of one
+    that is not healthy.
     """
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     containers = spec.get("containers") or ()
-    engine = next((c for c in containers if _http_port(c)), containers[0] if containers else {})
+    named = next((c for c in containers if c.get("name") in serving), None)
+    engine = named or next((c for c in containers if _http_port(c)), containers[0] if containers else {})
     state: Object = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
     healthy = (conditions.get("ContainersReady") or {}).get("status") == "True"
     completed = conditions.get(naming.CONDITION_COMPLETED) or {}
     kept: Object = {"container": intern(engine.get("name", "")), "port": _http_port(engine)}
+    if serving:
+        kept["port"], tls = address_of(engine, HTTP_PORT)
+        kept["of"] = _made_by(pod["metadata"])
+        if tls:
+            kept["tls"] = True
     if healthy or state.get("containerID"):
         kept["run"] = state.get("containerID") or f"restart-{state.get('restartCount', 0)}"
     if healthy:
@@ -66,7 +77,13 @@ def start_of(pod: Object) -> EngineStart | None:
     if not engine.get("run") or not engine.get("port") or metadata["deleting"]:
         return None
     return EngineStart(
-        metadata["namespace"], metadata["name"], metadata["uid"], engine["run"], engine["port"], engine["container"]
+        metadata["namespace"],
+        metadata["name"],
+        metadata["uid"],
+        engine["run"],
+        engine["port"],
+        engine["container"],
+        bool(engine.get("tls")),
     )
 
 
@@ -86,6 +103,13 @@ def _is_replica(metadata: Object) -> bool:
     owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
     name = str(owner.get("name", ""))
     return owner.get("kind") == "ReplicaSet" and name.rpartition("-")[0] == naming.deployment_name(service)
+
+
+def _made_by(metadata: Object) -> tuple[str, str]:
+    """Return kind and name of the pod's controller; of a ReplicaSet the name of its Deployment."""
+    owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    kind, name = str(owner.get("kind", "")), str(owner.get("name", ""))
+    return intern(kind), intern(name.rpartition("-")[0] if kind == "ReplicaSet" else name)
 
 
 def _http_port(container: Object) -> int:

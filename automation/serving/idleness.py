@@ -52,7 +52,14 @@ class IdleCheck:
         """Ask now."""
         try:
             answer = ask_pod(
-                self._client, start.namespace, start.pod, start.port, "GET", probe.path, timeout_s=TIMEOUT_S
+                self._client,
+                start.namespace,
+                start.pod,
+                start.port,
+                "GET",
+                probe.path,
+                timeout_s=TIMEOUT_S,
+                tls=start.tls,
             )
         except (ApiError, PathRefused) as error:
             return Idleness("unknown", f"GET {probe.path}: {error}"[:300])

@@ -14,6 +14,7 @@ from typing import Any
 from automation.serving.completion_check import Proof
 from automation.serving.engine_start import is_healthy
 from program.desired.facts import ServiceFacts
+from program.desired.service import DesiredService
 
 Object = dict[str, Any]
 Proofs = Mapping[str, Proof | None]
@@ -96,6 +97,19 @@ def all_serve(pods: tuple[Object, ...], proofs: Proofs) -> bool:
     return bool(found) and all(proof is not None and proof.state == "proved" for proof in found)
 
 
+def asked(desired: DesiredService | None, pods: tuple[Object, ...]) -> tuple[Object, ...]:
+    """Choose the pods that are asked for a completion: the replicas of the service, of a group its leader.
+
+    Where a custom resource describes the pods, its scheduler and tokenizer have others, and the workers of a group
+    belong to a StatefulSet of their leader.
+    """
+    if desired is None or desired.workloads is None:
+        return pods
+    main = desired.workloads.main
+    made_by = ("ReplicaSet" if main.group is None else "StatefulSet", main.name)
+    return tuple(pod for pod in pods if (pod.get("engine") or {}).get("of") == made_by)
+
+
 def counted(facts: ServiceFacts, pods: tuple[Object, ...], proofs: Proofs | None) -> ServiceFacts:
     """Count only replicas that serve, and tell of each what it answered.
 
@@ -111,4 +125,6 @@ def counted(facts: ServiceFacts, pods: tuple[Object, ...], proofs: Proofs | None
         known = {"proof": proof.state, "proof_message": proof.message} if proof is not None else {}
         told.append(pod.model_copy(update=known))
     unproved = max(len(proofs), facts.ready_replicas) - ready
-    return facts.model_copy(update={"ready_replicas": ready, "unproved_replicas": unproved, "pods": tuple(told)})
+    count: dict[str, object] = {"ready_replicas": ready, "unproved_replicas": unproved}
+    sets = tuple(each.model_copy(update=count) if each.part == "main" else each for each in facts.workloads)
+    return facts.model_copy(update={**count, "workloads": sets, "pods": tuple(told)})

@@ -23,6 +23,7 @@ from automation.serving.readiness import (
     Proofs,
     Replaced,
     all_serve,
+    asked,
     condition_for,
     to_replace,
     written_proof,
@@ -75,6 +76,7 @@ class Replicas:
         self._mute_until = datetime.min.replace(tzinfo=UTC)
         self._replaced: dict[ServiceKey, Replaced] = {}
         self._stalled: dict[ServiceKey, dict[EngineStart, str]] = {}
+        self._standing: dict[ServiceKey, frozenset[EngineStart]] = {}
 
     def prove(
         self,
@@ -90,10 +92,15 @@ class Replicas:
 
         `may_replace` False: a service that is paused, or waits for approval, keeps the pods that it has.
 
+        Of a service that describes its pods itself only the replicas are asked (`readiness.asked`), and those that
+        served before anybody asked count until they have answered: an upgrade takes no replica away.
+
         Returns None for the proofs where health is enough, and a Problem when replacing has not helped.
         """
         self._drop_gone(key, pods)
+        pods = asked(desired, pods)
         wanted = self._check is not None and desired.completion_check and desired.host_placement is None
+        self._note_standing(key, cr, desired, pods, wanted=wanted)
         proofs = {
             pod["metadata"]["name"]: self._proof(key, desired, pod, wanted=wanted) for pod in pods if is_healthy(pod)
         }
@@ -109,6 +116,7 @@ class Replicas:
         with self._lock:
             self._replaced.pop(key, None)
             self._stalled.pop(key, None)
+            self._standing.pop(key, None)
         if self._stalls is not None:
             self._stalls.unfollow(key)
 
@@ -119,6 +127,17 @@ class Replicas:
             if left := {start: why for start, why in stalled.items() if start in there}:
                 self._stalled[key] = left
 
+    def _note_standing(
+        self, key: ServiceKey, cr: Object, desired: DesiredService, pods: tuple[Object, ...], *, wanted: bool
+    ) -> None:
+        """Remember at the first pass with a check the engines of a service that serves by its status."""
+        with self._lock:
+            if not wanted or desired.workloads is None:
+                self._standing.pop(key, None)
+            elif key not in self._standing:
+                starts = (start_of(pod) for pod in pods if is_healthy(pod)) if _is_ready(cr) else ()
+                self._standing[key] = frozenset(start for start in starts if start is not None)
+
     # --- finding out ----------------------------------------------------------------------------------------------
 
     def _proof(self, key: ServiceKey, desired: DesiredService, pod: Object, *, wanted: bool) -> Proof | None:
@@ -126,7 +145,7 @@ class Replicas:
         if not wanted or self._check is None:
             return Proof("unknown", final=True)
         if start is None:
-            return Proof("unknown", "its container names no port `http`", final=True)
+            return Proof("unknown", "its container names no port", final=True)
         with self._lock:
             stalled = self._stalled.get(key, {}).get(start)
         if stalled:
@@ -139,6 +158,8 @@ class Replicas:
         due_s = self._check.due_in_s(start)
         if found is not None and not found.final and found.state != "proved" and due_s < float("inf"):
             self._requeue(key, due_s + 0.1)
+        if found is None and written is None and start in self._standing.get(key, ()):
+            return Proof("unknown", "it served before it was asked; its first answer is awaited")
         return found or written
 
     def _follow(self, key: ServiceKey, desired: DesiredService, pods: tuple[Object, ...], proofs: Proofs) -> None:
@@ -234,3 +255,8 @@ class Replicas:
         message = f"Deleted pod {name}, so that another takes its place: {proof.message}"
         self._recorder.record(cr, type="Warning", reason="ReplicaReplaced", message=message)
         return None
+
+
+def _is_ready(cr: Object) -> bool:
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") in ("Ready", "Available") and each.get("status") == "True" for each in conditions)

@@ -1,8 +1,9 @@
 """Finds replicas that take requests and make no token, while their health stays good.
 
 `replicas` says which engines to follow; a few threads read each one's metrics through the pod proxy, spread over time.
-Counters alone never condemn: a replica that shows no progress is asked for a completion, and only one that fails that
-too is called stalled. llama.cpp answers /metrics between two batches only, so no answer is no news for a good while.
+An engine without metrics is never suspected. Counters alone never condemn: a replica that shows no progress is asked
+for a completion, and only one that fails that too is called stalled. llama.cpp answers /metrics between two batches
+only, so no answer is no news for a good while.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Progress:
 
 def advanced(before: Progress | None, reading: Reading, *, now: float) -> Progress:
     """Fold one more reading in. Pure."""
+    if reading.absent:
+        return Progress(None, now)
     if before is None:
         return Progress(reading.tokens, now, blind=reading.running is None)
     if reading.running is None:

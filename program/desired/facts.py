@@ -186,6 +186,8 @@ class WorkloadFacts(Desired):
     replicas: int = 0
     ready_replicas: int = 0
     updated_replicas: int = 0
+    unproved_replicas: int = 0
+    """Ready pods that `ready_replicas` leaves out, because they have not answered a completion."""
     available: ConditionFact | None = None
     progressing: ConditionFact | None = None
     replica_failure: str = ""

@@ -32,7 +32,8 @@ class CompletionRequest(Desired):
 
     path: str
     body: JsonObject
-    """JSON of the POST. It names no model: every engine here then takes the one that it serves."""
+    """JSON of the POST. It names no model: every engine here then takes the one that it serves. Where users choose the
+    engine's release, and its arguments name the model, the request names it too: older releases of vLLM require it."""
 
 
 class IdleProbe(Desired):
@@ -165,6 +166,14 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
     if path.endswith(("/embeddings", "/embedding")) or mentions_any(own, EMBEDDING_FLAGS):
         return "embedding"
     return "chat"
+
+
+def described_completion(desired: DesiredService) -> CompletionRequest:
+    """Ask for one token or what takes its place, and name the model where the custom resource describes the pods."""
+    request = small_completion(served_mode(desired))
+    if desired.workloads is None or not desired.served_name:
+        return request
+    return request.model_copy(update={"body": {"model": desired.served_name, **request.body}})
 
 
 def wished_name(desired: DesiredService, flags: tuple[str, ...]) -> str:

@@ -13,13 +13,12 @@ from program.runtimes.base import (
     IdleProbe,
     Probes,
     ProgressMetrics,
+    described_completion,
     http_probes,
     mentions,
     option,
     positive,
     secret_env,
-    served_mode,
-    small_completion,
     switch,
     weights_path,
     wished_name,
@@ -102,7 +101,7 @@ class SglangRuntime:
         return probes.model_copy(update={"liveness": http_probes("/health", port).liveness})
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        return small_completion(served_mode(desired))
+        return described_completion(desired)
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
         return IdleProbe(path="/metrics", kind="gauge", gauge="sglang:num_running_reqs")

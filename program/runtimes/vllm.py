@@ -15,12 +15,11 @@ from program.runtimes.base import (
     IdleProbe,
     Probes,
     ProgressMetrics,
+    described_completion,
     http_probes,
     option,
     positive,
     secret_env,
-    served_mode,
-    small_completion,
     switch,
     weights_path,
     wished_name,
@@ -91,7 +90,7 @@ class VllmRuntime:
     # An API key guards the paths below /v1 only.
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        return None if desired.api_key else small_completion(served_mode(desired))
+        return None if desired.api_key else described_completion(desired)
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
         return IdleProbe(path="/metrics", kind="gauge", gauge="vllm:num_requests_running")

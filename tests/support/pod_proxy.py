@@ -19,7 +19,7 @@ from typing import Any
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
 
-_PROXIED = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):(\d+)/proxy(/.*)")
+_PROXIED = re.compile(r"/api/v1/namespaces/([^/]+)/pods/(?:(https):)?([^/:]+):(\d+)/proxy(/.*)")
 
 Json = dict[str, Any]
 
@@ -57,6 +57,8 @@ class PodProxy:
         self.engines: dict[str, Engine] = {}
         self.asked: list[tuple[str, str, str]] = []
         """(pod, method, path) of each request to a pod."""
+        self.addresses: list[tuple[str, str, int]] = []
+        """(scheme, pod, port) of each request to a pod; an empty scheme is plain HTTP."""
         self.others: list[tuple[str, str, Any]] = []
         """(method, path, body) of each request to the API itself."""
         self.other: Callable[[str, str, Any], Say] = lambda method, path, body: Say(body={})
@@ -107,7 +109,8 @@ class PodProxy:
             self.others.append((handler.command, handler.path, body))
             say = self.other(handler.command, handler.path, body)
         else:
-            _, pod, _, path = match.groups()
+            _, scheme, pod, port, path = match.groups()
+            self.addresses.append((scheme or "", pod, int(port)))
             self.asked.append((pod, handler.command, path))
             engine = self.engines.get(pod)
             missing = api_status(404, "NotFound", f'pods "{pod}" not found')

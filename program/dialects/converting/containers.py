@@ -8,7 +8,7 @@ from program.desired.accelerators import is_accelerator
 from program.desired.base import JsonObject
 from program.dialects.converting.arguments import Arguments, taken_apart
 from program.dialects.converting.described import Engine, Written
-from program.dialects.llmaz.backend_runtimes import engine_in
+from program.dialects.pod_engine import engine_in
 
 PROBES = ("startup", "liveness", "readiness")
 POD_FIELDS = (

@@ -13,6 +13,7 @@ from program.dialects.dialect import Parsed
 from program.dialects.hosted_model import HostedModel
 from program.dialects.hosting import HostedArgs, hosted_service, not_on_hosts
 from program.dialects.kserve.subject import MAIN, Subject, is_stopped, main_container, value_at
+from program.dialects.pod_engine import engine_in
 from program.dialects.pod_gpus import gpu_of_container
 
 _PROGRAMS = {"llama-server": "llamacpp", "vllm": "vllm"}
@@ -75,6 +76,13 @@ def _arguments(main: JsonObject) -> tuple[str, list[str]]:
     if engine:
         return engine, [*command[1:], *args]
     return ("vllm" if starts_vllm(main) else ""), args
+
+
+def engine_of(main: JsonObject) -> str:
+    """Name the engine of a container: the kind of its settings; empty where nobody can tell."""
+    engine, _ = _arguments(main)
+    words = [*(main.get("command") or ()), *(main.get("args") or ()), main.get("image") or ""]
+    return engine or engine_in(str(word) for word in words)
 
 
 def starts_vllm(main: JsonObject) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from program.desired import keys
 from program.desired.base import JsonObject
-from program.desired.engines import Generic, Vllm
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey, is_dns_label
@@ -25,7 +24,7 @@ from program.dialects.kserve.conversion import HUB, SPOKE, to_hub
 from program.dialects.kserve.counted import with_counted
 from program.dialects.kserve.credentials import ambiguous_credentials, missing_certificates
 from program.dialects.kserve.devices import claim_template, devices_of
-from program.dialects.kserve.hosted import hosted, starts_vllm
+from program.dialects.kserve.hosted import engine_of, hosted
 from program.dialects.kserve.lora import Adapter, adapters
 from program.dialects.kserve.model_address import model_address, source_of
 from program.dialects.kserve.routing import route_of
@@ -38,6 +37,7 @@ from program.dialects.kserve.validation import check
 from program.dialects.kserve.workload import ServingPods, prefill_pods, serving_pods
 from program.dialects.object_shape import check_shape
 from program.dialects.pod_annotations import not_in_workloads
+from program.dialects.pod_engine import ASKED, mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pod_gpus import gpu_of, ranks_problem
 
 PORT = 8000
@@ -106,19 +106,25 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         problems.append(ambiguous_credentials(subject, account))
     if weights is not None and weights.fetched:
         problems.append(missing_certificates(subject, {each.scheme for each in weights.fetched}, account))
+    engine = engine_of(main)
+    mode = mode_of(engine, main)
     desired = DesiredService(
         key=ServiceKey("kserve", subject.namespace, subject.name),
         owner=owner_of(subject.cr),
         generation=int(subject.cr["metadata"].get("generation") or 0),
         model=DesiredModel(name=subject.model_name, source=_source(subject, weights), format=ModelFormat.CUSTOM),
-        engine=Vllm() if starts_vllm(main) else Generic(),
+        engine=settings_of(engine if engine in ASKED else ""),
         image=main.get("image"),
         replicas=1 if serving.pods.replicas is None else serving.pods.replicas,
         container_port=_port(main),
         gpu=gpu_of(serving.pods),
         workloads=workloads,
         suspended=is_stopped(subject.cr),
-        completion_check=subject.annotations.get(keys.ANNOTATION_COMPLETION_CHECK) == "true",
+        mode=mode or "chat",
+        served_name=served_name_of(engine, main),
+        completion_check=wants_check(
+            subject.annotations, engine, workloads, mode, annotated=annotated.completion_check
+        ),
         drift=annotated.drift,
         adopt=subject.annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )

@@ -207,14 +207,17 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
     available = found.available is not None and found.available.status == "True"
     surplus = found.replicas - found.updated_replicas
     # An autoscaler asks for more as a matter of course: with what there is the service serves.
+    unproved = found.unproved_replicas
     enough = (
-        available
+        available and (found.ready_replicas > 0 or not unproved)
         if scaled
         else found.ready_replicas >= found.wanted_replicas and (available or found.available is None)
     )
     if enough and surplus <= 0 and (scaled or found.replicas <= found.wanted_replicas):
         return None
     counted = f"{found.ready_replicas} of {found.wanted_replicas} replicas of {found.name} ready"
+    if unproved:
+        counted += f"; {unproved} healthy, not yet proved by a completion"
     if found.replica_failure:
         return Finding(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {found.replica_failure}")
     cause = worst_cause(pods, facts.memory)

@@ -6,7 +6,6 @@ An object of the cluster goes before a shipped one of the same name, as users of
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -20,6 +19,7 @@ from program.dialects.conditions import Reason
 from program.dialects.dialect import Lookup
 from program.dialects.llmaz.merging import limit_below_request
 from program.dialects.llmaz.runtime_schema import BackendRuntimeSpec
+from program.dialects.pod_engine import engine_in
 from program.dialects.pod_fields import check_fields
 from program.dialects.reading import read, without_nulls
 
@@ -28,18 +28,6 @@ DEFAULT_CONFIG = "default"
 SPECULATIVE_CONFIG = "speculative-decoding"
 FIELD = "spec.backendRuntimeConfig.backendName"
 CONFIG_FIELD = "spec.backendRuntimeConfig.configName"
-
-_ENGINES: tuple[tuple[str, str], ...] = (
-    ("tensorrt", "tensorrt-llm"),
-    ("trtllm", "tensorrt-llm"),
-    ("text-generation", "tgi"),
-    ("sglang", "sglang"),
-    ("vllm", "vllm"),
-    ("llama-server", "llamacpp"),
-    ("llama.cpp", "llamacpp"),
-    ("ollama", "ollama"),
-)
-"""Words in an image or a command, and the engine that they give away."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +90,6 @@ def shipped() -> dict[str, Runtime]:
 def image_of(image: str, version: str) -> str:
     """Name the container's image: a version is its tag, or its digest."""
     return f"{image}{'@' if version.startswith('sha256:') else ':'}{version}"
-
-
-def engine_in(words: Iterable[str]) -> str:
-    """Recognise an engine by its image or command; empty for none that is known."""
-    text = " ".join(words).lower()
-    return next((engine for word, engine in _ENGINES if word in text), "")
 
 
 def _check(raw: dict[str, Any]) -> None:

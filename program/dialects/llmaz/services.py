@@ -22,7 +22,6 @@ from program.dialects.conditions import Reason
 from program.dialects.dialect import Lookup, Parsed
 from program.dialects.hosting import on_host
 from program.dialects.llmaz import serving
-from program.dialects.llmaz.backend_runtimes import engine_in
 from program.dialects.llmaz.flavors import Choice, choose, lost_of
 from program.dialects.llmaz.global_config import global_config
 from program.dialects.llmaz.hosted import hosted_pods
@@ -32,6 +31,7 @@ from program.dialects.llmaz.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.service_schema import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.status import SERVICE_WORDS, service_status
 from program.dialects.object_shape import check_shape
+from program.dialects.pod_engine import engine_in
 from program.dialects.pod_fields import POD_SPEC, check_fields
 from program.dialects.reading import read, unknown_fields, without_nulls
 

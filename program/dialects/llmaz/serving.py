@@ -13,7 +13,6 @@ from typing import Any, Literal
 from kubeapi.kinds import Kind
 from program.desired import keys
 from program.desired.base import JsonObject
-from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
@@ -34,15 +33,13 @@ from program.dialects.llmaz.naming import (
 )
 from program.dialects.llmaz.open_models import Model
 from program.dialects.pod_annotations import not_in_workloads
+from program.dialects.pod_engine import mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pod_gpus import gpu_of, ranks_problem
 
 MAIN = "main"
 ONE_AT_A_TIME = {"maxUnavailable": 1, "maxSurge": 0}
 """How llmaz replaces pods: accelerators are scarce, so that none is asked for beyond those that serve."""
 
-_ENGINES: dict[str, EngineSettings] = {
-    settings.kind: settings for settings in (LlamaCpp(), Vllm(), Sglang(), Tgi(), TensorRtLlm(), Ollama())
-}
 _NEEDS_GROUP = re.compile(r"LWS_|leaderworkerset\.sigs\.k8s\.io/")
 """What only a LeaderWorkerSet puts into its pods."""
 
@@ -149,17 +146,21 @@ def desired_service(
     main = described.main
     assert main.replicas is not None
     serving = main.template if main.group is None or main.group.leader is None else main.group.leader
+    runner: JsonObject = next((each for each in serving["spec"]["containers"] if each["name"] == RUNNER), {})
+    mode = mode_of(engine, runner)
     desired = DesiredService(
         key=key,
         owner=owner_of(cr),
         generation=int(metadata.get("generation") or 0),
         model=_model(key, models),
-        engine=_ENGINES.get(engine) or Generic(),
+        engine=settings_of(engine),
         replicas=main.replicas,
         container_port=port_of(serving),
         gpu=gpu_of(main),
         workloads=described,
-        completion_check=annotations.get(keys.ANNOTATION_COMPLETION_CHECK) == "true",
+        mode=mode or "chat",
+        served_name=served_name_of(engine, runner),
+        completion_check=wants_check(annotations, engine, described, mode, annotated=annotated.completion_check),
         drift=annotated.drift,
         adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )

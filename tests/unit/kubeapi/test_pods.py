@@ -30,6 +30,12 @@ def test_the_pods_own_answer_comes_back_whatever_its_status(proxy: PodProxy, sta
     assert proxy.asked == [("p", "GET", "/x")], "neither a redirect nor a failure is followed by a second request"
 
 
+def test_a_server_with_a_certificate_is_asked_by_https(proxy: PodProxy) -> None:
+    proxy.engines["p"] = lambda *_: Say(200, {})
+    ask_pod(proxy.client, "ns", "p", 8000, "GET", "/x", timeout_s=5.0, tls=True)
+    assert proxy.addresses == [("https", "p", 8000)]
+
+
 @pytest.mark.parametrize(
     ("say", "error"),
     [

@@ -148,7 +148,7 @@ def test_our_annotations_mean_what_they_mean_on_every_service() -> None:
         )
     ).desired
     assert (desired.drift.default, desired.adopt, desired.completion_check) == ("report", True, True)
-    assert not parsed(service()).desired.completion_check
+    assert parsed(service()).desired.completion_check
 
 
 def test_what_has_no_effect_on_pods_that_users_describe_is_named() -> None:

@@ -40,7 +40,7 @@ def test_a_playground_with_nothing_but_a_model_is_a_deployment_of_vllm() -> None
     assert desired.owner is not None
     assert (desired.owner.kind, desired.owner.uid) == ("Playground", "uid-of-chat")
     assert (desired.model.name, desired.model.source.address) == ("m", "acme/m")
-    assert (desired.completion_check, desired.container_port, desired.gpu) == (False, 8080, None)
+    assert (desired.completion_check, desired.container_port, desired.gpu) == (True, 8080, None)
     workloads = desired.workloads
     assert workloads is not None
     main, (front,) = workloads.main, workloads.services

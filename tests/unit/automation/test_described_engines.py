@@ -1,0 +1,217 @@
+"""Which pods of a service that describes its pods itself are asked for a completion, and where they listen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from automation.dialects.keeping import described_pod
+from automation.events import EventRecorder
+from automation.serving.completion_check import CompletionCheck, Proof
+from automation.serving.engine_start import start_of
+from automation.serving.readiness import asked, counted
+from automation.serving.replicas import Replicas
+from program.desired.facts import ServiceFacts, WorkloadFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.desired.workloads import Workloads
+from tests.support.loop import eventually
+from tests.support.pod_proxy import PodProxy, Say, token
+from tests.support.workloads import described, group_set, pod_set
+
+Json = dict[str, Any]
+KEY = ServiceKey("kserve", "ns", "chat")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SCRIPT = "args=(serve /mnt/models --port 8000)\nargs+=(--enable-ssl-refresh --ssl-certfile /tls/tls.crt)\nexec vllm"
+
+
+def probe(port: Any, scheme: str = "HTTP") -> Json:
+    return {"httpGet": {"path": "/health", "port": port, "scheme": scheme}}
+
+
+def pod(
+    name: str = "chat-kserve-5d8f-x",
+    *beside: Json,
+    owner: tuple[str, str] = ("ReplicaSet", "chat-kserve-5d8f"),
+    completed: tuple[str, str, str] | None = None,
+    deleting: bool = False,
+    **main: Any,
+) -> Json:
+    """A healthy pod of a KServe service, as the loop remembers it."""
+    conditions = [{"type": kind, "status": "True"} for kind in ("ContainersReady", "Ready")]
+    if completed is not None:
+        status, reason, run = completed
+        conditions.append({"type": "herdsman.dev/completed", "status": status, "reason": reason, "message": run})
+    container = {"name": "main", "ports": [{"containerPort": 8000}], **main}
+    metadata: Json = {
+        "name": name,
+        "namespace": "ns",
+        "uid": f"uid-{name}",
+        "labels": {"app.kubernetes.io/name": "chat", "app.kubernetes.io/part-of": "llminferenceservice"},
+        "ownerReferences": [{"kind": owner[0], "name": owner[1], "uid": "u", "controller": True}],
+        **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {}),
+    }
+    statuses = [
+        {"name": each["name"], "containerID": f"run-of-{each['name']}", "state": {"running": {}}}
+        for each in (*beside, container)
+    ]
+    return described_pod(
+        {
+            "metadata": metadata,
+            "spec": {"containers": [*beside, container]},
+            "status": {"phase": "Running", "conditions": conditions, "containerStatuses": statuses},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("main", "port", "tls"),
+    [
+        ({}, 8000, False),
+        ({"ports": [{"containerPort": 9090}, {"name": "http", "containerPort": 8080}]}, 8080, False),
+        ({"ports": [{"containerPort": 9090}], "args": ["serve", "--port", "8081"]}, 8081, False),
+        ({"ports": [], "args": ["serve", "--port=8081"]}, 8081, False),
+        ({"ports": [{"containerPort": 9090}], "readinessProbe": probe(8001, "HTTPS")}, 8001, True),
+        ({"ports": [{"name": "api", "containerPort": 8443}], "startupProbe": probe("api", "HTTPS")}, 8443, True),
+        ({"readinessProbe": probe(8000, "HTTP"), "command": ["bash", "-c", SCRIPT]}, 8000, False),
+        ({"ports": [], "command": ["bash", "-c", SCRIPT]}, 8000, True),
+        ({"args": ["--port", "8080", "--ssl-key-file", "/k", "--ssl-cert-file", "/c"]}, 8080, True),
+        ({"args": ["--port", "$(PORT)"]}, 8000, False),
+    ],
+)
+def test_port_and_scheme_are_those_of_the_container_that_serves(main: Json, port: int, tls: bool) -> None:
+    start = start_of(pod(**main))
+    assert start is not None
+    assert (start.port, start.tls, start.container, start.run) == (port, tls, "main", "run-of-main")
+
+
+def test_a_container_beside_the_engine_is_not_asked() -> None:
+    exporter = {"name": "exporter", "ports": [{"name": "http", "containerPort": 9400}]}
+    start = start_of(pod("p", exporter))
+    assert start is not None and (start.port, start.container) == (8000, "main")
+
+
+def test_a_container_that_says_nothing_of_a_port_cannot_be_asked() -> None:
+    assert start_of(pod(ports=[])) is None
+
+
+def single(**fields: Any) -> DesiredService:
+    sets = (pod_set(name="chat-kserve", of="chat"), pod_set("scheduler", name="chat-kserve-scheduler", of="chat"))
+    return described(Workloads(pods=sets), key=KEY, completion_check=True, **fields)
+
+
+def test_pods_of_other_sets_and_of_others_are_not_asked() -> None:
+    own = pod()
+    scheduler = pod("s", owner=("ReplicaSet", "chat-kserve-scheduler-5d8f"))
+    theirs = pod("j", owner=("Job", "chat-kserve-5d8f"))
+    assert asked(single(), (own, scheduler, theirs)) == (own,)
+
+
+def test_of_a_group_the_leader_is_asked() -> None:
+    group = described(Workloads(pods=(group_set(name="chat-mn", of="chat"),)), key=KEY, completion_check=True)
+    leader = pod("chat-mn-0", owner=("StatefulSet", "chat-mn"))
+    worker = pod("chat-mn-0-1", owner=("StatefulSet", "chat-mn-0"))
+    assert asked(group, (leader, worker)) == (leader,)
+
+
+def test_a_set_counts_the_replicas_that_answered() -> None:
+    main = WorkloadFacts(part="main", kind="Deployment", name="chat-kserve", ready_replicas=2, wanted_replicas=2)
+    other = WorkloadFacts(part="scheduler", kind="Deployment", name="s", ready_replicas=1)
+    facts = ServiceFacts(desired_replicas=2, replicas=2, ready_replicas=2, workloads=(main, other))
+    found = counted(facts, (pod("a"), pod("b")), {"a": Proof("proved"), "b": None})
+    assert (found.ready_replicas, found.unproved_replicas) == (1, 1)
+    assert [(each.ready_replicas, each.unproved_replicas) for each in found.workloads] == [(1, 1), (1, 0)]
+
+
+class Scene:
+    """The parts that the loop wires together; `passed` is a pass of the controller."""
+
+    def __init__(self, proxy: PodProxy) -> None:
+        self.proxy = proxy
+        self.recorder = EventRecorder(proxy.client)
+        self.check = CompletionCheck(proxy.client, timeout_s=0.5, dice=lambda: 0.0)
+        self.replicas = Replicas(
+            proxy.client, self.recorder, check=self.check, stalls=None, requeue=lambda key, delay_s: None
+        )
+
+    def passed(self, desired: DesiredService, *pods: Json, ready: bool = False) -> dict[str, str]:
+        """Give the state of each proof at once; empty for a replica that waits for its first answer."""
+        status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+        cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
+        proofs, _ = self.replicas.prove(KEY, {**cr, "status": status}, desired, pods, now=NOW)
+        assert proofs is not None
+        return {name: proof.state if proof is not None else "" for name, proof in proofs.items()}
+
+    def answered(self, desired: DesiredService, *pods: Json) -> dict[str, str]:
+        """Give the states once every question is answered."""
+        eventually(self.check.idle, what="the answers", timeout_s=5)
+        return self.passed(desired, *pods)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with PodProxy() as proxy:
+        made = Scene(proxy)
+        yield made
+        made.check.close()
+        made.recorder.stop()
+
+
+def test_an_engine_with_a_certificate_proves_itself(scene: Scene) -> None:
+    scene.proxy.engines["a"] = lambda *_: token()
+    one = pod("a", readinessProbe=probe(8000, "HTTPS"))
+    assert scene.passed(single(), one) == {"a": ""}
+    assert scene.answered(single(), one) == {"a": "proved"}
+    assert set(scene.proxy.addresses) == {("https", "a", 8000)}
+
+
+def test_replicas_that_served_before_an_upgrade_count_until_they_answer(scene: Scene) -> None:
+    scene.proxy.engines["a"] = lambda *_: Say(500, after_s=0.1)
+    scene.proxy.engines["b"] = lambda *_: token()
+    assert scene.passed(single(), pod("a"), ready=True) == {"a": "unknown"}
+    assert scene.passed(single(), pod("a"), pod("b"), ready=True)["b"] == "", "one that came later is asked first"
+    assert scene.answered(single(), pod("a"), pod("b")) == {"a": "failed", "b": "proved"}
+
+
+def test_replicas_of_a_service_that_was_not_ready_do_not_count_before_they_answer(scene: Scene) -> None:
+    scene.proxy.engines["a"] = lambda *_: token()
+    assert scene.passed(single(), pod("a")) == {"a": ""}
+
+
+def test_a_check_that_is_switched_on_takes_no_replica_away_meanwhile(scene: Scene) -> None:
+    scene.proxy.engines["a"] = lambda *_: token()
+    off = single().model_copy(update={"completion_check": False})
+    cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
+    assert scene.replicas.prove(KEY, cr, off, (pod("a"),), now=NOW) == (None, None)
+    assert scene.passed(single(), pod("a"), ready=True) == {"a": "unknown"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 501])
+def test_an_engine_that_does_not_take_the_request_counts_and_stays(scene: Scene, status: int) -> None:
+    scene.proxy.engines["a"] = lambda *_: Say(status, {"error": "no chat"})
+    scene.passed(single(), pod("a"))
+    assert scene.answered(single(), pod("a")) == {"a": "unknown"}
+    assert not [path for method, path, _ in scene.proxy.others if method == "DELETE"]
+
+
+@pytest.mark.parametrize("metrics", [Say(404), Say(501, {"error": "no metrics"})])
+def test_an_engine_without_metrics_may_be_busy_when_it_does_not_answer(scene: Scene, metrics: Say) -> None:
+    def engine(method: str, path: str, body: object) -> Say:
+        if method == "POST":
+            return Say(after_s=1.0)
+        return metrics if path == "/metrics" else Say()
+
+    scene.proxy.engines["a"] = engine
+    scene.passed(single(), pod("a"))
+    assert scene.answered(single(), pod("a")) == {"a": "unknown"}
+
+
+def test_pods_that_are_not_asked_are_neither_counted_nor_told(scene: Scene) -> None:
+    scheduler = pod("s", owner=("ReplicaSet", "chat-kserve-scheduler-5d8f"))
+    assert scene.passed(single(), scheduler) == {}
+    assert not scene.proxy.addresses
+    facts = ServiceFacts(desired_replicas=1, replicas=1, ready_replicas=1)
+    assert counted(facts, asked(single(), (scheduler,)), {}) == facts
