@@ -33,8 +33,7 @@ from automation.plan import make_plan
 from automation.removal import Removal
 from automation.serving.checks import Checks
 from automation.serving.pod_release import release_ready_pods
-from automation.serving.readiness import Proofs, counted
-from automation.serving.readiness import asked as asked_pods
+from automation.serving.readiness import Proofs, asked_pods, counted
 from automation.serving.rollout import OPEN
 from automation.serving.sleep import Sleep
 from automation.status_writer import StatusWriter

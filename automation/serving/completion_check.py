@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 FAILED_BASE_S = 5.0
 FAILED_CAP_S = 60.0
+LOADING_BASE_S = 2.0
+LOADING_CAP_S = 15.0
 UNKNOWN_BASE_S = 15.0
 UNKNOWN_CAP_S = 600.0
 EVIDENCE_TIMEOUT_S = 5.0
@@ -40,6 +42,12 @@ THREADS = 8
 CLOSED_AFTER = 5
 """Replicas in a row that no request reached, and none that one did: then the way to them is closed, and no new replica
 waits for the half minute that finding that out takes."""
+_WAITS = {
+    "failed": (FAILED_BASE_S, FAILED_CAP_S),
+    "unknown": (UNKNOWN_BASE_S, UNKNOWN_CAP_S),
+    "loading": (LOADING_BASE_S, LOADING_CAP_S),
+}
+"""The first and the longest time between two tries."""
 _LONGEST_MESSAGE = 300
 
 
@@ -47,9 +55,10 @@ _LONGEST_MESSAGE = 300
 class Proof:
     """What is known of one start of an engine."""
 
-    state: Literal["proved", "failed", "unknown"]
+    state: Literal["proved", "failed", "unknown", "loading"]
     """proved: it answered with a token, an embedding or a rank. failed: it took the request and did not. unknown: it
-    cannot be asked, which is no reason to keep requests from it."""
+    cannot be asked, which is no reason to keep requests from it. loading: it says that it loads its model, so that its
+    first answer is still to come."""
     message: str = ""
     tries: int = 1
     """Answers of this state in a row."""
@@ -58,7 +67,7 @@ class Proof:
 
     @property
     def serves(self) -> bool:
-        return self.state != "failed"
+        return self.state in ("proved", "unknown")
 
 
 class CompletionCheck:
@@ -194,8 +203,7 @@ class CompletionCheck:
     def _again_s(self, proof: Proof) -> float:
         if proof.final or proof.state == "proved":
             return math.inf
-        failed = proof.state == "failed"
-        base_s, cap_s = (FAILED_BASE_S, FAILED_CAP_S) if failed else (UNKNOWN_BASE_S, UNKNOWN_CAP_S)
+        base_s, cap_s = _WAITS[proof.state]
         return backoff_s(proof.tries, base_s=base_s, cap_s=cap_s, jitter=self._dice())
 
 
@@ -208,6 +216,8 @@ def judge(request: CompletionRequest, answer: Exchange) -> Proof:
         return Proof("unknown", f"{told}: it has too many requests to take one more")
     if answer.status == 501 or 300 <= answer.status < 500:
         return Proof("unknown", f"{told}: it does not take this request: {_text(answer.body)}", final=True)
+    if answer.status == 503 and _loads(answer.body):
+        return Proof("loading", f"{told}: it loads its model")
     if answer.status >= 500:
         return Proof("failed", f"{told}: {_text(answer.body)}")
     if not answer.whole:
@@ -219,6 +229,16 @@ def judge(request: CompletionRequest, answer: Exchange) -> Proof:
     if isinstance(body, dict) and (_generated(body) or _embedded(body) or _ranked(body)):
         return Proof("proved")
     return Proof("failed", f"{told}: no content: {_text(answer.body)}")
+
+
+def _loads(body: bytes) -> bool:
+    """Recognise what llama-server answers to every request until its model is loaded."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    error = told.get("error") if isinstance(told, dict) else None
+    return isinstance(error, dict) and error.get("message") == "Loading model"
 
 
 def _generated(body: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from program.desired.service import DesiredService
 
 Object = dict[str, Any]
 Proofs = Mapping[str, Proof | None]
-"""By pod, of all healthy ones; None while the first answer is awaited."""
+"""By pod, of all healthy ones; None while the first answer is awaited, also of an engine that loads its model."""
 
 REPLACE_AFTER = 3
 """Failed completions in a row, with back-off between them."""
@@ -97,7 +97,7 @@ def all_serve(pods: tuple[Object, ...], proofs: Proofs) -> bool:
     return bool(found) and all(proof is not None and proof.state == "proved" for proof in found)
 
 
-def asked(desired: DesiredService | None, pods: tuple[Object, ...]) -> tuple[Object, ...]:
+def asked_pods(desired: DesiredService | None, pods: tuple[Object, ...]) -> tuple[Object, ...]:
     """Choose the pods that are asked for a completion: the replicas of the service, of a group its leader.
 
     Where a custom resource describes the pods, its scheduler and tokenizer have others, and the workers of a group

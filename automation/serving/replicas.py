@@ -23,7 +23,7 @@ from automation.serving.readiness import (
     Proofs,
     Replaced,
     all_serve,
-    asked,
+    asked_pods,
     condition_for,
     to_replace,
     written_proof,
@@ -92,13 +92,13 @@ class Replicas:
 
         `may_replace` False: a service that is paused, or waits for approval, keeps the pods that it has.
 
-        Of a service that describes its pods itself only the replicas are asked (`readiness.asked`), and those that
-        served before anybody asked count until they have answered: an upgrade takes no replica away.
+        `readiness.asked_pods` chooses the pods. Replicas of a KServe or llmaz service that was Ready before the first
+        check count until their first answer, so that an upgrade takes no replica away.
 
         Returns None for the proofs where health is enough, and a Problem when replacing has not helped.
         """
         self._drop_gone(key, pods)
-        pods = asked(desired, pods)
+        pods = asked_pods(desired, pods)
         wanted = self._check is not None and desired.completion_check and desired.host_placement is None
         self._note_standing(key, cr, desired, pods, wanted=wanted)
         proofs = {
@@ -130,7 +130,7 @@ class Replicas:
     def _note_standing(
         self, key: ServiceKey, cr: Object, desired: DesiredService, pods: tuple[Object, ...], *, wanted: bool
     ) -> None:
-        """Remember at the first pass with a check the engines of a service that serves by its status."""
+        """Remember the engines of a service that is Ready at its first pass with a check."""
         with self._lock:
             if not wanted or desired.workloads is None:
                 self._standing.pop(key, None)
@@ -158,6 +158,8 @@ class Replicas:
         due_s = self._check.due_in_s(start)
         if found is not None and not found.final and found.state != "proved" and due_s < float("inf"):
             self._requeue(key, due_s + 0.1)
+        if found is not None and found.state == "loading":
+            return None
         if found is None and written is None and start in self._standing.get(key, ()):
             return Proof("unknown", "it served before it was asked; its first answer is awaited")
         return found or written

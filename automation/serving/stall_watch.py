@@ -171,7 +171,7 @@ class StallWatch:
         log.info("An engine shows no progress", pod=start.pod, namespace=start.namespace, silent_s=round(silent_s))
         proof = self._prove(start, followed.request, followed.metrics)
         followed.progress = None
-        if proof.serves:
+        if proof.state != "failed":
             return
         with self._lock:
             if self._followed.pop(start, None) is None:

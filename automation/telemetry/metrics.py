@@ -130,7 +130,7 @@ class Metrics:
         self.informer_failures.labels(kind.kind, cause).inc()
 
     def on_completion_check(self, result: str) -> None:
-        """Count one completion that an engine was asked for: proved, failed or unknown."""
+        """Count one completion that an engine was asked for: proved, failed, unknown or loading."""
         self.completion_checks.labels(result).inc()
 
     def on_stalled(self, namespace: str, name: str) -> None:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from automation.events import EventRecorder
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_progress import Reading, read_metrics
 from automation.serving.engine_start import EngineStart
 from automation.serving.idleness import IdleCheck
+from automation.serving.readiness import REPLACE_AFTER
+from automation.serving.replicas import Replicas
+from program.desired.keys import ServiceKey
 from program.runtimes import runtime_for
 from tests.support.builders import service
+from tests.support.held_file import held
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say
+from tests.support.pods import remembered
 
 START = EngineStart("ns", "p", "u1", "c1", 8080, "llama-server")
 
@@ -34,7 +43,11 @@ class Server:
         command = [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["-c", "1024", "--parallel", "1", "--metrics", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        eventually(lambda: self.ask("GET", "/health").status == 200, what="a healthy llama-server", timeout_s=60)
+
+    def wait_for(self, health: int) -> None:
+        """Wait until `/health` answers with this status: 200, or 503 while the model is loaded."""
+        what = f"a llama-server whose health is {health}"
+        eventually(lambda: self.ask("GET", "/health").status == health, what=what, timeout_s=60)
 
     def ask(self, method: str, path: str, body: Any = None) -> Say:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -61,6 +74,7 @@ def serve(llama_server: Path, tiny_model: Path) -> Iterator[Callable[..., tuple[
         def start(*arguments: str) -> tuple[PodProxy, Server]:
             made = Server(llama_server, tiny_model, *arguments)
             running.append(made)
+            made.wait_for(200)
             proxy.engines["p"] = made.ask
             return proxy, made
 
@@ -127,3 +141,44 @@ def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[
     client.close()
     eventually(lambda: idle.ask(START, probe).state == "idle", what="an idle engine", timeout_s=60)
     idle.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file lease of Linux, which holds the model's file back")
+def test_a_replica_is_neither_ready_nor_replaced_while_its_engine_loads(
+    llama_server: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    """A container without a readiness probe is asked as soon as it runs."""
+    model = Path(shutil.copyfile(tiny_model, tmp_path / "model.gguf"))
+    key, now, minutes = ServiceKey("llmkube", "ns", "svc"), datetime(2026, 1, 1, tzinfo=UTC), iter(range(1000))
+    cr = {"apiVersion": "v1", "kind": "X", "metadata": {"name": "svc", "namespace": "ns", "uid": "u"}}
+    answers: list[str] = []
+    with PodProxy() as proxy:
+        recorder = EventRecorder(proxy.client)
+        check = CompletionCheck(
+            proxy.client, timeout_s=30, on_answer=answers.append, clock=lambda: 60.0 * next(minutes)
+        )
+        replicas = Replicas(proxy.client, recorder, check=check, stalls=None, requeue=lambda service, delay_s: None)
+
+        def proved() -> str:
+            """Make a pass, and another one when the engine has answered; return what is known of it."""
+            for _ in range(2):
+                proofs, problem = replicas.prove(key, cr, service(), (remembered("p"),), now=now)
+                eventually(check.idle, what="an answer", timeout_s=30)
+            assert proofs is not None and problem is None
+            return proofs["p"].state if proofs["p"] is not None else "awaited"
+
+        try:
+            with held(model):
+                server = Server(llama_server, model)
+                server.wait_for(503)
+                proxy.engines["p"] = server.ask
+                while len(answers) <= 2 * REPLACE_AFTER:
+                    assert proved() == "awaited"
+            server.wait_for(200)
+            assert proved() == "proved"
+            assert set(answers) == {"loading", "proved"}
+            assert not [path for method, path, _ in proxy.others if method == "DELETE"]
+        finally:
+            server.stop()
+            check.close()
+            recorder.stop()

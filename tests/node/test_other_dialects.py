@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from kubeapi.kinds import Kind
 from tests.support import dialects
 from tests.support import node as real
 from tests.support.controlplane import Api
+from tests.support.held_file import held
 from tests.support.loop import eventually, find
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
@@ -24,6 +27,8 @@ from tools.tiny_model import write_tiny_model
 STARTED_S = 90.0
 _NOBODY = 65532
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60}
+_LOADING_S = 20.0
+"""How long an engine loads. A replica that fails is deleted within 15 seconds of its first answer."""
 _FEW = ["--ctx-size", "512", "--threads", "1"]
 
 
@@ -51,25 +56,7 @@ def place(client: KubeClient, node_api: Api) -> Iterator[str]:
 def services(client: KubeClient, place: str, weights: Path, request: pytest.FixtureRequest) -> str:
     """One service of each dialect; gives their namespace. Both start at the same time."""
     request.getfixturevalue("loop")
-    image, _, version = LLAMA_SERVER_IMAGE.rpartition(":")
-    runtime = {
-        "image": image,
-        "version": version,
-        "command": ["/app/llama-server"],
-        "recommendedConfigs": [
-            {
-                "name": "default",
-                "args": ["-m", "{{ .ModelPath }}", "--alias", "{{ .ModelName }}", "--host", "0.0.0.0", *_FEW],
-                "resources": {"requests": {"cpu": "250m"}},
-            }
-        ],
-        "startupProbe": _HEALTH,
-        "readinessProbe": _HEALTH,
-    }
-    put(client, kinds.BACKEND_RUNTIMES, None, "llamacpp", runtime)
-    put(client, kinds.OPEN_MODELS, None, "tiny", {"familyName": "tiny", "source": {"uri": f"host://{weights}"}})
-    claim = {"modelClaim": {"modelName": "tiny"}, "backendRuntimeConfig": {"backendName": "llamacpp"}}
-    put(client, kinds.PLAYGROUNDS, place, "play", claim)
+    put_playground(client, place, "play", weights, startupProbe=_HEALTH, readinessProbe=_HEALTH)
 
     volume = {"name": "weights", "hostPath": {"path": str(weights.parent)}}
     engine = {
@@ -92,16 +79,31 @@ def services(client: KubeClient, place: str, weights: Path, request: pytest.Fixt
     return place
 
 
-def put(
-    client: KubeClient,
-    kind: Kind,
-    namespace: str | None,
-    name: str,
-    spec: dict[str, Any],
-    annotations: dict[str, str] | None = None,
-) -> None:
-    metadata = {"name": name, "annotations": annotations or {}}
-    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+def put_playground(client: KubeClient, place: str, name: str, weights: Path, **probes: Any) -> None:
+    """Make a Playground, its OpenModel and its BackendRuntime, which runs llama-server."""
+    image, _, version = LLAMA_SERVER_IMAGE.rpartition(":")
+    runtime = {
+        "image": image,
+        "version": version,
+        "command": ["/app/llama-server"],
+        "recommendedConfigs": [
+            {
+                "name": "default",
+                "args": ["-m", "{{ .ModelPath }}", "--alias", "{{ .ModelName }}", "--host", "0.0.0.0", *_FEW],
+                "resources": {"requests": {"cpu": "250m"}},
+            }
+        ],
+        **probes,
+    }
+    put(client, kinds.BACKEND_RUNTIMES, None, f"runtime-{name}", runtime)
+    source = {"uri": f"host://{weights}"}
+    put(client, kinds.OPEN_MODELS, None, weights.stem, {"familyName": "tiny", "source": source})
+    claim = {"modelClaim": {"modelName": weights.stem}, "backendRuntimeConfig": {"backendName": f"runtime-{name}"}}
+    put(client, kinds.PLAYGROUNDS, place, name, claim)
+
+
+def put(client: KubeClient, kind: Kind, namespace: str | None, name: str, spec: dict[str, Any]) -> None:
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
     client.apply(kind, namespace, body, field_manager="tests", force=True)
 
 
@@ -145,3 +147,30 @@ def test_a_service_of_another_dialect_answers(
     eventually(lambda: not is_ready(), what=f"{name} not to be {type_}", timeout_s=20)
     eventually(is_ready, what=f"{name} to be {type_} again", timeout_s=STARTED_S)
     eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer again", timeout_s=10)
+
+
+def test_a_pod_without_probes_is_kept_while_its_engine_loads(
+    client: KubeClient, place: str, weights: Path, services: str
+) -> None:
+    """Such a pod is Ready from its start, while llama-server answers 503 until the model is loaded."""
+    model = Path(shutil.copy(weights, weights.with_name("slow.gguf")))
+
+    def found() -> list[tuple[str, int]]:
+        """Give each running pod's uid and restarts."""
+        pods = real.pods(client, place, "herdsman.dev/playground=slow")
+        states = ((pod, one) for pod in pods for one in pod["status"].get("containerStatuses", ()) if one["ready"])
+        return [(pod["metadata"]["uid"], one["restartCount"]) for pod, one in states]
+
+    def available() -> str:
+        return condition(client, kinds.PLAYGROUNDS, place, "slow", "Available")
+
+    with held(model):
+        put_playground(client, place, "slow", model)
+        first = eventually(found, what="a running pod", timeout_s=STARTED_S)
+        started = time.monotonic()
+        while time.monotonic() < started + _LOADING_S:
+            assert found() == first, "the pod is neither deleted nor restarted"
+            assert available() != "True"
+            time.sleep(0.5)
+    eventually(lambda: available() == "True", what="slow to be Available", timeout_s=STARTED_S)
+    assert found() == first and len(first) == 1 and first[0][1] == 0

@@ -81,7 +81,8 @@ def test_an_answer_with_content_is_proof(proxy: PodProxy, check: CompletionCheck
     "say",
     [
         Say(500, {"error": {"message": "failed to allocate"}}),
-        Say(503, {"error": {"message": "Loading model"}}),
+        Say(503, {"error": {"message": "out of memory"}}),
+        Say(503, b"Loading model"),
         Say(200, {"choices": []}),
         token("", tokens=0),
         Say(200, {"data": [{"embedding": [None, None]}]}),
@@ -96,6 +97,20 @@ def test_an_answer_without_content_is_a_failure_and_says_what_came(
     proof = prove(proxy, check, say)
     assert proof.state == "failed" and not proof.serves
     assert f"POST {CHAT.path}: {say.status}" in proof.message
+
+
+def test_an_engine_that_loads_its_model_does_not_serve_yet_and_is_asked_every_few_seconds(
+    proxy: PodProxy, check: CompletionCheck, clock: Clock
+) -> None:
+    loading = {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
+    proxy.engines["p"] = lambda *_: Say(503, loading)
+    for tries in range(1, 8):
+        proof = settled(check)
+        assert (proof.state, proof.serves, proof.tries) == ("loading", False, tries)
+        assert 0 < check.due_in_s(START) <= 15
+        clock.now += 15
+    proxy.engines["p"] = lambda *_: token()
+    assert settled(check).state == "proved"
 
 
 def test_an_engine_that_takes_the_request_and_says_nothing_has_failed(proxy: PodProxy, check: CompletionCheck) -> None:

@@ -12,7 +12,7 @@ from automation.dialects.keeping import described_pod
 from automation.events import EventRecorder
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import start_of
-from automation.serving.readiness import asked, counted
+from automation.serving.readiness import asked_pods, counted
 from automation.serving.replicas import Replicas
 from program.desired.facts import ServiceFacts, WorkloadFacts
 from program.desired.keys import ServiceKey
@@ -107,14 +107,14 @@ def test_pods_of_other_sets_and_of_others_are_not_asked() -> None:
     own = pod()
     scheduler = pod("s", owner=("ReplicaSet", "chat-kserve-scheduler-5d8f"))
     theirs = pod("j", owner=("Job", "chat-kserve-5d8f"))
-    assert asked(single(), (own, scheduler, theirs)) == (own,)
+    assert asked_pods(single(), (own, scheduler, theirs)) == (own,)
 
 
 def test_of_a_group_the_leader_is_asked() -> None:
     group = described(Workloads(pods=(group_set(name="chat-mn", of="chat"),)), key=KEY, completion_check=True)
     leader = pod("chat-mn-0", owner=("StatefulSet", "chat-mn"))
     worker = pod("chat-mn-0-1", owner=("StatefulSet", "chat-mn-0"))
-    assert asked(group, (leader, worker)) == (leader,)
+    assert asked_pods(group, (leader, worker)) == (leader,)
 
 
 def test_a_set_counts_the_replicas_that_answered() -> None:
@@ -214,4 +214,4 @@ def test_pods_that_are_not_asked_are_neither_counted_nor_told(scene: Scene) -> N
     assert scene.passed(single(), scheduler) == {}
     assert not scene.proxy.addresses
     facts = ServiceFacts(desired_replicas=1, replicas=1, ready_replicas=1)
-    assert counted(facts, asked(single(), (scheduler,)), {}) == facts
+    assert counted(facts, asked_pods(single(), (scheduler,)), {}) == facts

@@ -116,6 +116,15 @@ def test_an_engine_that_answers_rests_or_computes_is_left_alone(
     assert bool(proxy.count("p", CHAT.path)) == (running > 0 and not moves)
 
 
+def test_an_engine_that_loads_its_model_is_not_called_stalled(proxy: PodProxy, watch: StallWatch) -> None:
+    loading = {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
+    proxy.engines["p"] = lambda *_: Say(503, loading)
+    found: list[str] = []
+    watch.follow("svc", frozenset({START}), METRICS, CHAT, lambda start, why: found.append(why))
+    eventually(lambda: proxy.count("p", CHAT.path) >= 2, what="two completions asked for", timeout_s=15)
+    assert not found and watch.followed() == 1
+
+
 def test_what_is_followed_no_more_is_asked_no_more(proxy: PodProxy, watch: StallWatch) -> None:
     proxy.engines["p"] = engine(running=0, hangs=False)  # type: ignore[assignment]
     watch.follow("svc", frozenset({START}), METRICS, CHAT, lambda *_: None)
