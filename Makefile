@@ -11,7 +11,7 @@ TEST_TOOLS := helm kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -
 # Checkers of workflows; each is built in seconds.
 LINT_TOOLS := actionlint jv gitlab-ci-schema
 
-.PHONY: help setup tools demo demo-down test test-unit check lint bench crds install-files monitoring clean
+.PHONY: help setup tools image demo demo-down test test-unit check lint bench crds install-files monitoring clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ setup: $(STAMP) tools ## Make .venv and build the tools (cached outside the chec
 
 tools: $(STAMP)
 	@$(BIN)/herdsman tools install
+
+image: $(STAMP) ## Build the operator's image without Docker; ARGS="-o FILE --architecture arm64"
+	@$(BIN)/herdsman image build $(ARGS)
 
 demo: setup ## Start a cluster, the loop and an agent; ask the example model; leave all running
 	@$(BIN)/python -m examples.demo up

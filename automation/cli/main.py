@@ -24,6 +24,7 @@ GROUPS = {
     "cluster": "A local control plane to try things on.",
     "cache": "The model caches: what lies in them, what can go, what should be there.",
     "host": "The machines that services are placed on.",
+    "image": "The operator's image: build it without Docker.",
     "agent": "The agent that runs processes on a host.",
     "fleet": "Static fleets: move services between the loop and a stack of `pulumi up`.",
     "policy": "The policies that services must keep.",

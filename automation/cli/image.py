@@ -1,0 +1,107 @@
+"""`herdsman image`: build the operator's image without Docker and without a registry. Calls `tools.image`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.output import OutputFormat, complain, print_json, print_table, say, size_text
+from automation.install.options import default_image, version
+from tools.commands import BuildFailed
+from tools.image import build as image_build
+from tools.image.contents import ARCHITECTURES
+from tools.image.locked import LockUnclear
+from tools.toolchain import ToolMissing
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def image() -> None:
+    """Build the operator's image."""
+
+
+@app.command()
+def build(
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Archive as `docker save` writes it; herdsman-VERSION-ARCHITECTURE.tar here by default. "
+            "The OCI layout goes beside it, into a folder that ends in .oci.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option("-t", "--tag", help="Name and tag of the image.")] = default_image(),
+    architecture: Annotated[
+        str, typer.Option(help=f"{' or '.join(ARCHITECTURES)}; this machine's by default.")
+    ] = image_build.own_architecture(),
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(help="Mirror of Debian, or a line of a sources.list; can be repeated. Debian's own by default."),
+    ] = None,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Fetch Debian's packages anew, with their security updates.")
+    ] = False,
+    output_format: Annotated[OutputFormat, typer.Option("--format", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Build the operator's image: an archive that `docker load` and `ctr images import` take, and an OCI layout.
+
+    The same sources give the same bytes; files have the time in SOURCE_DATE_EPOCH, or the first second of 1970.
+    """
+    if architecture not in ARCHITECTURES:
+        raise typer.BadParameter(f"`{architecture}` is none of {', '.join(ARCHITECTURES)}", param_hint="--architecture")
+    target = archive or Path(f"herdsman-{version()}-{architecture}.tar")
+    if target.is_dir() or target.suffix != ".tar":
+        raise typer.BadParameter(f"`{target}` must be a file that ends in .tar", param_hint="--output")
+    wanted = image_build.Wanted(
+        name=name if ":" in name.rpartition("/")[2] else f"{name}:{version()}",
+        version=version(),
+        architecture=architecture,
+        archive=target.absolute(),
+        mirrors=tuple(mirror or ()),
+        pull=pull,
+    )
+    try:
+        built = image_build.build(wanted, stream=sys.stderr)
+    except ToolMissing as missing:
+        complain(f"`{missing.name}`: {missing.why}", hint=missing.remedy)
+        raise typer.Exit(1) from missing
+    except (BuildFailed, LockUnclear, OSError) as failed:
+        complain(str(failed))
+        raise typer.Exit(1) from failed
+    if output_format is OutputFormat.JSON:
+        print_json(_json(built))
+    else:
+        _tell(built)
+
+
+def _json(built: image_build.Built) -> dict[str, Any]:
+    told = {**asdict(built), "archive": str(built.archive), "layout": str(built.layout)}
+    return {
+        **told,
+        "archive_bytes": built.archive.stat().st_size,
+        "size_bytes": sum(part.size_bytes for part in built.parts),
+        "packed_bytes": sum(part.packed_bytes for part in built.parts),
+    }
+
+
+def _contents(part: image_build.Part) -> str:
+    return f"{part.says} ({len(part.packages)} packages)" if len(part.packages) > 1 else part.says
+
+
+def _tell(built: image_build.Built) -> None:
+    rows = [
+        (part.name, size_text(part.size_bytes), size_text(part.packed_bytes), _contents(part)) for part in built.parts
+    ]
+    size, packed = (sum(getattr(part, name) for part in built.parts) for name in ("size_bytes", "packed_bytes"))
+    rows.append(("all", size_text(size), size_text(packed), f"{built.name}, {built.architecture}"))
+    print_table(("PART", "UNPACKED", "PACKED", "CONTENTS"), rows)
+    say(f"\narchive     {built.archive}")
+    say(f"OCI layout  {built.layout}")
+    say(f"digest      {built.digest}")

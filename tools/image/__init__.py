@@ -1,0 +1,6 @@
+"""The operator's image, made without Docker and without a registry: `herdsman image build`.
+
+Reading order: `contents` (what is in it, how it starts), `locked` (which packages of requirements.lock), `debian`,
+`packages`, `trim` (each fills a folder), `layers` (folder to tar archive), `layout` (the OCI layout), `build`.
+`contents`, `locked` and `trim` import the standard library alone: the Containerfile runs them, too.
+"""
