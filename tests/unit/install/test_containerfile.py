@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from automation.install import operator
-from automation.install.options import default_image
+from automation.install.options import default_image, version
 from tools import versions
+from tools.image import contents
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "Containerfile").read_text()
@@ -37,6 +39,38 @@ def test_it_runs_as_the_pods_user_and_never_as_root() -> None:
     assert user == f"{operator.USER}:{operator.USER}"
     assert f"--uid {operator.USER}" in TEXT
     assert 'ENTRYPOINT ["herdsman"]' in TEXT and f"EXPOSE {operator.HEALTH_PORT}" in TEXT
+
+
+def test_it_starts_as_the_image_without_docker_does() -> None:
+    last = TEXT[TEXT.rindex("\nFROM ") :]
+    pairs = dict(re.findall(r'([\w.]+)="?([^"\s\\]+(?: [^"\s\\=]+)*)"?', last))
+    assert {name: pairs[name] for name in contents.ENVIRONMENT} == contents.ENVIRONMENT
+    assert {name: pairs[name] for name in contents.LABELS} == contents.LABELS
+    assert pairs["org.opencontainers.image.version"] == version()
+    for instruction, words in (("ENTRYPOINT", contents.ENTRYPOINT), ("CMD", contents.COMMAND)):
+        assert f"{instruction} {json.dumps(list(words))}" in last
+    assert f"WORKDIR {contents.WORKING_FOLDER}" in last
+    assert (contents.USER, contents.PORT) == (operator.USER, operator.HEALTH_PORT)
+
+
+def test_what_it_alone_has_is_named() -> None:
+    # Beside the environment, which the same modules fill for both, an image has the programs of the stage `pulumi`.
+    built = set(re.findall(r"-o /out/([\w-]+)", TEXT)) | set(re.findall(r"/([\w-]+) /out/", TEXT))
+    assert {f"usr/local/bin/{name}" for name in built} - {"usr/local/bin/pulumi"} == set(contents.ONLY_IN_CONTAINERFILE)
+    copied = re.findall(r"^COPY --from=\w+ (\S+) (\S+)$", TEXT, re.MULTILINE)
+    assert copied == [("/out/", "/usr/local/bin/"), (f"/{contents.HOME}", f"/{contents.HOME}")]
+
+
+def test_the_packages_are_those_of_the_image_without_docker() -> None:
+    stage = TEXT[TEXT.index(" AS packages") : TEXT.rindex("\nFROM ")]
+    assert "python -m tools.image.locked > /tmp/runtime.lock" in stage
+    assert f"python -m tools.image.trim /{contents.HOME}" in stage
+    # Nothing else is installed, and by hashes alone.
+    assert (
+        stage.count("pip install") == 2
+        and "--no-deps --require-hashes" in stage
+        and "--no-deps --no-build-isolation ." in stage
+    )
 
 
 def test_it_is_named_as_the_installation_names_it() -> None:
