@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import controlplane
+from tools.image import requirements as image_requirements
 from tools.node import requirements
 from tools.toolchain import ToolMissing, locate
 
@@ -75,6 +76,11 @@ def _node() -> str:
     return (requirements.missing(controlplane.new_directory()) or "").partition(": `apt-get")[0]
 
 
+def _image() -> str:
+    lack = image_requirements.missing()
+    return lack[0] if lack else ""
+
+
 def _systemd() -> str:
     if lack := _for_root("unshare", "systemctl")():
         return lack
@@ -105,6 +111,7 @@ NEEDS = (
         "pods on a real kubelet (tests/node)",
         ("containerd", "runc", "nftables", "iproute2", "busybox-static", "curl", "containernetworking-plugins"),
     ),
+    Need("image", _image, "the operator's image", ("mmdebstrap", "skopeo", "umoci")),
     Need("network namespaces", _for_root("ip"), "hosts with addresses of their own", ("iproute2",)),
     Need("systemd", _systemd, "the agent as a service of a real systemd", ("systemd", "util-linux")),
     Need("systemd-analyze", _programs("systemd-analyze"), "the check of unit files", ("systemd",)),
