@@ -6,6 +6,7 @@ Everything that must be closed is put on the caller's stack, in the order in whi
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable
@@ -288,6 +289,7 @@ def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Sh
         address=settings.conversion_address,
         service=settings.conversion_service_port,
         peer_crds=settings.conversion_peer_crds,
+        lifetime=datetime.timedelta(seconds=settings.conversion_certificate_s),
     )
     try:
         server.start()

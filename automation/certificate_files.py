@@ -21,7 +21,13 @@ _BACKDATED = datetime.timedelta(hours=1)
 _LONGEST_COMMON_NAME = 64
 
 
-def serving_files(dns_names: Sequence[str], ip_addresses: Sequence[str], *, now: datetime.datetime) -> dict[str, bytes]:
+def serving_files(
+    dns_names: Sequence[str],
+    ip_addresses: Sequence[str],
+    *,
+    now: datetime.datetime,
+    lifetime: datetime.timedelta = LIFETIME,
+) -> dict[str, bytes]:
     """Make the files of a Secret of type kubernetes.io/tls: `tls.crt`, `tls.key` and `ca.crt`, all PEM.
 
     P-256, which every TLS library takes and which costs servers a fraction of RSA. Raises ValueError for an address
@@ -35,14 +41,14 @@ def serving_files(dns_names: Sequence[str], ip_addresses: Sequence[str], *, now:
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = _named(f"authority of {common}"[:_LONGEST_COMMON_NAME])
     authority = (
-        _draft(issuer, issuer, authority_key.public_key(), now)
+        _draft(issuer, issuer, authority_key.public_key(), now, lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(key_cert_sign=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
     certificate = (
-        _draft(issuer, _named(common), key.public_key(), now)
+        _draft(issuer, _named(common), key.public_key(), now, lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(
@@ -69,7 +75,11 @@ def _named(common_name: str) -> x509.Name:
 
 
 def _draft(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime
+    issuer: x509.Name,
+    subject: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime.datetime,
+    lifetime: datetime.timedelta,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -78,7 +88,7 @@ def _draft(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + LIFETIME)
+        .not_valid_after(now + lifetime)
     )
 
 

@@ -156,6 +156,8 @@ class Settings(BaseSettings):
     """A Service before the loop instead, as `namespace/name` or `namespace/name:port`; the port is 443 by default."""
     conversion_peer_crds: bool = False
     """Also CRDs that KServe's own installation brought lead there: its controller is gone."""
+    conversion_certificate_s: float = Field(default=365 * 86400.0, ge=60)
+    """How long a certificate of that port is valid. It is replaced after half of that, and by each new leader."""
     trace_endpoint: str = ""
     """OTLP over HTTP (`http://collector:4318`) for traces of what the loop does. Empty: none are made."""
 

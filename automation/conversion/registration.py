@@ -32,7 +32,7 @@ class Endpoint:
 
     path: str
     authority: bytes
-    """PEM."""
+    """PEM; while a certificate is replaced, of both authorities."""
     url: str = ""
     """`https://host:port`; empty where a Service is named."""
     service: tuple[str, str, int] | None = None
@@ -50,19 +50,23 @@ class Endpoint:
         return {"strategy": "Webhook", "webhook": webhook}
 
 
-def register(client: KubeClient, endpoint: Endpoint, *, peers_too: bool) -> int:
-    """See to it that the CRDs lead here; returns how many were changed. Raises ApiError."""
-    return sum(_register(client, name, endpoint, peers_too=peers_too) for name in CRDS)
+def register(client: KubeClient, endpoint: Endpoint, *, peers_too: bool) -> bool:
+    """See to it that the CRDs lead here; returns whether all of them do. Raises ApiError.
+
+    CRDs that are not there, and those of the peer unless `peers_too`, need not.
+    """
+    told = [_register(client, name, endpoint, peers_too=peers_too) for name in CRDS]
+    return all(told)
 
 
 def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: bool) -> bool:
     try:
         crd = client.get(kinds.CRDS, None, name)
     except NotFound:
-        return False
+        return True
     ours = (crd["metadata"].get("labels") or {}).get(PART_OF) == "herdsman"
     if not ours and not peers_too:
-        return False
+        return True
     wanted = endpoint.conversion()
     spec = crd["spec"]
     changes: list[Json] = []
@@ -74,7 +78,7 @@ def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: b
         if ours and not version["served"]
     ]
     if not changes:
-        return False
+        return True
     unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": crd["metadata"]["resourceVersion"]}
     try:
         client.patch(kinds.CRDS, None, name, [unchanged, *changes], content_type=JSON_PATCH)

@@ -2,6 +2,9 @@
 
 Called by the loop, which starts it when it begins to lead and closes it when it ends. Whoever leads next tells the CRDs
 its own address; until then only clients of v1alpha1 wait, since everything is stored in v1alpha2.
+
+A certificate is replaced without a gap: the CRDs name the authorities of both, then the server changes, then the CRDs
+name the new one alone.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import secrets
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -26,9 +30,12 @@ from kubeapi.errors import KubeError
 
 log = structlog.get_logger(__name__)
 
-RENEW_AFTER = LIFETIME / 2
+RENEW_AFTER = 0.5
+"""A certificate is replaced after this part of its lifetime."""
 RETRY_S = 5.0
 """After the API server did not take the address."""
+SETTLE_S = 10.0
+"""Every API server knows what a CRD says this long after it was written."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -43,28 +50,36 @@ class ConversionServer:
         address: str = "",
         service: tuple[str, str, int] | None = None,
         peer_crds: bool = False,
+        lifetime: datetime.timedelta = LIFETIME,
         check_every_s: float = 60.0,
+        settle_s: float = SETTLE_S,
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         """Listen on `port` (0: a free one).
 
         `address` is the IP address or name by which the API server reaches this machine; empty means the pod's own
         (`$POD_IP`), else this machine alone. `service` (namespace, name, port) goes before it: a Service that leads
-        here. `peer_crds` tells also CRDs that are not of our making.
+        here. `peer_crds` tells also CRDs that are not of our making. `lifetime` is that of a certificate.
         """
         self._client = client
         self._port = port
         self._address = address or os.environ.get("POD_IP", "") or LOOPBACK
         self._service = service
         self._peer_crds = peer_crds
+        self._lifetime = lifetime
         self._check_every_s = check_every_s
+        self._settle_s = settle_s
         self._clock = clock
         self._path = f"/convert/{secrets.token_urlsafe(32)}"
         self._stop = threading.Event()
         self._server: ReviewServer | None = None
         self._threads: list[threading.Thread] = []
-        self._endpoint: Endpoint | None = None
+        self._served: dict[str, bytes] = {}
         self._renewal = clock()
+        self._next: dict[str, bytes] = {}
+        """The files that are served with as soon as every API server knows their authority; empty most of the time."""
+        self._told_at: float | None = None
+        """When the CRDs had all been told of the authority of `_next`, on the monotonic clock."""
 
     @property
     def port(self) -> int:
@@ -75,8 +90,8 @@ class ConversionServer:
         """Listen, and tell the CRDs in the background. Raises OSError when the port is taken."""
         server = ReviewServer((self._listening(), self._port), self._path)
         self._server = server
-        self._renew(server)
-        for name, run in (("conversion", server.serve_forever), ("conversion-crds", self._register)):
+        self._serve(server, self._issue())
+        for name, run in (("conversion", server.serve_forever), ("conversion-crds", lambda: self._register(server))):
             thread = threading.Thread(target=run, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -96,14 +111,20 @@ class ConversionServer:
             return os.environ.get("POD_IP", "") or "0.0.0.0"  # noqa: S104 - a name or a Service leads here by another
         return self._address
 
-    def _renew(self, server: ReviewServer) -> None:
+    def _issue(self) -> dict[str, bytes]:
         names, addresses = self._names()
-        files = serving_files(names, addresses, now=self._clock())
+        return serving_files(names, addresses, now=self._clock(), lifetime=self._lifetime)
+
+    def _serve(self, server: ReviewServer, files: dict[str, bytes]) -> None:
         server.serve_with(_context(files))
+        self._served, self._next, self._told_at = files, {}, None
+        self._renewal = self._clock() + self._lifetime * RENEW_AFTER
+
+    def _endpoint(self, server: ReviewServer) -> Endpoint:
         host = f"[{self._address}]" if ":" in self._address else self._address
         url = "" if self._service is not None else f"https://{host}:{server.server_port}"
-        self._endpoint = Endpoint(path=self._path, authority=files["ca.crt"], url=url, service=self._service)
-        self._renewal = self._clock() + RENEW_AFTER
+        authorities = self._served["ca.crt"] + self._next.get("ca.crt", b"")
+        return Endpoint(path=self._path, authority=authorities, url=url, service=self._service)
 
     def _names(self) -> tuple[list[str], list[str]]:
         if self._service is not None:
@@ -111,18 +132,34 @@ class ConversionServer:
             return [f"{name}.{namespace}.svc"], []
         return ([], [self._address]) if _is_ip(self._address) else ([self._address], [])
 
-    def _register(self) -> None:
+    def _register(self, server: ReviewServer) -> None:
         while not self._stop.is_set():
-            wait_s = self._check_every_s
             try:
-                if self._server is not None and self._clock() >= self._renewal:
-                    self._renew(self._server)
-                assert self._endpoint is not None
-                register(self._client, self._endpoint, peers_too=self._peer_crds)
+                wait_s = self._look(server)
             except KubeError as error:
                 log.warning("The CRDs could not be told where conversions are made", why=str(error))
-                wait_s = min(RETRY_S, wait_s)
+                wait_s = min(RETRY_S, self._check_every_s)
             self._stop.wait(wait_s)
+
+    def _look(self, server: ReviewServer) -> float:
+        """See to it that the CRDs lead here and that the certificate is not old; returns seconds until the next look.
+
+        Raises KubeError.
+        """
+        if not self._next and self._clock() >= self._renewal:
+            self._next = self._issue()
+        if not register(self._client, self._endpoint(server), peers_too=self._peer_crds):
+            return min(RETRY_S, self._check_every_s)
+        if not self._next:
+            return min(self._check_every_s, max(0.0, (self._renewal - self._clock()).total_seconds()))
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+        left_s = self._told_at + self._settle_s - now
+        if left_s <= 0:
+            self._serve(server, self._next)
+            log.info("Replaced the certificate of the webhook that converts", renewal=self._renewal)
+        return max(0.0, left_s)
 
 
 def _is_ip(address: str) -> bool:

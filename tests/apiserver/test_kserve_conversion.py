@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
 import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from automation.certificate_files import LIFETIME
 from automation.conversion.registration import CRDS
 from automation.conversion.webhook import ConversionServer
 from kubeapi.client import KubeClient
@@ -27,12 +32,35 @@ PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE_PATCH = "application/merge-patch+json"
 
 
+class _Clock:
+    """A clock that is behind until a test sets it right: then the certificate has served for most of its time."""
+
+    def __init__(self) -> None:
+        self.behind = LIFETIME * 0.6
+
+    def __call__(self) -> datetime.datetime:
+        return datetime.datetime.now(datetime.UTC) - self.behind
+
+
 @pytest.fixture(scope="module")
-def webhook(api: controlplane.Api, kubeconfig: Path) -> Iterator[ConversionServer]:
+def clock() -> _Clock:
+    """By which the webhook decides when its certificate is replaced."""
+    return _Clock()
+
+
+@pytest.fixture(scope="module")
+def client(kubeconfig: Path) -> Iterator[KubeClient]:
+    """With which the webhook writes the CRDs."""
+    found = KubeClient.from_kubeconfig(str(kubeconfig))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def webhook(api: controlplane.Api, client: KubeClient, clock: _Clock) -> Iterator[ConversionServer]:
     """The CRDs, and a webhook that they know of."""
     with established(api, crd_documents("kserve")):
-        client = KubeClient.from_kubeconfig(str(kubeconfig))
-        server = ConversionServer(client, port=0, check_every_s=0.2)
+        server = ConversionServer(client, port=0, check_every_s=0.2, settle_s=1.0, clock=clock)
         server.start()
         for name in CRDS:
             controlplane.eventually(lambda name=name: _converted(api, name), what=f"{name} to be told of the webhook")
@@ -43,7 +71,6 @@ def webhook(api: controlplane.Api, kubeconfig: Path) -> Iterator[ConversionServe
             )
         yield server
         server.close()
-        client.close()
         for document in crd_documents("kserve"):
             conversion = {"strategy": "None", "webhook": None}
             body = {"spec": {"conversion": conversion, "versions": document["spec"]["versions"]}}
@@ -58,6 +85,16 @@ _PLURAL = "llminferenceservices"
 def _converted(api: controlplane.Api, name: str) -> bool:
     crd = api.get(f"{PATH}/{name}") or {}
     return bool(((crd.get("spec") or {}).get("conversion") or {}).get("strategy") == "Webhook")
+
+
+def _authorities(api: controlplane.Api, name: str) -> list[str]:
+    """The certificates by which the API server knows the webhook."""
+    crd = api.get(f"{PATH}/{name}") or {}
+    bundle = base64.b64decode(crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]).decode()
+    return [f"{part}{_END}" for part in bundle.split(_END) if part.strip()]
+
+
+_END = "-----END CERTIFICATE-----"
 
 
 def _at(version: str, namespace: str, name: str = "") -> str:
@@ -223,3 +260,49 @@ def test_who_speaks_no_tls_and_who_says_nothing_keeps_nobody_waiting(
     finally:
         for connection in silent:
             connection.close()
+
+
+def test_conversions_go_on_while_the_certificate_is_replaced(
+    api: controlplane.Api, webhook: ConversionServer, client: KubeClient, clock: _Clock, namespace: str
+) -> None:
+    """Also while the API server does not take the new authority: the old certificate is good for months."""
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": "a"},
+        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
+    }
+    api.create(_at("v1alpha1", namespace), service)
+    (before,) = {authority for name in CRDS for authority in _authorities(api, name)}
+    answers: list[str] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            status, answer = api.request("GET", _at("v1alpha1", namespace, "a"))
+            answers.append("" if status == 200 else f"{status} {answer}")
+
+    def read_on() -> None:
+        count = len(answers)
+        controlplane.eventually(lambda: len(answers) > count + 200, what="more reads")
+
+    # Several at a time: the API server opens more connections than it keeps, and each one looks at the certificate.
+    with ThreadPoolExecutor(8) as readers:
+        reading = [readers.submit(read) for _ in range(8)]
+        try:
+            client.may_write = lambda: False
+            clock.behind = datetime.timedelta()
+            read_on()
+            assert all(_authorities(api, name) == [before] for name in CRDS)
+            client.may_write = lambda: True
+            controlplane.eventually(
+                lambda: all(before not in _authorities(api, name) for name in CRDS), what="the old authority to be gone"
+            )
+            read_on()
+        finally:
+            client.may_write = lambda: True
+            ended.set()
+    for each in reading:
+        each.result()
+    assert set(answers) == {""}, f"of {len(answers)} reads"
+    assert [len(_authorities(api, name)) for name in CRDS] == [1, 1]
