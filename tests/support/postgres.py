@@ -1,10 +1,11 @@
-"""A PostgreSQL server for tests: on loopback, with a password, and able to be gone for a while."""
+"""A PostgreSQL server for tests: with a password, and able to be gone for a while."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -26,8 +27,10 @@ _PREFIX = "postgres/"
 class Postgres:
     """One server with one database. Its table is looked at and damaged through `psql`, as a stranger would."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, address: str = "127.0.0.1", clients: str = "127.0.0.1/32") -> None:
+        """Listen on an address of this machine, for clients of one network."""
         needs.require("PostgreSQL")
+        self._address = address
         folder = needs.postgres_programs()
         assert folder is not None
         self._programs = folder
@@ -37,19 +40,21 @@ class Postgres:
         # PostgreSQL refuses to run as root.
         self._user = "nobody" if os.geteuid() == 0 else None
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((address, 0))
             self._port = free.getsockname()[1]
         secret = directory / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         how = ("-A", "scram-sha-256", "-U", "herdsman", f"--pwfile={secret}", "--no-sync")
         self._run(str(folder / "initdb"), "-D", str(directory / "data"), *how)
+        with (directory / "data" / "pg_hba.conf").open("a") as rules:
+            rules.writelines(f"host all all {network} scram-sha-256\n" for network in (clients, f"{address}/32"))
         self.start()
 
     @property
     def url(self) -> str:
         """The backend URL, without the password."""
-        return f"postgres://herdsman@127.0.0.1:{self._port}/postgres?sslmode=disable"
+        return f"postgres://herdsman@{self._address}:{self._port}/postgres?sslmode=disable"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +62,9 @@ class Postgres:
         return {"PGPASSWORD": PASSWORD}
 
     def start(self) -> None:
-        options = f"-p {self._port} -k {self._directory} -c listen_addresses=127.0.0.1 -c fsync=off"
+        options = f"-p {self._port} -k {self._directory} -c listen_addresses={self._address} -c fsync=off"
+        # Each write is told with the time and the client's address.
+        options += " -c log_statement=mod -c log_line_prefix=%n:%h:"
         log = str(self._directory / "log")
         self._run(*self._control, "-o", options, "-l", log, "-w", "start")
 
@@ -70,6 +77,12 @@ class Postgres:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def writers(self) -> list[tuple[float, str]]:
+        """When each change of the table was asked for, in seconds since the epoch, and from which address."""
+        log = (self._directory / "log").read_text(errors="replace")
+        told = re.findall(r"^([0-9.]+):([0-9a-f.:]+):LOG:.*(?:INSERT|UPDATE|DELETE) ", log, flags=re.MULTILINE)
+        return [(float(at), host) for at, host in told]
 
     def names(self) -> set[str]:
         """The keys of all that is kept."""
@@ -99,7 +112,7 @@ class Postgres:
         return (str(self._programs / "pg_ctl"), "-D", str(self._directory / "data"))
 
     def _query(self, sql: str) -> str:
-        command = [str(self._programs / "psql"), "-h", "127.0.0.1", "-p", str(self._port), "-U", "herdsman"]
+        command = [str(self._programs / "psql"), "-h", self._address, "-p", str(self._port), "-U", "herdsman"]
         answer = subprocess.run(
             [*command, "-d", "postgres", "-AtXq", "-v", "ON_ERROR_STOP=1"],
             input=sql,
