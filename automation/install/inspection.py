@@ -14,6 +14,8 @@ from automation.finding import Finding
 from automation.install import identities, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
+from automation.install.operator import CLAIM, CONTAINER
+from automation.install.operator_pods import judge_pods, uses_claim
 from automation.install.options import version
 from automation.settings import SYSTEM_NAMESPACE
 from automation.shards import shard_of_lease
@@ -45,6 +47,7 @@ def inspect(client: KubeClient, *, now: datetime) -> list[Finding]:
         findings.append(Finding("operator", "warning", str(error), _ASK_OTHERS))
     else:
         findings += judge_operator(found)
+        findings += [each for deployment in found for each in _pods(client, deployment, now=now)]
         namespace = found[0]["metadata"]["namespace"] if found else ""
     findings += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     findings.append(_permissions(client, namespace))
@@ -118,7 +121,7 @@ def judge_operator(deployments: list[Json]) -> list[Finding]:
     for deployment in deployments:
         where = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
         containers = deployment["spec"]["template"]["spec"]["containers"]
-        image = next((c["image"] for c in containers if c["name"] == "loop"), containers[0]["image"])
+        image = next((c["image"] for c in containers if c["name"] == CONTAINER), containers[0]["image"])
         wanted = deployment["spec"].get("replicas", 1)
         ready = (deployment.get("status") or {}).get("readyReplicas", 0)
         detail = f"{where}: {image}, {ready} of {wanted} ready"
@@ -135,6 +138,17 @@ def judge_operator(deployments: list[Json]) -> list[Finding]:
         hint = "one operator for a cluster: `herdsman uninstall --namespace …` takes the other out"
         findings.append(Finding("operator", "warning", f"there are {len(deployments)}", hint))
     return findings
+
+
+def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Finding]:
+    namespace = deployment["metadata"]["namespace"]
+    selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
+    try:
+        pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
+        claim = find(client, kinds.CLAIMS, namespace, CLAIM) if any(map(uses_claim, pods)) else None
+    except ApiError as error:
+        return [Finding("operator's pods", "warning", f"cannot be looked at: {error}", _ASK_OTHERS)]
+    return judge_pods(pods, now=now, claim_is_there=claim is not None)
 
 
 def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Finding]:

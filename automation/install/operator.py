@@ -14,6 +14,7 @@ from automation.serving.wake_endpoints import FIRST_PORT, PORTS
 Json = dict[str, Any]
 
 CLAIM = "herdsman-state"
+CONTAINER = "loop"
 HEALTH_PORT = 8081
 CONVERSION_PORT = 9443
 USER = 10001
@@ -141,7 +142,7 @@ def _of_secret(name: str) -> Json:
 
 def _container() -> Json:
     return {
-        "name": "loop",
+        "name": CONTAINER,
         "image": Value("image"),
         "imagePullPolicy": "IfNotPresent",
         "args": ["run"],

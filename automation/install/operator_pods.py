@@ -1,0 +1,139 @@
+"""Says why the operator's pods do not run, or ended before, from their status and their claim. Pure.
+
+Called by `inspection`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from automation.finding import Finding
+from automation.install.operator import CLAIM, CONTAINER
+
+Json = dict[str, Any]
+
+RECENT = timedelta(days=1)
+"""An end that is longer ago is not told of a pod that is Ready."""
+ENOUGH = "docs/install.md says how much memory a number of services needs"
+_IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_UNREMARKABLE = frozenset({"ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
+_QUANTITY = re.compile(r"([0-9]+)(\.[0-9]+)?([A-Za-z]*)")
+
+
+def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) -> list[Finding]:
+    """Name each pod that does not run or that ended within the last day; empty when all is well."""
+    found = []
+    for pod in sorted(pods, key=lambda each: str(each["metadata"]["name"])):
+        if not pod["metadata"].get("deletionTimestamp"):
+            found += list(_judge(pod, now=now, claim_is_there=claim_is_there))
+    return found
+
+
+def uses_claim(pod: Json) -> bool:
+    """Whether the pod keeps the engine's state on the operator's own claim."""
+    return any(
+        (volume.get("persistentVolumeClaim") or {}).get("claimName") == CLAIM
+        for volume in pod["spec"].get("volumes") or ()
+    )
+
+
+def _judge(pod: Json, *, now: datetime, claim_is_there: bool) -> Iterator[Finding]:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    check = f"pod {metadata['namespace']}/{metadata['name']}"
+    if status.get("phase") == "Failed":
+        # The Deployment has made another in its place.
+        detail = f"{status.get('reason') or 'failed'}: {status.get('message') or 'the kubelet gives no reason'}"
+        yield Finding(check, "warning", detail, f"`kubectl -n {metadata['namespace']} delete pod {metadata['name']}`")
+        return
+    if uses_claim(pod) and not claim_is_there and not _is_ready(status):
+        detail = f"waits for the claim {CLAIM}, which is not there; models go on serving"
+        yield Finding(check, "missing", detail, "`herdsman install` with your options makes a new one")
+        return
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield Finding(check, "missing", f"has no node: {condition.get('message', '')}")
+            return
+    for entry in status.get("containerStatuses") or ():
+        if entry.get("name") == CONTAINER:
+            yield from _judge_container(pod, entry, check, now=now)
+
+
+def _judge_container(pod: Json, entry: Json, check: str, *, now: datetime) -> Iterator[Finding]:
+    state = entry.get("state") or {}
+    waiting = state.get("waiting") or {}
+    ended = state.get("terminated") or (entry.get("lastState") or {}).get("terminated") or {}
+    reason = str(waiting.get("reason") or "")
+    if reason in _IMAGE_REASONS:
+        detail = f"its image {entry.get('image', '')} cannot be pulled: {waiting.get('message') or reason}"
+        yield Finding(check, "missing", detail, "`herdsman install --image …`, with `--pull-secret` where it needs one")
+    elif reason and reason not in _UNREMARKABLE:
+        yield Finding(check, "missing", f"{reason}: {waiting.get('message', '')}")
+    elif ended:
+        yield from _judge_end(pod, entry, ended, check, now=now)
+
+
+def _judge_end(pod: Json, entry: Json, ended: Json, check: str, *, now: datetime) -> Iterator[Finding]:
+    is_ready, at = bool(entry.get("ready")), _time(ended.get("finishedAt"))
+    if is_ready and at is not None and now - at > RECENT:
+        return
+    state = "warning" if is_ready else "missing"
+    told = f"{_restarts(entry)}{_ago(at, now)}"
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    if ended.get("reason") == "OOMKilled":
+        limit = _limit(pod)
+        of = limit or "that of the node"
+        detail = f"was ended because it used up its memory (OOMKilled){told}; its limit is {of}"
+        larger = doubled(limit) or "2Gi"
+        hint = f"`herdsman install --memory {larger}` with your other options (chart: `memory: {larger}`); {ENOUGH}"
+        yield Finding(check, state, detail, hint)
+    elif ended.get("exitCode", 0) != 0 or not is_ready:
+        detail = f"ended with exit code {ended.get('exitCode', 0)} ({ended.get('reason', 'no reason given')}){told}"
+        yield Finding(check, state, detail, f"`kubectl -n {namespace} logs {name} -c {CONTAINER} --previous` says why")
+
+
+def doubled(quantity: str) -> str:
+    """Twice an amount of memory, in the same unit (`512Mi` is `1Gi`); empty for what is no amount."""
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        return ""
+    amount, unit = 2 * float(match[1] + (match[2] or "")), match[3]
+    if unit == "Mi" and amount >= 1024 and amount % 1024 == 0:
+        amount, unit = amount / 1024, "Gi"
+    return f"{amount:g}{unit}"
+
+
+def _limit(pod: Json) -> str:
+    for container in pod["spec"]["containers"]:
+        if container["name"] == CONTAINER:
+            return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")
+    return ""
+
+
+def _restarts(entry: Json) -> str:
+    count = int(entry.get("restartCount") or 0)
+    return f", {count} restart{'' if count == 1 else 's'}" if count else ""
+
+
+def _ago(at: datetime | None, now: datetime) -> str:
+    if at is None:
+        return ""
+    minutes = max(0.0, (now - at).total_seconds()) / 60
+    if minutes < 2:
+        when = "less than two minutes ago"
+    else:
+        when = f"{minutes:.0f} minutes ago" if minutes < 120 else f"{minutes / 60:.0f} h ago"
+    return f", the last time {when}"
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+
+
+def _is_ready(status: Json) -> bool:
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in status.get("conditions") or ())
