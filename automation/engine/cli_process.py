@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 
 import psutil
 
+from automation.engine import memory_limit
 from automation.engine.port import EngineFailed
 from automation.process_mark import is_dead, is_here, mark, mark_of, runs
 
@@ -51,6 +52,8 @@ class CliResult:
     stopped: Literal["", "timeout", "cancelled"] = ""
     killed: bool = False
     """The child did not end in the grace it was given: its lock may still be there, and its state is not written."""
+    out_of_memory: bool = False
+    """The kernel killed it because the memory of the loop's control group was used up."""
 
     @property
     def output(self) -> str:
@@ -85,6 +88,7 @@ def run_cli(
         if not fence.holds():
             raise EngineFailed(LEASE_LOST, "the leader lease may be another's by now, so no engine was started")
         env = {**env, **fence.environment}
+    kills_before = memory_limit.kills()
     with output.open("wb") as sink, errors.open("wb") as error_sink:
         process = subprocess.Popen(
             argv,
@@ -129,6 +133,7 @@ def run_cli(
         time.monotonic() - started,
         stopped=stopped,
         killed=killed,
+        out_of_memory=process.returncode == -signal.SIGKILL and not killed and memory_limit.kills() != kills_before,
     )
 
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from automation.engine import memory_limit
 from automation.engine.cli_process import CliResult
 from automation.engine.event_log import RunLog
 from automation.engine.port import (
     APPLY_FAILED,
+    ENGINE_OUT_OF_MEMORY,
     FOREIGN_OBJECT,
     AccessoriesRefused,
     BatchOutcome,
@@ -118,7 +120,17 @@ def _reason(message: str) -> str:
 
 def failure(log: RunLog, result: CliResult) -> EngineFailed:
     """The error of a run that failed as a whole."""
+    if result.out_of_memory:
+        return EngineFailed(ENGINE_OUT_OF_MEMORY, _out_of_memory(memory_limit.limit_bytes()))
     return EngineFailed(APPLY_FAILED, words_of(log, result))
+
+
+def _out_of_memory(limit: int | None) -> str:
+    of = f" of {limit / 2**20:.0f} MiB" if limit else ""
+    return (
+        f"the kernel killed the engine because the operator's memory limit{of} was used up; give it more: "
+        "`herdsman install --memory …` (docs/install.md says how much a number of services needs)"
+    )
 
 
 def answer(result: CliResult) -> Any:

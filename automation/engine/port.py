@@ -21,6 +21,7 @@ FOREIGN_OBJECT = "ForeignObject"
 STATE_UNREACHABLE = "StateUnreachable"
 STATE_LOCKED = "StateLocked"
 STATE_SEALED = "StateSealed"
+ENGINE_OUT_OF_MEMORY = "EngineOutOfMemory"
 
 Op = Literal["create", "update", "replace", "delete", "same"]
 

@@ -152,6 +152,8 @@ class Reason(StrEnum):
     """An extension of Kubernetes that the service needs has no CustomResourceDefinition here."""
     APPLY_FAILED = "ApplyFailed"
     """An engine run failed and is tried again."""
+    ENGINE_OUT_OF_MEMORY = "EngineOutOfMemory"
+    """The kernel killed the engine because the operator's memory was used up; the message has the limit."""
     STATE_UNREACHABLE = "StateUnreachable"
     """Pulumi's state backend does not answer; changes wait for it, and nothing that runs is touched."""
     STATE_LOCKED = "StateLocked"

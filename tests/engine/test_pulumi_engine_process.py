@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from automation.engine import memory_limit
 from automation.engine.cli_process import CliResult, read_records, run_cli, strike
 
 
@@ -121,3 +123,12 @@ def test_no_zombie_is_left_behind(tmp_path: Path) -> None:
     for _ in range(5):
         run(tmp_path, "exit 0")
     assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
+def test_a_run_that_was_killed_for_the_memory_of_its_group_is_told_from_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([0, 1, 1, 1])
+    monkeypatch.setattr(memory_limit, "kills", lambda: next(counts))
+    assert run(tmp_path, "kill -9 $$").out_of_memory
+    assert not run(tmp_path, "kill -9 $$").out_of_memory

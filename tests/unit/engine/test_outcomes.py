@@ -151,3 +151,10 @@ def test_an_event_of_many_differences_stays_short_and_counts_the_rest() -> None:
     assert len(text.encode()) <= 1024
     left = int(text.rpartition(" and ")[2].split()[0])
     assert text.count("--flag-") + left == 100
+
+
+def test_a_run_that_the_kernel_killed_for_memory_says_so_and_what_to_set() -> None:
+    killed = CliResult(-9, "", "half a line", 0.1, out_of_memory=True)
+    error = outcomes.failure(RunLog(errors=["update failed"]), killed)
+    assert error.reason == "EngineOutOfMemory"
+    assert "memory limit" in error.message and "herdsman install --memory" in error.message
