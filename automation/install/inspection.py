@@ -15,7 +15,7 @@ from automation.install import identities, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
 from automation.install.operator import CLAIM, CONTAINER
-from automation.install.operator_pods import judge_pods, uses_claim
+from automation.install.operator_pods import judge_engine_memory, judge_pods, uses_claim
 from automation.install.options import version
 from automation.settings import SYSTEM_NAMESPACE
 from automation.shards import shard_of_lease
@@ -24,6 +24,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
+from program.dialects.conditions import Reason
 from program.dialects.crds import crd_documents
 from program.dialects.registry import DIALECT_KINDS
 
@@ -145,10 +146,12 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Findin
     selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
     try:
         pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
+        events = client.list(kinds.EVENTS, field_selector=f"reason={Reason.ENGINE_OUT_OF_MEMORY}")["items"]
         claim = find(client, kinds.CLAIMS, namespace, CLAIM) if any(map(uses_claim, pods)) else None
     except ApiError as error:
         return [Finding("operator's pods", "warning", f"cannot be looked at: {error}", _ASK_OTHERS)]
-    return judge_pods(pods, now=now, claim_is_there=claim is not None)
+    found = judge_pods(pods, now=now, claim_is_there=claim is not None)
+    return [*found, *judge_engine_memory(events, deployment, now=now)]
 
 
 def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Finding]:

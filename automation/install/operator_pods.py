@@ -32,6 +32,26 @@ def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) 
     return found
 
 
+def judge_engine_memory(events: list[Json], deployment: Json, *, now: datetime) -> list[Finding]:
+    """Tell of engines that the kernel killed for want of memory while the loop went on; empty where none was.
+
+    `events` are those of services with that reason. The API server keeps Events for an hour.
+    """
+    if not events:
+        return []
+    objects = (each["involvedObject"] for each in events)
+    names = sorted({f"{each.get('namespace')}/{each.get('name')}" for each in objects})
+    others = len(names) - 1
+    told = names[0] + (f" and {others} other service{'' if others == 1 else 's'}" if others else "")
+    last = max((at for each in events if (at := _time(each.get("lastTimestamp"))) is not None), default=None)
+    limit = _limit(deployment["spec"]["template"])
+    detail = (
+        f"the engine used up the memory (EngineOutOfMemory){_ago(last, now)}; the limit is {limit or 'unknown'}; "
+        f"changes of {told} failed"
+    )
+    return [Finding("operator's memory", "warning", detail, _more_memory(limit))]
+
+
 def uses_claim(pod: Json) -> bool:
     """Whether the pod keeps the engine's state on the operator's own claim."""
     return any(
@@ -86,12 +106,15 @@ def _judge_end(pod: Json, entry: Json, ended: Json, check: str, *, now: datetime
         limit = _limit(pod)
         of = limit or "that of the node"
         detail = f"was ended because it used up its memory (OOMKilled){told}; its limit is {of}"
-        larger = doubled(limit) or "2Gi"
-        hint = f"`herdsman install --memory {larger}` with your other options (chart: `memory: {larger}`); {ENOUGH}"
-        yield Finding(check, state, detail, hint)
+        yield Finding(check, state, detail, _more_memory(limit))
     elif ended.get("exitCode", 0) != 0 or not is_ready:
         detail = f"ended with exit code {ended.get('exitCode', 0)} ({ended.get('reason', 'no reason given')}){told}"
         yield Finding(check, state, detail, f"`kubectl -n {namespace} logs {name} -c {CONTAINER} --previous` says why")
+
+
+def _more_memory(limit: str) -> str:
+    larger = doubled(limit) or "2Gi"
+    return f"`herdsman install --memory {larger}` with your other options (chart: `memory: {larger}`); {ENOUGH}"
 
 
 def doubled(quantity: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from automation.finding import Finding
 from automation.install.objects import documents
-from automation.install.operator_pods import doubled, judge_pods
+from automation.install.operator_pods import doubled, judge_engine_memory, judge_pods
 from automation.install.options import InstallOptions
 
 Json = dict[str, Any]
@@ -97,6 +97,19 @@ def test_a_pod_that_was_evicted_is_told_until_it_is_deleted() -> None:
     assert found.state == "warning" and found.detail.startswith("Evicted: The node was low")
     evicted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert judged(evicted) == []
+
+
+def test_engines_without_memory_are_told_with_the_services_that_wait() -> None:
+    [deployment] = [d for d in documents(InstallOptions(memory="512Mi")) if d["kind"] == "Deployment"]
+    events = [
+        {"involvedObject": {"namespace": "team", "name": name}, "lastTimestamp": "2025-12-31T23:50:00Z"}
+        for name in ("b", "a", "a")
+    ]
+    assert judge_engine_memory([], deployment, now=NOW) == []
+    [found] = judge_engine_memory(events, deployment, now=NOW)
+    assert found.state == "warning" and "EngineOutOfMemory), the last time 10 minutes ago" in found.detail
+    assert "the limit is 512Mi; changes of team/a and 1 other service failed" in found.detail
+    assert "--memory 1Gi" in found.hint
 
 
 @pytest.mark.parametrize(
