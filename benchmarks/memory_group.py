@@ -1,0 +1,77 @@
+"""A control group that counts and limits the memory of a process and its children, as a pod's does.
+
+Works on version 1 and 2 of control groups. Needs root on Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.node import cgroups
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a group holds at one moment, in bytes."""
+
+    anonymous: int
+    """Memory of processes: it cannot be taken away from them."""
+    file: int
+    """Page cache, which the kernel gives up when others need the room."""
+    total: int
+    """Both, and what the kernel itself keeps for the group."""
+
+    @property
+    def held(self) -> int:
+        """What cannot be given up: all but the page cache."""
+        return self.total - self.file
+
+
+class MemoryGroup:
+    """One group. `limit` is in bytes; 0 limits nothing."""
+
+    def __init__(self, name: str, limit: int = 0, root: Path = cgroups.ROOT) -> None:
+        self._unified = (root / "cgroup.controllers").is_file()
+        self._path = (root if self._unified else root / "memory") / name
+        if limit:
+            (self._path / ("memory.max" if self._unified else "memory.limit_in_bytes")).write_text(str(limit))
+
+    def entering(self, command: str) -> str:
+        """The command line that runs `command` in the group."""
+        script = f"echo $$ > {shlex.quote(str(self._path / 'cgroup.procs'))} && exec {command}"
+        return shlex.join(["sh", "-c", script])
+
+    def read(self) -> Reading:
+        """What the group holds now."""
+        numbers = _table(self._path / "memory.stat")
+        if self._unified:
+            current = int((self._path / "memory.current").read_text())
+            return Reading(numbers["anon"], numbers["file"], current)
+        usage = int((self._path / "memory.usage_in_bytes").read_text())
+        return Reading(numbers["total_rss"], numbers["total_cache"], usage)
+
+    @property
+    def kills(self) -> int:
+        """How many processes the kernel has killed because the group was full."""
+        return _table(self._path / ("memory.events" if self._unified else "memory.oom_control")).get("oom_kill", 0)
+
+
+@contextlib.contextmanager
+def memory_group(limit: int = 0) -> Iterator[MemoryGroup]:
+    """A group while the block lasts; its processes must have ended then."""
+    name = f"herdsman-bench-{os.getpid()}-{time.monotonic_ns()}"
+    cgroups.make(name)
+    try:
+        yield MemoryGroup(name, limit)
+    finally:
+        cgroups.remove(name)
+
+
+def _table(path: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in (line.split() for line in path.read_text().splitlines())}
