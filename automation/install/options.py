@@ -58,8 +58,8 @@ class InstallOptions(BaseModel):
     """Secret that the image is pulled with."""
     replicas: int = Field(default=1, ge=1, le=2)
     """Two take over from each other in seconds, and need a state that both reach: a URL."""
-    memory: str = Field(default="1Gi", pattern=f"^{QUANTITY}$")
-    """Asked for and never exceeded, the engine's processes included."""
+    memory: str = Field(default="512Mi", pattern=f"^{QUANTITY}$")
+    """Asked for and never exceeded, the engine's processes included. The default is for 1,000 services."""
     state: str = ""
     """URL of the state's backend, without credentials. Empty: a claim of our own."""
     state_secret: str = ""
