@@ -6,12 +6,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; Helm for the chart; a real node only where root on Linux can run it (elsewhere its tests are skipped).
-TEST_TOOLS := helm kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
+# kind for its example; pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; Helm for the chart; a real node only where root on Linux can run it (elsewhere its tests are skipped).
+TEST_TOOLS := helm kind kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 # Checkers of workflows; each is built in seconds.
 LINT_TOOLS := actionlint jv gitlab-ci-schema
 
-.PHONY: help setup tools image demo demo-down test test-unit check lint bench crds install-files monitoring clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-unit check lint bench crds install-files monitoring clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,13 @@ install-files: $(STAMP) ## Generate docs/install and the Helm chart again
 
 monitoring: $(STAMP) ## Generate the dashboards and alert rules in docs/monitoring again
 	@$(BIN)/herdsman monitoring -o docs/monitoring
+
+kind: setup ## Start a kind cluster with the operator and an example service (needs Docker); ARGS=… goes to `herdsman install`
+	@$(BIN)/herdsman tools install kind
+	@examples/16-kind/up.sh $(ARGS)
+
+kind-down: $(STAMP) ## Delete the cluster of `make kind`
+	@$(BIN)/herdsman cluster down --dir "$${KIND_DIR:-$${XDG_STATE_HOME:-$$HOME/.local/state}/herdsman/kind}"
 
 clean: ## Remove the virtual environment and caches of the checkout (built tools stay)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info

@@ -59,21 +59,33 @@ class KindCluster:
     def _marker(self) -> Path:
         return self.directory / "kind.json"
 
-    def up(self) -> bool:
+    def up(self, configuration: Path | None = None) -> bool:
         """Create the cluster unless it is there; return whether it was created.
+
+        `configuration` is a file of kind's own format. A cluster that is there stays as it is.
 
         Raises:
             ToolMissing: kind is not on this machine.
-            ClusterError: kind or Docker failed.
+            ClusterError: kind or Docker failed, or kind refused the configuration.
         """
         created = not self.runs()
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self._marker, json.dumps({"name": self.name}) + "\n")
         if created:
-            self._kind("create", "cluster", "--name", self.name, "--kubeconfig", str(self.kubeconfig), "--wait", "120s")
+            chosen = ["--config", str(configuration)] if configuration else []
+            where = ["--name", self.name, "--kubeconfig", str(self.kubeconfig)]
+            self._kind("create", "cluster", *where, "--wait", "120s", *chosen)
         elif not self.kubeconfig.is_file():
             write_private(self.kubeconfig, self._kind("get", "kubeconfig", "--name", self.name))
         return created
+
+    def load(self, archive: Path) -> None:
+        """Give every node the images of an archive, as `docker save` or `herdsman image build` writes it.
+
+        Raises:
+            ToolMissing, ClusterError: as `up`.
+        """
+        self._kind("load", "image-archive", str(archive), "--name", self.name)
 
     def down(self) -> bool:
         """Delete the cluster, its data with it; return whether there was one.

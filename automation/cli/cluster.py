@@ -56,16 +56,28 @@ def up(
     node: Annotated[
         bool, typer.Option("--node", help="Add a real node, so that pods run: on Linux, as root, with containerd.")
     ] = False,
+    kind_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--kind-config",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="kind's own configuration of a new cluster.",
+        ),
+    ] = None,
 ) -> None:
     """Start the cluster, or what is missing of it; tools that it needs are built first."""
     path = directory or default_directory()
     if node and provider is Provider.KIND:
         raise typer.BadParameter("kind has nodes of its own", param_hint="--node")
+    if kind_config and (node or not _takes_kind(path, provider)):
+        raise typer.BadParameter("only kind reads it: add --provider kind", param_hint="--kind-config")
     with _complaints():
         started_at = time.monotonic()
         if not node and _takes_kind(path, provider):
             build.ensure(["kind"])
-            changed = KindCluster(path).up()
+            changed = KindCluster(path).up(kind_config)
             kubeconfig = KindCluster(path).kubeconfig
         else:
             build.ensure(CONTROL_PLANE)
@@ -96,6 +108,26 @@ def down(
         kind = KindCluster(path)
         stopped = kind.down() if kind.exists_here else bool(LocalCluster(path).down(purge=purge))
     say("The cluster is down." if stopped else "The cluster was down already.")
+
+
+@app.command()
+def load(
+    archive: Annotated[
+        Path,
+        typer.Argument(exists=True, dir_okay=False, help="As `docker save` or `herdsman image build` writes it."),
+    ],
+    directory: Directory = None,
+) -> None:
+    """Give the cluster's nodes the images of an archive, so that pods start without a registry."""
+    path = directory or default_directory()
+    with _complaints():
+        if KindCluster(path).exists_here:
+            KindCluster(path).load(archive)
+        elif (node := Node(LocalCluster(path))).status():
+            node.load_archive(archive)
+        else:
+            raise ClusterError(f"the cluster in {path} has no node: start one by `herdsman cluster up --node`")
+    say(f"The nodes have the images of {archive}.")
 
 
 @app.command()

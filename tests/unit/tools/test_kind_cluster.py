@@ -19,6 +19,7 @@ case "$1 $2" in
 "get kubeconfig") echo "fetched again" ;;
 "create cluster") [ -e "$0.broken" ] && { echo "ERROR: no memory left" >&2; exit 1; }
     echo "$4" >> "$list"; echo "made by kind" > "$6" ;;
+"load image-archive") echo "$3" >> "$0.loaded" ;;
 "delete cluster") grep -v "^$4$" "$list" > "$list.new"; mv "$list.new" "$list" ;;
 *) exit 2 ;;
 esac
@@ -45,6 +46,22 @@ def test_up_creates_a_cluster_once_and_down_deletes_it(tmp_path: Path, kind: Pat
     assert cluster.down()
     assert (cluster.exists_here, cluster.runs(), cluster.kubeconfig.exists()) == (False, False, False)
     assert not cluster.down()
+
+
+def test_a_new_cluster_takes_the_configuration_and_one_that_is_there_stays(tmp_path: Path, kind: Path) -> None:
+    cluster = KindCluster(tmp_path / "here")
+    assert cluster.up(tmp_path / "kind.yaml")
+    assert f"--config {tmp_path}/kind.yaml" in kind.with_name("kind.calls").read_text()
+    assert not cluster.up(tmp_path / "other.yaml")
+    assert "other.yaml" not in kind.with_name("kind.calls").read_text()
+
+
+def test_an_archive_of_images_goes_to_the_cluster_of_the_directory(tmp_path: Path, kind: Path) -> None:
+    cluster = KindCluster(tmp_path / "here")
+    cluster.up()
+    cluster.load(tmp_path / "image.tar")
+    assert kind.with_name("kind.loaded").read_text() == f"{tmp_path}/image.tar\n"
+    assert kind.with_name("kind.calls").read_text().splitlines()[-1].endswith(f"--name {cluster.name}")
 
 
 def test_a_lost_kubeconfig_is_fetched_again_for_its_owner_only(tmp_path: Path, kind: Path) -> None:
