@@ -1,7 +1,7 @@
 """The example for kind: the real kind with a stand-in for Docker, on a real API server without nodes.
 
-No test drives Docker, kind's node image, or what is inside that: systemd, kubeadm, the network plugin and the storage
-class.
+tests/node/test_kind_example.py has a real node. Neither drives Docker, kind's node image, or what is inside that:
+systemd, kubeadm, the network plugin and the storage class.
 """
 
 from __future__ import annotations
