@@ -215,7 +215,7 @@ def _prepare(client: KubeClient, nodes: int) -> None:
 
 
 def _unread_copy(program: Path, to: Path) -> Path:
-    """Copy a program such that nobody has its pages yet: the kernel counts them for the group that reads them first."""
+    """Copy a program: no process has its pages yet, and the kernel counts them for the group that reads them first."""
     shutil.copy2(program, to)
     with to.open("rb") as file:
         os.fsync(file.fileno())

@@ -18,7 +18,7 @@ from tools.node import cgroups
 
 @dataclass(frozen=True)
 class Reading:
-    """What a group holds at one moment, in bytes."""
+    """The memory of a group at one moment, in bytes."""
 
     anonymous: int
     """Memory of processes: it cannot be taken away from them."""
@@ -29,7 +29,7 @@ class Reading:
 
     @property
     def held(self) -> int:
-        """What cannot be given up: all but the page cache."""
+        """All but the page cache: the group cannot give it up."""
         return self.total - self.file
 
 
@@ -48,7 +48,7 @@ class MemoryGroup:
         return shlex.join(["sh", "-c", script])
 
     def read(self) -> Reading:
-        """What the group holds now."""
+        """Read the memory of the group now."""
         numbers = _table(self._path / "memory.stat")
         if self._unified:
             current = int((self._path / "memory.current").read_text())

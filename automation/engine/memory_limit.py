@@ -15,7 +15,7 @@ _NO_LIMIT = 1 << 60
 
 
 def kills(*, groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
-    """How many processes of the group were killed because its memory was used up; None where nobody counts."""
+    """How many processes of the group were killed because its memory was used up; None where that is not counted."""
     for name in ("memory.oom_control", "memory.events"):
         for line in _read(groups, root, name).splitlines():
             word, _, number = line.partition(" ")
@@ -44,7 +44,7 @@ def _read(groups: Path, root: Path, name: str) -> str:
 
 
 def _folders(groups: Path, root: Path) -> list[Path]:
-    """Where the group may be: by its path, or at the root, where a container finds its own."""
+    """The folders that the group may have: by its path, or the root, which is the group's own in a container."""
     found = []
     try:
         lines = groups.read_text().splitlines()
