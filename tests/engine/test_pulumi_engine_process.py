@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from automation.engine import memory_limit
 from automation.engine.cli_process import CliResult, read_records, run_cli, strike
+from tools.node import cgroups
 
 
 def run(directory: Path, script: str, **options: Any) -> CliResult:
@@ -123,6 +127,36 @@ def test_no_zombie_is_left_behind(tmp_path: Path) -> None:
     for _ in range(5):
         run(tmp_path, "exit 0")
     assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
+_RUN = """
+import json, os, pathlib, sys
+from automation.engine.cli_process import run_cli
+group, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+pathlib.Path(group, "cgroup.procs").write_text(str(os.getpid()))
+hungry = [sys.executable, "-c", "bytearray(400 << 20)"]
+for argv in (hungry, ["/bin/sh", "-c", "kill -9 $$"]):
+    result = run_cli(argv, cwd=folder, env=dict(os.environ), output=folder / "out", timeout_s=60.0)
+    print(json.dumps([result.code, result.out_of_memory]))
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or bool(cgroups.missing()), reason="only root may limit memory, by control groups"
+)
+def test_a_run_that_the_kernel_kills_for_memory_is_told_from_one_that_somebody_kills(tmp_path: Path) -> None:
+    name = f"herdsman-tests-{os.getpid()}"
+    cgroups.make(name)
+    try:
+        unified = (cgroups.ROOT / "cgroup.controllers").is_file()
+        group = cgroups.ROOT / name if unified else cgroups.ROOT / "memory" / name
+        (group / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(str(200 << 20))
+        said = subprocess.run(
+            [sys.executable, "-c", _RUN, str(group), str(tmp_path)], capture_output=True, text=True, check=True
+        )
+    finally:
+        assert cgroups.remove(name)
+    assert [json.loads(line) for line in said.stdout.splitlines()] == [[-9, True], [-9, False]]
 
 
 def test_a_run_that_was_killed_for_the_memory_of_its_group_is_told_from_any_other(
