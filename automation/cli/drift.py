@@ -54,7 +54,7 @@ def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Li
             services = [find_service(client, namespace, name)]
         else:
             services = [each for each in listed(client, namespace) if not is_part_of_another(each)]
-        return list_drift(client, services, options=options_of_loop(client))
+        return list_drift(client, services, options=options_of_loop(client, on_note=complain))
     finally:
         client.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from automation.install import identities, operator, permissions
-from automation.install.blanks import Remark, Value, as_yaml, comment, filled
+from automation.install.blanks import Remark, Value, When, as_yaml, comment, filled
 from automation.install.naming import NAME, PART_OF, metadata
 from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE
@@ -23,6 +23,9 @@ Json = dict[str, Any]
 LOOP_ROLE = "herdsman-loop"
 AGENT_ROLE = "herdsman-agent"
 AGENT_HOST_ROLE = "herdsman-agent-host"
+VIEW_ROLE = "herdsman-view"
+EDIT_ROLE = "herdsman-edit"
+PREVIEW_ROLE = "herdsman-preview"
 
 DIALECTS = {"kserve": "KServe", "llmaz": "llmaz"}
 """The dialects whose rights are granted apart, by name."""
@@ -82,6 +85,7 @@ def parts() -> list[Part]:
         *(Part("cluster", document) for document in crd_documents()),
         *(Part("cluster", document, condition="priority_classes") for document in priority_classes()),
         *_agents(),
+        *_users(),
         Part(
             "kept",
             operator.claim(),
@@ -185,6 +189,33 @@ def _agents() -> list[Part]:
             "cluster itself.",
         ),
         *(Part("kept", tree, why, "admission_policies") for tree, why in identities.policies()),
+    ]
+
+
+def _users() -> list[Part]:
+    def role(name: str, table: tuple[permissions.Permission, ...], *, writes: bool) -> Json:
+        tree = _role("ClusterRole", name, table)
+        for dialect, (looks, writing) in permissions.USER_DIALECTS.items():
+            rules = (*looks, *writing) if writes else looks
+            tree["rules"] += [When(dialect, each.rule) for each in rules]
+        return tree
+
+    return [
+        Part(
+            "kept",
+            role(VIEW_ROLE, permissions.USER_VIEW, writes=False),
+            "For people who look at services: bind it beside Kubernetes' role `view`. Nobody has it by default.",
+        ),
+        Part(
+            "kept",
+            role(EDIT_ROLE, permissions.USER_EDIT, writes=True),
+            "For people who write services: bind it beside Kubernetes' role `edit`. Nobody has it by default.",
+        ),
+        Part(
+            "kept",
+            _role("Role", PREVIEW_ROLE, permissions.PREVIEW, namespace=Value("namespace")),
+            "For people who preview: with it `herdsman preview` renders with the settings of this loop.",
+        ),
     ]
 
 

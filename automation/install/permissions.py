@@ -258,6 +258,44 @@ AGENT = (
 AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
 """Of the agent of a host: its Lease, in the system namespace alone."""
 
+_WRITE = ("create", "update", "patch", "delete")
+USER_VIEW = (
+    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas"), READ),
+    Permission(OURS, ("hostprocesses",), READ),
+    Permission(OURS, ("hosts",), READ, "Of the cluster: counts where the role is bound by a ClusterRoleBinding."),
+)
+"""Of a person who looks at services: Herdsman's kinds, beside Kubernetes' own role `view`."""
+
+USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices"), _WRITE))
+"""Of a person who writes services: Herdsman's kinds, beside Kubernetes' own role `edit`."""
+
+_KSERVE_KINDS = ("llminferenceservices", "llminferenceserviceconfigs")
+USER_DIALECTS: dict[str, tuple[tuple[Permission, ...], tuple[Permission, ...]]] = {
+    "kserve": (
+        (Permission("serving.kserve.io", _KSERVE_KINDS, READ),),
+        (Permission("serving.kserve.io", _KSERVE_KINDS, _WRITE),),
+    ),
+    "llmaz": (
+        (
+            Permission("inference.llmaz.io", ("playgrounds", "services", "backendruntimes"), READ),
+            Permission("llmaz.io", ("openmodels",), READ),
+        ),
+        (Permission("inference.llmaz.io", ("playgrounds", "services"), _WRITE),),
+    ),
+}
+"""The same of the other dialects, to look and to write, where the dialect is used."""
+
+PREVIEW = (
+    Permission(
+        "apps",
+        ("deployments",),
+        ("get",),
+        "Its variables are the settings that objects are rendered with; no variable holds a secret.",
+        names=("herdsman",),
+    ),
+)
+"""Of a person who previews, in the operator's namespace."""
+
 OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com", "pyrra.dev"})
 """Groups of extensions that a cluster may have or not."""
 

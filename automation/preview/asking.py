@@ -181,7 +181,7 @@ class _Asking:
             errors, notes = [*errors, *self.others.errors], [*notes, *self.others.notes]
         keys = [*(ServiceKey(DIALECT, *name) for name in names), *(each.key for each in others)]
         looked = {note: None for each in others if each.look is not None for note in each.look.notes}
-        every = dict.fromkeys((*notes, *self.live.notes, *looked))
+        every = dict.fromkeys((*self.previewer.notes, *notes, *self.live.notes, *looked))
         return Preview(tuple(found[key] for key in keys), tuple(errors), tuple(every))
 
 

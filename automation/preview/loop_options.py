@@ -7,7 +7,7 @@ loop's Deployment; a `HERDSMAN_…` variable of the caller's own comes before, a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from components import naming
 from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Unauthorized, Unreachable
+from kubeapi.errors import ApiError, Forbidden, Unauthorized, Unreachable
 
 if TYPE_CHECKING:
     from automation.preview.previewer import Previewer
@@ -45,10 +45,16 @@ RENDERED_BY = frozenset(
 """Settings that what is rendered depends on (`settings_for.render_options`)."""
 
 
-def options_of_loop(client: KubeClient, environment: Mapping[str, str] | None = None) -> RenderOptions:
+def options_of_loop(
+    client: KubeClient,
+    environment: Mapping[str, str] | None = None,
+    *,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> RenderOptions:
     """Give the options of the cluster's loop; the defaults where none is installed, or its Deployment may not be read.
 
-    Raises ValueError where a setting makes no sense, and Unreachable and Unauthorized.
+    `on_note` is told where it may not be read: what is rendered may then differ from what the loop makes. Raises
+    ValueError where a setting makes no sense, and Unreachable and Unauthorized.
     """
     environment = os.environ if environment is None else environment
     namespace = environment.get(f"{PREFIX}LEASE_NAMESPACE") or naming.SYSTEM_NAMESPACE
@@ -56,6 +62,12 @@ def options_of_loop(client: KubeClient, environment: Mapping[str, str] | None = 
         found = settings_of(client.get(kinds.DEPLOYMENTS, namespace, DEPLOYMENT))
     except (Unreachable, Unauthorized):
         raise
+    except Forbidden:
+        found = {}
+        on_note(
+            f"the settings of the loop may not be read, so the defaults are used: bind Role `herdsman-preview` of "
+            f"namespace {namespace}"
+        )
     except ApiError:
         found = {}
     own = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
@@ -74,7 +86,9 @@ def previewer_of_loop(client: KubeClient, *, policies: Policies | None = None, t
     """A previewer that renders as the cluster's loop does, closed at the end. Raises as `options_of_loop`."""
     from automation.preview.previewer import Previewer
 
-    previewer = Previewer(client, options=options_of_loop(client), policies=policies, threads=threads)
+    notes: list[str] = []
+    options = options_of_loop(client, on_note=notes.append)
+    previewer = Previewer(client, options=options, policies=policies, threads=threads, notes=notes)
     try:
         yield previewer
     finally:

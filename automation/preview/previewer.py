@@ -78,7 +78,10 @@ class Previewer:
         options: RenderOptions,
         policies: Policies | None = None,
         threads: int = 1,
+        notes: Iterable[str] = (),
     ) -> None:
+        """`notes` are shown with each preview."""
+        self.notes = tuple(notes)
         self._client = client
         self._options = options
         self._policies = policies

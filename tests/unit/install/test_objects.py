@@ -118,3 +118,18 @@ def test_agents_are_bound_to_their_hosts_unless_a_warning_is_asked_for() -> None
     unserved = frozenset(kind.kind for kind in identities.KINDS)
     left = documents(InstallOptions(), unserved=unserved)
     assert not {d["kind"] for d in left} & unserved and len(left) == len(documents(InstallOptions())) - 2 * names
+
+
+@pytest.mark.parametrize("dialects", [{}, {"kserve": True, "llmaz": True}])
+def test_roles_for_people_are_bound_to_nobody_and_the_one_to_look_with_writes_nothing(dialects: Json) -> None:
+    options = InstallOptions(**dialects)
+    view, edit = (one(options, "ClusterRole", name)["rules"] for name in (objects.VIEW_ROLE, objects.EDIT_ROLE))
+    assert {verb for rule in view for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert all(rule in edit for rule in view) and len(edit) > len(view)
+    groups = {group for rule in view for group in rule["apiGroups"]}
+    assert ("serving.kserve.io" in groups) == ("llmaz.io" in groups) == bool(dialects)
+    assert not [rule for rule in edit for resource in rule["resources"] if "/" in resource or resource == "secrets"]
+    bound = {d["roleRef"]["name"] for d in documents(options) if d["kind"].endswith("Binding") and "roleRef" in d}
+    assert bound.isdisjoint({objects.VIEW_ROLE, objects.EDIT_ROLE, objects.PREVIEW_ROLE})
+    stages = {part.tree["metadata"]["name"]: part.stage for part in parts()}
+    assert {stages[name] for name in (objects.VIEW_ROLE, objects.EDIT_ROLE, objects.PREVIEW_ROLE)} == {"kept"}
