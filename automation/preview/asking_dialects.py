@@ -6,7 +6,7 @@ out first; a service that is not among the files is concerned where it looks at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,8 @@ from automation.preview.previewer import Previewer, Subject
 from automation.service_kinds import dialect_of_cr, is_part_of_another, kind_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import served
+from kubeapi.errors import Forbidden
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ServiceKey
@@ -79,19 +81,31 @@ def of_cluster(
     client: KubeClient, previewer: Previewer, *, namespace: str | None, names: Sequence[tuple[str | None, str]] = ()
 ) -> Concerned:
     """Find services as they stand: those named, by dialect or by their name alone, or all of a namespace, or of all
-    (None). Raises ApiError when the API server cannot be asked.
+    (None). Raises ApiError when the API server cannot be asked, or refuses to tell of a dialect that is named.
     """
     found, look = Concerned(), Looking(client)
     shelves = {dialect: CustomResources(kind) for dialect, kind in DIALECT_KINDS.items()}
-    asks = []
+    hidden: dict[str, Forbidden] = {}
+
+    def attempt(dialect: str, ask: Callable[[], str]) -> None:
+        """Read; of a dialect that is not installed there is nothing."""
+        try:
+            ask()
+        except Forbidden as error:
+            if dialect in {said for said, _ in names}:
+                raise
+            hidden[dialect] = error
+
+    asks: list[tuple[str, Callable[[], str]]] = []
     for dialect, crs in shelves.items():
         if names and namespace is not None:
             own = [(namespace, name) for said, name in names if said in (None, dialect)]
-            asks += list(reads(client, crs, own, whole=set()))
+            asks += [(dialect, ask) for ask in reads(client, crs, own, whole=set())]
         else:
-            asks.append(listing(client, crs, namespace))
-    for _ in previewer.map(lambda ask: ask(), asks):
-        pass  # a dialect that is not installed has no services
+            asks.append((dialect, listing(client, crs, namespace)))
+    for _ in previewer.map(lambda each: attempt(*each), asks):
+        pass
+    found.notes += _left_out(client, hidden)
     for dialect, crs in shelves.items():
         for (where, name), cr in sorted(crs.live.items()):
             if is_part_of_another(cr) and (dialect, name) not in names:
@@ -101,6 +115,18 @@ def of_cluster(
                 continue
             found.subjects.append(Subject(cr, edited=False, dialect=dialect, look=look))
     return found
+
+
+def _left_out(client: KubeClient, hidden: Mapping[str, Forbidden]) -> list[str]:
+    """Say which services may not be read. The API server refuses to tell of a kind also where it does not serve it."""
+    if not hidden:
+        return []
+    known = served(lambda path: client.request("GET", path), [DIALECT_KINDS[dialect] for dialect in hidden])
+    return [
+        f"may not read {DIALECT_KINDS[dialect].plural}, so they are left out: {error.message}"
+        for dialect, error in hidden.items()
+        if known.get(DIALECT_KINDS[dialect], True)
+    ]
 
 
 # --- what changed documents concern -----------------------------------------------------------------------------------
