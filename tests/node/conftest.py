@@ -6,6 +6,7 @@ look after the same services. Each test process has a node of its own.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.support import node as real
 from tests.support.controlplane import Api
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds
 from tests.support.model_server import FileServer
-from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, OperatorPods, installable
+from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, OperatorPods, build_operator_image, installable
 from tools.localcluster import LocalCluster
 from tools.node import image_set
 from tools.node.node import Node
@@ -102,15 +103,26 @@ def loop(
             running.stop()
 
 
+@pytest.fixture(scope="session")
+def operator_image(node: Node, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of the operator's image, which the node has."""
+    folder = tmp_path_factory.mktemp("image")
+    image = build_operator_image(folder)
+    node.load_archive(image.archive)
+    shutil.rmtree(folder)
+    return image.name
+
+
 @pytest.fixture(scope="module")
 def operator_pods(
     node_cluster: tuple[LocalCluster, Node],
     client: KubeClient,
     pulumi_cli: Path,
+    operator_image: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorPods]:
     """A cluster with the operator's image on its node and no installation: the module makes its own."""
-    with installable(*node_cluster, client, tmp_path_factory.mktemp("operator")) as found:
+    with installable(*node_cluster, client, tmp_path_factory.mktemp("operator"), operator_image) as found:
         yield found
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from automation.cli.cluster_node import provide_volumes
 from automation.install import objects
@@ -33,6 +32,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.pods import read_log
+from tests.support import needs
 from tests.support import node as real
 from tests.support.controlplane import tool_or_skip
 from tests.support.loop import eventually, find
@@ -46,7 +46,9 @@ NAMESPACE = SYSTEM_NAMESPACE
 CONTAINER = "loop"
 LEADING_S = 60.0
 """From an installation to a loop that leads, on a machine that does other things too."""
+IMAGE = "herdsman.test/herdsman:1"
 IMAGE_VARIABLE = "HERDSMAN_TEST_IMAGE"
+"""Names an archive to test instead of the image of this checkout, such as that of an earlier version."""
 CHART = Path(__file__).parents[2] / "charts" / "herdsman"
 PERSISTENT_VOLUMES = kinds.Kind("v1", "PersistentVolume", "persistentvolumes", False)
 METRICS_SECRET, METRICS_TOKEN = "metrics", "token-of-the-scraper"
@@ -60,16 +62,21 @@ class OperatorImage:
     archive: Path
 
 
-@functools.cache
-def operator_image() -> OperatorImage:
-    """The image that the tests install; the test is skipped where there is none."""
-    archive = os.environ.get(IMAGE_VARIABLE, "")
-    if not archive:
-        pytest.skip(f"needs an image of the operator: name an archive of one by {IMAGE_VARIABLE}")
-    with tarfile.open(archive) as tar:
-        manifest = tar.extractfile("manifest.json")
-        assert manifest is not None
-        return OperatorImage(str(json.load(manifest)[0]["RepoTags"][0]), Path(archive))
+def build_operator_image(folder: Path) -> OperatorImage:
+    """The image of this checkout, built into a folder of layers that the cache keeps, or one that somebody names."""
+    if named := os.environ.get(IMAGE_VARIABLE):
+        with tarfile.open(named) as tar:
+            manifest = tar.extractfile("manifest.json")
+            assert manifest is not None
+            return OperatorImage(str(json.load(manifest)[0]["RepoTags"][0]), Path(named))
+    needs.require("image")
+    archive = folder / "operator.tar"
+    command = ["image", "build", "-o", str(archive), "-t", IMAGE]
+    ended = subprocess.run(
+        [sys.executable, "-m", "automation.cli", *command], capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return OperatorImage(IMAGE, archive)
 
 
 @dataclass
@@ -110,9 +117,14 @@ class OperatorPods:
 
     def uninstall(self) -> None:
         """Run `herdsman uninstall`, and wait until its pods are gone."""
-        answer = self.command("uninstall")
+        answer = self.command("uninstall", "--yes")
         assert answer.returncode == 0, answer.stderr + answer.stdout
         self.await_gone()
+
+    def wipe(self) -> None:
+        """Take out all of any installation, its state, every Model and service: as before the first one."""
+        wipe(self.node, self.client)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def helm(self, *arguments: str) -> str:
         """Run Helm on the cluster, in the operator's namespace; gives what it prints."""
@@ -249,17 +261,16 @@ def settings_for(node: Node) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def installable(cluster: LocalCluster, node: Node, client: KubeClient, directory: Path) -> Iterator[OperatorPods]:
-    """Have a cluster without any installation, with the image on its node, while the block lasts."""
-    image = operator_image()
-    if image.name not in node.ctr("images", "ls", "-q").split():
-        node.load_archive(image.archive)
-    wipe(node, client)
+def installable(
+    cluster: LocalCluster, node: Node, client: KubeClient, directory: Path, image: str
+) -> Iterator[OperatorPods]:
+    """Have a cluster without any installation while the block lasts; its node has the image."""
+    found = OperatorPods(cluster, node, client, directory, image, settings_for(node))
+    found.wipe()
     try:
-        yield OperatorPods(cluster, node, client, directory, image.name, settings_for(node))
+        yield found
     finally:
-        wipe(node, client)
-        shutil.rmtree(directory, ignore_errors=True)
+        found.wipe()
 
 
 def wipe(node: Node, client: KubeClient) -> None:
