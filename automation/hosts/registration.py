@@ -211,7 +211,7 @@ def register(
         # Nothing runs now. The last port stays, so that a slice that was ready can be made not ready.
         wanted = replace(wanted, port=_port_of(endpoints))
     # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
-    if wanted.endpoint_slice is None:
+    if wanted.endpoint_slice is None and not (service is not None and leads_to_pods(service)):
         built = service_object(wanted)
         if service is None or not _matches(service, built):
             built = _at_version(built, service)
@@ -265,7 +265,6 @@ def _matches(existing: Json, built: Json) -> bool:
         wanted["labels"].items() <= labels.items()
         and (metadata.get("ownerReferences") or []) == (wanted.get("ownerReferences") or [])
         and ports == built["spec"]["ports"]
-        and not spec.get("selector")
     )
 
 
@@ -291,7 +290,7 @@ def unregister(
     """Remove EndpointSlice and Service if they still are this host's. Raises ApiError.
 
     The Service stays where its process has only moved: another host takes it over, and its address must not change
-    for the clients, nor go while other replicas serve behind it.
+    for the clients, nor go while other replicas serve behind it. It stays as well where the service runs in pods now.
     """
     endpoints = existing_object(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
     if endpoints is not None and host_of(endpoints) == host:
@@ -303,7 +302,11 @@ def unregister(
         return
     process = (service["metadata"].get("labels") or {}).get(LABEL_INFERENCE_SERVICE) or service_name
     planned = existing_object(client, HOST_PROCESSES, namespace, process)
-    if planned is None or _is_going(planned):
+    if planned is not None and not _is_going(planned):
+        return
+    if leads_to_pods(service):
+        _let_go(client, SERVICES, service)
+    else:
         _delete_unless_taken(client, SERVICES, service)
 
 
@@ -317,6 +320,18 @@ def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
         now = existing_object(client, kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
         if now is not None and host_of(now) == host_of(seen) and now["metadata"]["uid"] == seen["metadata"]["uid"]:
             raise
+
+
+def _let_go(client: KubeClient, kind: Kind, seen: Json) -> None:
+    """Take out of an object what only `register` has written, such as the host's label. Raises Conflict."""
+    metadata = {part: seen["metadata"][part] for part in ("name", "namespace", "resourceVersion")}
+    bare = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    client.apply(kind, metadata["namespace"], bare, field_manager=FIELD_MANAGER, force=True)
+
+
+def leads_to_pods(service: Json) -> bool:
+    """Tell whether a Service selects pods: the engine has applied it since the service left its host."""
+    return bool((service.get("spec") or {}).get("selector"))
 
 
 def host_of(obj: Json) -> str:

@@ -57,7 +57,7 @@ def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
 
     It is ours when its controller is the one that we would write, or when we applied it before and no other controller
     holds it. A controller of the same kind and name but another uid is the same user object made anew. A static fleet's
-    is nobody else's.
+    is nobody else's. The Service of a process on a host names the service that it belongs to as a plain owner.
     """
     if elsewhere := held_elsewhere(live, wanted):
         return Owner(False, elsewhere)
@@ -69,7 +69,16 @@ def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
             return Owner(False, _controller_words(held_by))
     if applied_fields(live, field_manager) is not None:
         return Owner(True, f"field manager `{field_manager}`")
+    if held_by is None and holder is not None and _is_of_host(live, holder):
+        return Owner(True, f"a host, for {holder.get('kind')} `{holder.get('name')}`")
     return Owner(False, managers_words(live))
+
+
+def _is_of_host(live: Json, holder: Json) -> bool:
+    """Tell whether an object leads to a process on a host that runs for the same custom resource."""
+    metadata = live.get("metadata") or {}
+    owners = (each.get("uid") for each in metadata.get("ownerReferences") or [] if isinstance(each, dict))
+    return naming.LABEL_HOST in (metadata.get("labels") or {}) and holder.get("uid") in owners
 
 
 def held_elsewhere(live: Json, wanted: Json) -> str:

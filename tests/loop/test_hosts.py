@@ -12,7 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.contract import LABEL_HOST
 from agent.server.host_facts import own_address
+from automation.hosts.registration import LABEL_MANAGED_BY
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -20,6 +22,7 @@ from tests.support.agents import REACHED, agent
 from tests.support.loop import (
     LoopProcess,
     await_condition,
+    deployed,
     edit,
     eventually,
     find,
@@ -278,6 +281,34 @@ def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
         finally:
             client.patch(kinds.HOSTS, None, here, {"spec": {"drain": False}})
             client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+
+
+def test_a_service_that_goes_from_its_host_to_pods_keeps_its_address(
+    client: KubeClient, namespace: str, models: tuple[Path, str]
+) -> None:
+    model(client, namespace, source=f"{models[1]}/tiny.gguf")
+    service(client, namespace, annotations={"herdsman.dev/host": HOST}, contextSize=256)
+    report = served(client, namespace)
+    before = client.get(kinds.SERVICES, namespace, "svc")
+    patch = {"metadata": {"annotations": {"herdsman.dev/host": None}}}
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", patch)
+    deployment = deployed(client, namespace)
+    eventually(lambda: not psutil.pid_exists(report["pid"]), what="the process to end", timeout_s=60)
+
+    def handed_over() -> bool:
+        labels = client.get(kinds.SERVICES, namespace, "svc")["metadata"].get("labels") or {}
+        return not labels.keys() & {LABEL_HOST, LABEL_MANAGED_BY}
+
+    eventually(handed_over, what="the host's labels to be gone from the Service")
+    after = client.get(kinds.SERVICES, namespace, "svc")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["spec"]["clusterIP"] == before["spec"]["clusterIP"]
+    assert after["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    (port,) = after["spec"]["ports"]
+    (container, *_) = deployment["spec"]["template"]["spec"]["containers"]
+    assert port["targetPort"] == container["ports"][0]["containerPort"]
+    slices = client.list(kinds.ENDPOINT_SLICES, namespace, label_selector=LABEL_HOST)["items"]
+    assert slices == [], "the host's slice is gone"
 
 
 def ready_slices(client: KubeClient, namespace: str) -> set[str]:

@@ -56,6 +56,20 @@ def test_an_object_is_ours_by_its_controller_or_by_our_record(
     assert owner_of(obj, wanted or {}, ME).ours is ours
 
 
+@pytest.mark.parametrize(
+    ("uid", "labels", "ours"),
+    [
+        ("1", {"herdsman.dev/host": "studio"}, True),
+        ("2", {"herdsman.dev/host": "studio"}, False),
+        ("1", {}, False),
+    ],
+)
+def test_what_leads_to_a_host_for_the_same_service_is_ours(uid: str, labels: dict[str, str], ours: bool) -> None:
+    owner = {"apiVersion": "a.dev/v1", "kind": "InferenceService", "name": "a", "uid": uid}
+    found = live(None, managedFields=[entry("agent", "Apply")], labels=labels, ownerReferences=[owner])
+    assert owner_of(found, held_by("a", "1"), ME).ours is ours
+
+
 def test_our_name_on_an_update_or_a_status_is_no_apply() -> None:
     records = [entry(ME, "Update"), entry(ME, "Apply", "status"), entry("other")]
     owner = owner_of(live(None, managedFields=records), {}, ME)
