@@ -8,12 +8,10 @@ any endpoint leads to it. Nothing runs twice behind a Service at any moment. Lea
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,15 +20,14 @@ from agent.server.cluster.host_lease import lease_name
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.informer import Informer
 from tests.support.agent_rights import agent_kubeconfig, install_rights
 from tests.support.agents import AgentProcess, agent
+from tests.support.endpoint_record import EndpointRecord, recorded
 from tests.support.loop import LoopProcess, await_condition, eventually, http_folder, model, service
 from tests.support.netns import Network, NetworkHost, network
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
-Object = dict[str, Any]
 OUT_WITHIN_S = 15.0
 CUT_S = 30.0
 LABEL = {"herdsman.dev/host-selector": "fleet=cables"}
@@ -93,48 +90,10 @@ def fleet(
         yield made
 
 
-class Record:
-    """Every state of the EndpointSlices of a namespace, as a client of the Services would have met them."""
-
-    def __init__(self, client: KubeClient, namespace: str) -> None:
-        self.states: list[tuple[float, str, str, bool]] = []
-        """When, which service, which address, ready."""
-        self._lock = threading.Lock()
-        self._informer = Informer(client, kinds.ENDPOINT_SLICES, namespaces=[namespace], on_change=self._changed)
-        self._informer.start()
-
-    def _changed(self, old: Object | None, new: Object | None) -> None:
-        obj = new or old
-        assert obj is not None
-        for each in obj["endpoints"]:
-            ready = new is not None and each["conditions"]["ready"]
-            service_name = obj["metadata"]["labels"]["kubernetes.io/service-name"]
-            with self._lock:
-                self.states.append((time.monotonic(), service_name, each["addresses"][0], ready))
-
-    def now(self, service_name: str) -> set[str]:
-        """The addresses that are ready."""
-        state: dict[str, bool] = {}
-        for _, name, address, ready in self.states:
-            if name == service_name:
-                state = {**state, address: ready}
-                if ready:
-                    # One slice: an address that takes it over replaces the one before.
-                    state = {address: True}
-        return {address for address, ready in state.items() if ready}
-
-    def was_ready(self, service_name: str, address: str, *, since: float) -> bool:
-        return any(at >= since and (s, a, r) == (service_name, address, True) for at, s, a, r in self.states)
-
-    def stop(self) -> None:
-        self._informer.stop()
-
-
 @pytest.fixture
-def record(client: KubeClient, namespace: str) -> Iterator[Record]:
-    made = Record(client, namespace)
-    yield made
-    made.stop()
+def record(client: KubeClient, namespace: str) -> Iterator[EndpointRecord]:
+    with recorded(client, namespace) as made:
+        yield made
 
 
 def running_on(fleet: Fleet, host: str, service_name: str) -> list[psutil.Process]:
@@ -163,7 +122,7 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
     cables: Network,
     fleet: Fleet,
     loop: LoopProcess,
-    record: Record,
+    record: EndpointRecord,
     tmp_path: Path,
 ) -> None:
     write_tiny_model(tmp_path / "tiny.gguf")

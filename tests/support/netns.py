@@ -23,6 +23,8 @@ from tests.support import needs
 from tests.support.relay import Relay
 
 _numbers = itertools.count()
+FIRST_ROUTER = 200
+"""Hosts have the last numbers of addresses below."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class Network:
         self._subnet = _free_subnet()
         self._hosts: list[NetworkHost] = []
         self._relays: list[Relay] = []
+        self._routers: list[str] = []
+        self._routes: list[tuple[str, str]] = []
+        """Networks behind a router, each with the router's address."""
         self.gateway = f"{self._subnet}.1"
         """The root namespace's address, as the hosts see it."""
 
@@ -89,7 +94,27 @@ class Network:
         _ip(*inside, "link", "set", "lo", "up")
         _ip(*inside, "link", "set", "eth0", "up")
         _ip(*inside, "route", "add", "default", "via", self.gateway)
+        for destination, router in self._routes:
+            _ip(*inside, "route", "add", destination, "via", router)
         return made
+
+    def connect(self, pid: int, *behind: str) -> str:
+        """Connect the network namespace of a process, and route the networks behind it for hosts that are added later.
+
+        Returns its address on this network. The link goes with the namespace or with this network.
+        """
+        number = len(self._routers)
+        outer, inner = f"{self._tag}r{number}", f"{self._tag}q{number}"
+        address = f"{self._subnet}.{FIRST_ROUTER + number}"
+        self._routers.append(outer)
+        _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", str(pid))
+        _ip("link", "set", outer, "master", f"{self._tag}b")
+        _ip("link", "set", outer, "up")
+        inside = ("nsenter", f"--net=/proc/{pid}/ns/net", "ip")
+        _run(*inside, "addr", "add", f"{address}/24", "dev", inner)
+        _run(*inside, "link", "set", inner, "up")
+        self._routes += [(destination, address) for destination in behind]
+        return address
 
     def relay(self, target: str) -> str:
         """Let the hosts reach a URL of this machine's loopback, and return the URL that they use."""
@@ -119,6 +144,8 @@ class Network:
                     psutil.Process(pid).kill()
             _ip("link", "del", host.link, check=False)
             _ip("netns", "del", host.namespace, check=False)
+        for router in self._routers:
+            _ip("link", "del", router, check=False)
         _ip("link", "del", f"{self._tag}b", check=False)
 
 
@@ -152,8 +179,12 @@ def _pids(namespace: str) -> list[int]:
 
 
 def _ip(*arguments: str, check: bool = True) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    assert not check or done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr.strip()}"
+    _run("ip", *arguments, check=check)
+
+
+def _run(*command: str, check: bool = True) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
 
 
 def reachable(address: str, port: int, *, timeout_s: float = 1.0) -> bool:

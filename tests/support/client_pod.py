@@ -1,0 +1,78 @@
+"""A client in the cluster: a pod that asks a Service for one completion after another, and writes down each answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.pods import read_log
+from tests.support import node as real
+from tests.support.loop import eventually
+from tools.node.image_set import DOWNLOADER_IMAGE
+
+Json = dict[str, Any]
+
+PAUSE_S = 0.2
+_ASK = f"""\
+while :; do
+    curl -s -o /dev/null -m "$TIMEOUT" -w '%{{http_code}}\\n' -H 'Content-Type: application/json' -d "$BODY" "$URL"
+    sleep {PAUSE_S}
+done
+"""
+
+
+@dataclass(frozen=True)
+class ClientPod:
+    """A pod that asks."""
+
+    client: KubeClient
+    namespace: str
+    name: str
+
+    def answers(self) -> list[int]:
+        """The HTTP status of each answer so far; 0 where there was none."""
+        log = b"".join(read_log(self.client, self.namespace, self.name, "client")).decode()
+        return [int(line) for line in log.split()]
+
+    def await_answers(self, count: int = 3, *, timeout_s: float = 30.0) -> None:
+        """Wait until the next `count` requests in a row are answered."""
+        before = len(self.answers())
+
+        def answered() -> bool:
+            new = self.answers()[before:]
+            return any(new[at : at + count] == [200] * count for at in range(len(new)))
+
+        eventually(answered, what=f"{count} answers in a row to a pod", timeout_s=timeout_s)
+
+
+@contextlib.contextmanager
+def asking(
+    client: KubeClient, namespace: str, url: str, *, name: str = "client", timeout_s: int = 10
+) -> Iterator[ClientPod]:
+    """Have a pod that asks a server of chats at `url` while the block lasts."""
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    variables = {"URL": f"{url}/v1/chat/completions", "BODY": json.dumps(body), "TIMEOUT": str(timeout_s)}
+    container = {
+        "name": "client",
+        "image": DOWNLOADER_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", _ASK],
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+    }
+    pod: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, "enableServiceLinks": False},
+    }
+    client.create(kinds.PODS, namespace, pod)
+    try:
+        real.pod_ready(client, namespace, name)
+        yield ClientPod(client, namespace, name)
+    finally:
+        client.delete(kinds.PODS, namespace, name)

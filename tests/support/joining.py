@@ -1,0 +1,65 @@
+"""Machines that join a cluster as docs/hosts.md says: its commands are run, and nothing else gives them an identity."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from tests.support import needs
+
+GUIDE = Path(__file__).parents[2] / "docs" / "hosts.md"
+_HOST = "mac-studio"
+"""The host in the guide."""
+_STEP = re.compile(r"\*\*1\. Give the agent an identity\.\*\*(?P<text>.*?)### ", re.DOTALL)
+_BLOCK = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+
+
+def identity(host: str, administrator: Path, folder: Path) -> Path:
+    """Give a host's agent its identity and return its kubeconfig, which lies in `folder` beside token and certificate.
+
+    `administrator` is the kubeconfig that kubectl uses.
+    """
+    needs.require("kubectl")
+    folder.mkdir()
+    environment = {**os.environ, "KUBECONFIG": str(administrator)}
+    for block in _blocks():
+        # The files stay here: /etc belongs to this machine.
+        lines = [line[4:] for line in block.splitlines() if not line.startswith("    sudo ")]
+        script = "\n".join(lines).replace(_HOST, host)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    return folder / "kubeconfig"
+
+
+def with_files(kubeconfig: Path, to: Path) -> Path:
+    """Write a kubeconfig that names the files of its certificates, as minikube's does. kind's holds their text."""
+    config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+    to.mkdir(mode=0o700)
+    entries = [*(each["cluster"] for each in config["clusters"]), *(each["user"] for each in config["users"])]
+    for entry in entries:
+        for name in [name for name in entry if name.endswith("-data")]:
+            file = to / name.removesuffix("-data")
+            file.write_bytes(base64.b64decode(entry.pop(name)))
+            entry[file.name] = str(file)
+    written = to / "config"
+    written.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return written
+
+
+def _blocks() -> list[str]:
+    found = _STEP.search(GUIDE.read_text(encoding="utf-8"))
+    assert found is not None, f"{GUIDE} has no step that gives the agent an identity"
+    return _BLOCK.findall(found["text"])
