@@ -10,6 +10,7 @@ Every write names the version that it was decided on, so that a write that was h
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -192,7 +193,8 @@ def register(
     """
     service = existing_object(client, SERVICES, wanted.namespace, wanted.service_name)
     endpoints = existing_object(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
-    for existing in (service, endpoints):
+    of_pods = service is not None and _is_of_pods(service, wanted)
+    for existing in (None if of_pods else service, endpoints):
         why = refusal(existing, wanted, now=now) if existing is not None else None
         if why:
             raise Refused(ProcessReason.FOREIGN_SERVICE, why)
@@ -203,6 +205,8 @@ def register(
         if planned is None or host_of(planned) != wanted.host:
             raise Moved(f"HostProcess {wanted.process} is not on host `{wanted.host}` any more")
     before()
+    if service is not None and of_pods:
+        service = _made_anew(client, service, wanted)
     if endpoints is not None and host_of(endpoints) not in ("", wanted.host):
         # The process moved away from where this slice leads, and what runs there is being stopped.
         _delete(client, ENDPOINT_SLICES, endpoints)
@@ -224,6 +228,33 @@ def register(
         _delete(client, ENDPOINT_SLICES, endpoints)
         endpoints = None
     return _apply_slice(client, wanted, _at_version(built, endpoints))
+
+
+def _is_of_pods(service: Json, wanted: Registration) -> bool:
+    """Tell whether a Service leads to the pods that the same custom resource had before it went to a host."""
+    owners = (each.get("uid") for each in service["metadata"].get("ownerReferences") or ())
+    return (
+        not host_of(service) and leads_to_pods(service) and wanted.owner is not None and wanted.owner["uid"] in owners
+    )
+
+
+def _made_anew(client: KubeClient, service: Json, wanted: Registration) -> Json:
+    """Put a host's Service with the same cluster IP in the place of the Service of pods.
+
+    A Service that only loses its selector would keep the endpoints of its pods. Raises Moved when the process is not
+    on the host any more, Conflict, ApiError.
+    """
+    process = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+    if process is None or _is_going(process):
+        raise Moved(f"HostProcess {wanted.process} is gone")
+    _delete(client, SERVICES, service)
+    built = service_object(wanted)
+    address = service["spec"].get("clusterIP")
+    if address and address != "None":
+        kept = {**built, "spec": {**built["spec"], "clusterIP": address}}
+        with contextlib.suppress(Invalid):  # somebody else has the address by now
+            return client.create(SERVICES, wanted.namespace, kept, field_manager=FIELD_MANAGER)
+    return client.create(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER)
 
 
 def beat(client: KubeClient, wanted: Registration, *, version: str, now: datetime) -> str | None:

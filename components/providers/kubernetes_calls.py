@@ -28,6 +28,7 @@ from components.providers.kubernetes_foreign import foreign_words, is_of_loop, m
 from components.providers.kubernetes_looks import KubernetesLooks, placed
 from components.providers.kubernetes_objects import Identity, Json, Token
 from components.providers.kubernetes_ownership import (
+    controller_of,
     held_elsewhere,
     is_orphaned,
     left_to_others,
@@ -38,6 +39,7 @@ from components.providers.kubernetes_records import inherited
 from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
 from components.providers.marshalling import secret_texts
+from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from kubeapi.kinds import Kind
@@ -288,6 +290,8 @@ class KubernetesCalls(KubernetesLooks):
             return f"it belongs to {last} now"
         if elsewhere := held_elsewhere(live, old_inputs):
             return f"it belongs to {elsewhere} now"
+        if self._leads_to_host(live):
+            return "it leads to a process on a host now, or is about to"
         if is_orphaned(live, old_inputs):
             return "its owner was deleted with the propagation policy Orphan, which keeps it"
         owner = owner_of(live, old_inputs, self._manager)
@@ -298,6 +302,19 @@ class KubernetesCalls(KubernetesLooks):
         if was_applied and live["metadata"].get("managedFields"):
             return f"it was taken over by {owner.words}"
         return None
+
+    def _leads_to_host(self, live: Json) -> bool:
+        """Tell whether a Service goes on for a process on a host: the loop takes it over, with its cluster IP."""
+        controller = controller_of(live)
+        if live.get("kind") != "Service" or controller is None:
+            return False
+        metadata = live["metadata"]
+        try:
+            process = self._client.get(kinds.HOST_PROCESSES, metadata["namespace"], metadata["name"])
+        except (NotFound, Forbidden):
+            return False
+        same = (controller_of(process) or {}).get("uid") == controller.get("uid")
+        return same and not process["metadata"].get("deletionTimestamp")
 
     def remember(self, uid: str | None, urn: str) -> None:
         """Note which resource an object belongs to, so that another one of an earlier program does not delete it."""

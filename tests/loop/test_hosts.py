@@ -283,7 +283,7 @@ def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
             client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
 
 
-def test_a_service_that_goes_from_its_host_to_pods_keeps_its_address(
+def test_a_service_that_goes_from_its_host_to_pods_and_back_keeps_its_address(
     client: KubeClient, namespace: str, models: tuple[Path, str]
 ) -> None:
     model(client, namespace, source=f"{models[1]}/tiny.gguf")
@@ -309,6 +309,15 @@ def test_a_service_that_goes_from_its_host_to_pods_keeps_its_address(
     assert port["targetPort"] == container["ports"][0]["containerPort"]
     slices = client.list(kinds.ENDPOINT_SLICES, namespace, label_selector=LABEL_HOST)["items"]
     assert slices == [], "the host's slice is gone"
+
+    again = {"metadata": {"annotations": {"herdsman.dev/host": HOST}}}
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", again)
+    eventually(lambda: find(client, kinds.DEPLOYMENTS, namespace, "svc") is None, what="the pods to go")
+    assert ask(served(client, namespace))["usage"]["completion_tokens"] >= 1
+    back = client.get(kinds.SERVICES, namespace, "svc")
+    assert back["spec"]["clusterIP"] == before["spec"]["clusterIP"]
+    assert "selector" not in back["spec"]
+    assert ready_slices(client, namespace) == {"svc"}
 
 
 def ready_slices(client: KubeClient, namespace: str) -> set[str]:
