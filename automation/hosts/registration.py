@@ -10,7 +10,6 @@ Every write names the version that it was decided on, so that a write that was h
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any
 
 from agent.contract import AGENT_FIELD_MANAGER as FIELD_MANAGER
 from agent.contract import LABEL_HOST, ProcessReason
+from automation.hosts import handover
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Invalid, NotFound
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, SERVICES, Kind
@@ -193,7 +193,7 @@ def register(
     """
     service = existing_object(client, SERVICES, wanted.namespace, wanted.service_name)
     endpoints = existing_object(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
-    of_pods = service is not None and _is_of_pods(service, wanted)
+    of_pods = service is not None and _is_of_own_pods(service, wanted)
     for existing in (None if of_pods else service, endpoints):
         why = refusal(existing, wanted, now=now) if existing is not None else None
         if why:
@@ -205,8 +205,11 @@ def register(
         if planned is None or host_of(planned) != wanted.host:
             raise Moved(f"HostProcess {wanted.process} is not on host `{wanted.host}` any more")
     before()
-    if service is not None and of_pods:
-        service = _made_anew(client, service, wanted)
+    if service is not None and of_pods and wanted.endpoint_slice is None:
+        process = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+        if process is None or _is_going(process):
+            raise Moved(f"HostProcess {wanted.process} is gone")
+        service = handover.to_host(client, service, service_object(wanted), field_manager=FIELD_MANAGER)
     if endpoints is not None and host_of(endpoints) not in ("", wanted.host):
         # The process moved away from where this slice leads, and what runs there is being stopped.
         _delete(client, ENDPOINT_SLICES, endpoints)
@@ -215,7 +218,7 @@ def register(
         # Nothing runs now. The last port stays, so that a slice that was ready can be made not ready.
         wanted = replace(wanted, port=_port_of(endpoints))
     # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
-    if wanted.endpoint_slice is None and not (service is not None and leads_to_pods(service)):
+    if wanted.endpoint_slice is None and not (service is not None and handover.leads_to_pods(service)):
         built = service_object(wanted)
         if service is None or not _matches(service, built):
             built = _at_version(built, service)
@@ -228,33 +231,6 @@ def register(
         _delete(client, ENDPOINT_SLICES, endpoints)
         endpoints = None
     return _apply_slice(client, wanted, _at_version(built, endpoints))
-
-
-def _is_of_pods(service: Json, wanted: Registration) -> bool:
-    """Tell whether a Service leads to the pods that the same custom resource had before it went to a host."""
-    owners = (each.get("uid") for each in service["metadata"].get("ownerReferences") or ())
-    return (
-        not host_of(service) and leads_to_pods(service) and wanted.owner is not None and wanted.owner["uid"] in owners
-    )
-
-
-def _made_anew(client: KubeClient, service: Json, wanted: Registration) -> Json:
-    """Put a host's Service with the same cluster IP in the place of the Service of pods.
-
-    A Service that only loses its selector would keep the endpoints of its pods. Raises Moved when the process is not
-    on the host any more, Conflict, ApiError.
-    """
-    process = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
-    if process is None or _is_going(process):
-        raise Moved(f"HostProcess {wanted.process} is gone")
-    _delete(client, SERVICES, service)
-    built = service_object(wanted)
-    address = service["spec"].get("clusterIP")
-    if address and address != "None":
-        kept = {**built, "spec": {**built["spec"], "clusterIP": address}}
-        with contextlib.suppress(Invalid):  # somebody else has the address by now
-            return client.create(SERVICES, wanted.namespace, kept, field_manager=FIELD_MANAGER)
-    return client.create(SERVICES, wanted.namespace, built, field_manager=FIELD_MANAGER)
 
 
 def beat(client: KubeClient, wanted: Registration, *, version: str, now: datetime) -> str | None:
@@ -335,8 +311,8 @@ def unregister(
     planned = existing_object(client, HOST_PROCESSES, namespace, process)
     if planned is not None and not _is_going(planned):
         return
-    if leads_to_pods(service):
-        _let_go(client, SERVICES, service)
+    if handover.leads_to_pods(service):
+        handover.to_pods(client, service, field_manager=FIELD_MANAGER)
     else:
         _delete_unless_taken(client, SERVICES, service)
 
@@ -353,21 +329,14 @@ def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
             raise
 
 
-def _let_go(client: KubeClient, kind: Kind, seen: Json) -> None:
-    """Take out of an object what only `register` has written, such as the host's label. Raises Conflict."""
-    metadata = {part: seen["metadata"][part] for part in ("name", "namespace", "resourceVersion")}
-    bare = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
-    client.apply(kind, metadata["namespace"], bare, field_manager=FIELD_MANAGER, force=True)
-
-
-def leads_to_pods(service: Json) -> bool:
-    """Tell whether a Service selects pods: the engine has applied it since the service left its host."""
-    return bool((service.get("spec") or {}).get("selector"))
-
-
 def host_of(obj: Json) -> str:
     """Name the host that a Service, an EndpointSlice or a HostProcess belongs to; empty where no label says so."""
     return str((obj["metadata"].get("labels") or {}).get(LABEL_HOST, ""))
+
+
+def _is_of_own_pods(service: Json, wanted: Registration) -> bool:
+    """Tell whether a Service leads to the pods that the same custom resource had before it went to a host."""
+    return handover.is_of_owner(service, wanted.owner) and handover.leads_to_pods(service) and not host_of(service)
 
 
 def _is_going(obj: Json) -> bool:

@@ -1,0 +1,54 @@
+"""Hands the Service of a custom resource over between pods and a host, so that its cluster IP stays.
+
+Called by `registration`; calls `kubeapi`. The engine applies the Service of pods, also over the one of a host. It
+leaves a Service alone that a process on a host is about to take over (`components.providers.kubernetes_calls`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from kubeapi.client import KubeClient
+from kubeapi.errors import Invalid
+from kubeapi.kinds import SERVICES
+
+Json = dict[str, Any]
+
+
+def leads_to_pods(service: Json) -> bool:
+    """Tell whether a Service selects pods."""
+    return bool((service.get("spec") or {}).get("selector"))
+
+
+def is_of_owner(service: Json, owner: Json | None) -> bool:
+    """Tell whether a Service belongs to the custom resource of an ownerReference."""
+    owners = [each.get("uid") for each in service["metadata"].get("ownerReferences") or ()]
+    return owner is not None and owner["uid"] in owners
+
+
+def to_host(client: KubeClient, service: Json, wanted: Json, *, field_manager: str) -> Json:
+    """Put a host's Service with the same cluster IP in the place of the Service of pods, and return it.
+
+    A Service that only loses its selector would keep the endpoints of its pods. Where somebody else gets the cluster
+    IP in between, the new Service has another one. Raises Conflict when somebody wrote to the old one, ApiError.
+    """
+    metadata = service["metadata"]
+    namespace, version = metadata["namespace"], metadata["resourceVersion"]
+    client.delete(SERVICES, namespace, metadata["name"], uid=metadata["uid"], resource_version=version)
+    address = service["spec"].get("clusterIP")
+    if address and address != "None":
+        kept = {**wanted, "spec": {**wanted["spec"], "clusterIP": address}}
+        with contextlib.suppress(Invalid):
+            return client.create(SERVICES, namespace, kept, field_manager=field_manager)
+    return client.create(SERVICES, namespace, wanted, field_manager=field_manager)
+
+
+def to_pods(client: KubeClient, service: Json, *, field_manager: str) -> None:
+    """Take out of a Service what only its host's registration wrote, such as the host's label.
+
+    Raises Conflict when somebody wrote to it since it was read, ApiError.
+    """
+    metadata = {part: service["metadata"][part] for part in ("name", "namespace", "resourceVersion")}
+    bare = {"apiVersion": SERVICES.api_version, "kind": SERVICES.kind, "metadata": metadata}
+    client.apply(SERVICES, metadata["namespace"], bare, field_manager=field_manager, force=True)
