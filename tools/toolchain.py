@@ -21,6 +21,8 @@ _VERSION_COMMAND: dict[str, tuple[str, ...]] = {
     "kubectl": ("version", "--client"),
     "kind": ("version",),
 }
+ANSWER_S = 60.0
+"""A program says its version in this time, also on a machine that has no processor left for it."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
@@ -100,16 +102,18 @@ def find(tool: Tool) -> Located:
         if not _runs(path):
             raise ToolMissing(tool.name, f"is not at {path}", f"{variable} says so; correct or unset it")
         return Located(path, "override")
+    passed_over = ""
     if tool.user_minimum is not None:
         for candidate in _candidates(tool):
             if tool.user_minimum == "0" or _at_least(candidate, tool.name, tool.user_minimum):
                 return Located(candidate, "PATH")
+            passed_over = f", and {candidate} is older or did not say its version within {ANSWER_S:g} s"
     path = cached_path(tool)
     if _runs(path):
         return Located(path, "cache")
     # `make setup` makes only what everybody needs.
     remedy = None if tool.needed else f"run `herdsman tools install {tool.name}`"
-    raise NotBuilt(tool.name, f"{tool.version} is not on this machine", remedy)
+    raise NotBuilt(tool.name, f"{tool.version} is not on this machine{passed_over}", remedy)
 
 
 def _candidates(tool: Tool) -> list[Path]:
@@ -138,7 +142,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def installed_version(path: Path, name: str, *, modified_ns: int) -> str | None:
-    """Ask a program for its version, `1.2.3`; None when it cannot say within ten seconds.
+    """Ask a program for its version, `1.2.3`; None when it cannot say, or not within `ANSWER_S`.
 
     The modification time is part of the key, so an upgrade under a running process is seen.
     """
@@ -148,7 +152,7 @@ def installed_version(path: Path, name: str, *, modified_ns: int) -> str | None:
             [str(path), *_VERSION_COMMAND[name]],
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=ANSWER_S,
             check=False,
             env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"},
         )

@@ -20,6 +20,8 @@ ENTRYPOINT = ("herdsman",)
 COMMAND = ("run",)
 ENVIRONMENT: Mapping[str, str] = {
     "PATH": f"/{HOME}/bin:/usr/local/bin:/usr/bin:/bin",
+    # The one of the image: nobody need ask it for its version at each start, which a busy node answers late.
+    "HERDSMAN_PULUMI": "/usr/local/bin/pulumi",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
 }

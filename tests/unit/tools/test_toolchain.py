@@ -83,6 +83,15 @@ def test_an_old_or_broken_copy_of_the_users_own_is_passed_over(tmp_path: Path, s
     assert locate("pulumi") == cached
 
 
+def test_a_copy_that_is_there_and_is_not_taken_is_named(tmp_path: Path) -> None:
+    own = program(tmp_path / "path" / "pulumi", code=1)
+    with pytest.raises(NotBuilt) as caught:
+        locate("pulumi")
+    assert f"is not on this machine, and {own} is older or did not say its version within 60 s: run" in str(
+        caught.value
+    )
+
+
 def test_an_upgrade_of_the_users_copy_is_seen_at_once(tmp_path: Path) -> None:
     cached = program(cached_path(TOOLS["pulumi"]))
     own = program(tmp_path / "path" / "pulumi", "v3.99.0")
