@@ -197,7 +197,11 @@ class OperatorPods:
                     found[process.pid] = process.ppid()
         first = sorted(pid for pid, parent in found.items() if parent not in found)
         rest = sorted(found.keys() - set(first))
-        return [psutil.Process(pid) for pid in (*first, *rest)]
+        running = []
+        for pid in (*first, *rest):
+            with contextlib.suppress(psutil.NoSuchProcess):  # runs of the engine come and go
+                running.append(psutil.Process(pid))
+        return running
 
     def process(self, pod: Json) -> psutil.Process:
         """The loop's own process, as this machine sees it."""

@@ -1,0 +1,207 @@
+"""Two pods of the operator with a state in PostgreSQL: they are downgraded and upgraded, and the leader is deleted.
+
+Each time the other pod goes on, no two engines meet, and no model restarts.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automation.conversion.registration import CRDS
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
+from tests.support import earlier_code
+from tests.support.controlplane import Api
+from tests.support.definitions import established
+from tests.support.loop import await_condition, eventually, model, service
+from tests.support.model_server import File, FileServer
+from tests.support.operator_pair import (
+    APPLIED_S,
+    LEASE_S,
+    Serving,
+    await_image,
+    await_standby,
+    changing,
+)
+from tests.support.operator_pods import NAMESPACE, OperatorPods
+from tests.support.postgres import Postgres
+from tools.node.image_set import LLAMA_SERVER_IMAGE
+from tools.node.node import Node
+from tools.tiny_model import write_tiny_model
+
+Json = dict[str, Any]
+
+OPTIONS = ("--replicas=2", "--state-secret=state", "--passphrase-secret=passphrase", "--kserve")
+EARLIER_IMAGE = "herdsman.test/herdsman:earlier"
+_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
+ENGINE: Json = {
+    "image": LLAMA_SERVER_IMAGE,
+    "contextSize": 512,
+    "resources": {"cpu": "250m"},
+    "extraArgs": ["--threads", "1"],
+    "probeOverrides": {"startup": {**_HEALTH, "failureThreshold": 60}, "readiness": _HEALTH},
+}
+
+
+@pytest.fixture(scope="module")
+def table(node: Node) -> Iterator[Postgres]:
+    """The database of the state, where pods reach it."""
+    server = Postgres(address=node.network.gateway, clients=node.network.pods)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def pair(operator_pods: OperatorPods, table: Postgres) -> OperatorPods:
+    """Two pods, of which one leads and the other waits."""
+    operator_pods.settings |= {"lease_duration_s": str(LEASE_S), "conversion_certificate_s": "60"}
+    operator_pods.make_secret("state", url=table.url, **table.environment)
+    operator_pods.make_secret("passphrase", passphrase="of a cluster that ends with the tests")
+    operator_pods.install(*OPTIONS)
+    operator_pods.await_leading()
+    await_standby(operator_pods)
+    return operator_pods
+
+
+@pytest.fixture(scope="module")
+def place(
+    pair: OperatorPods,
+    client: KubeClient,
+    node_api: Api,
+    files: FileServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """A namespace with a model that serves, and a service without pods that tests change."""
+    weights = write_tiny_model(tmp_path_factory.mktemp("weights") / "tiny.gguf").read_bytes()
+    with node_api.namespace("replicas") as name:
+        model(client, name, source=files.serve("/replicas.gguf", File(weights)))
+        service(client, name, "chat", **ENGINE)
+        service(client, name, "changed", **{**ENGINE, "replicas": 0})
+        try:
+            await_condition(client, name, "chat", "Ready", "True", timeout_s=120)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{pair.told()}") from None
+        yield name
+
+
+def test_a_downgrade_and_an_upgrade_by_one_commit_restart_nothing(
+    pair: OperatorPods, client: KubeClient, node: Node, place: str, tmp_path: Path
+) -> None:
+    commit = earlier_code.commit_before()
+    earlier_code.load_image(node, pair.image, commit, name=EARLIER_IMAGE, folder=tmp_path)
+    before = Serving.of(client, place)
+    for image in (EARLIER_IMAGE, pair.image):
+        began = time.monotonic()
+        changed = pair.install(*OPTIONS, image=image)
+        assert [each["kind"] for each in changed if each["op"] != "update"] == []
+        leader = await_image(pair, image)
+        took_s = time.monotonic() - began
+        with changing(pair, place) as changes:
+            changes.await_applied(timeout_s=APPLIED_S)
+        print(f"{image}: two pods replaced in {took_s:.1f} s")
+        assert Serving.of(client, place) == before
+        asked = {each["name"] for each in pair.lines(leader) if each.get("event") == "Submitted to the engine"}
+        assert asked == {"changed"}, "another release asks its engine for nothing that nobody changed"
+
+
+CONFIGS = "llminferenceserviceconfigs"
+
+
+@pytest.fixture(scope="module")
+def converted(pair: OperatorPods, node_api: Api, place: str) -> Iterator[str]:
+    """The CRDs of KServe, and the path of an object in the version that is not stored."""
+    with established(node_api, crd_documents("kserve")):
+        path = f"/apis/serving.kserve.io/v1alpha1/namespaces/{place}/{CONFIGS}"
+        written = {
+            "apiVersion": "serving.kserve.io/v1alpha1",
+            "kind": "LLMInferenceServiceConfig",
+            "metadata": {"name": "mine"},
+            "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
+        }
+        # Before a leader has told the CRD where it converts, only the version that is stored is served.
+        eventually(lambda: node_api.request("GET", path)[0] == 200, what="v1alpha1 to be served", timeout_s=90)
+        status, answer = node_api.request("POST", path, written)
+        assert status == 201, f"{answer}\n{pair.told()}"
+        yield f"{path}/mine"
+
+
+def is_converted(api: Api, path: str) -> bool:
+    """Whether the API server gives the object in both versions, each with what it alone can say."""
+    status, old = api.request("GET", path)
+    new = api.get(path.replace("v1alpha1", "v1alpha2")) or {}
+    assert "criticality" not in new["spec"]["model"]
+    return status == 200 and old["spec"]["model"]["criticality"] == "Critical"
+
+
+def clients_of(api: Api) -> list[Json]:
+    """Where the API server has each CRD converted."""
+    found = [api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}") or {} for name in CRDS]
+    return [(each["spec"]["conversion"].get("webhook") or {}).get("clientConfig") or {} for each in found]
+
+
+def authorities_of(client_config: Json) -> list[bytes]:
+    end = b"-----END CERTIFICATE-----"
+    bundle = base64.b64decode(client_config.get("caBundle") or "")
+    return [part.strip() + end for part in bundle.split(end) if part.strip()]
+
+
+def test_the_leader_converts_and_so_does_the_next_one(
+    pair: OperatorPods, client: KubeClient, node_api: Api, converted: str
+) -> None:
+    leader, other = pair.await_leading(), await_standby(pair)
+    assert is_converted(node_api, converted)
+    before = clients_of(node_api)
+    assert all(each["url"].startswith(f"https://{leader['status']['podIP']}:9443/convert/") for each in before)
+    began = time.monotonic()
+    client.delete(kinds.PODS, NAMESPACE, leader["metadata"]["name"])
+    # Nobody converts while nobody leads: the API server says so to clients of v1alpha1.
+    wanted = f"https://{other['status']['podIP']}:9443/convert/"
+    eventually(
+        lambda: all(each.get("url", "").startswith(wanted) for each in clients_of(node_api)),
+        what="the CRDs to be told of the next leader",
+        timeout_s=60,
+    )
+    eventually(partial(is_converted, node_api, converted), what="a conversion by the next leader", timeout_s=15)
+    print(f"leader deleted: the next one converts after {time.monotonic() - began:.1f} s")
+    after = clients_of(node_api)
+    assert not {each["caBundle"] for each in before} & {each["caBundle"] for each in after}
+    await_standby(pair)
+
+
+def test_conversions_go_on_while_the_authority_is_replaced(pair: OperatorPods, node_api: Api, converted: str) -> None:
+    """A certificate of this installation is valid for a minute, and replaced after half of that."""
+    pair.await_leading()
+    [before, _] = [set(authorities_of(each)) for each in clients_of(node_api)]
+    failed, reads = [], 0
+
+    def is_replaced() -> bool:
+        nonlocal reads
+        reads += 1
+        if not is_converted(node_api, converted):
+            failed.append(reads)
+        return all(len(found := authorities_of(each)) == 1 and found[0] not in before for each in clients_of(node_api))
+
+    eventually(is_replaced, what="another authority alone", timeout_s=90)
+    assert not failed, f"{len(failed)} of {reads} reads failed"
+
+
+def test_an_authority_that_somebody_overwrote_is_written_again(
+    pair: OperatorPods, client: KubeClient, node_api: Api, converted: str
+) -> None:
+    pair.await_leading()
+    for name in CRDS:
+        crd = client.get(kinds.CRDS, None, name)
+        del crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
+        client.request("PUT", kinds.CRDS.path(None, name), body=crd)
+    eventually(
+        lambda: all(authorities_of(each) for each in clients_of(node_api)), what="the authority again", timeout_s=90
+    )
+    eventually(partial(is_converted, node_api, converted), what="a conversion", timeout_s=15)
