@@ -21,7 +21,7 @@ from typing import TextIO
 
 from tools import build as tool_builds
 from tools.commands import BuildFailed, Workbench
-from tools.image import contents, debian, layers, locked, packages, requirements
+from tools.image import contents, debian, fill, layers, locked, packages, requirements
 from tools.image.layout import Layout
 from tools.progress import BuildProgress, showing
 from tools.toolchain import ToolMissing, cache_dir
@@ -31,6 +31,8 @@ _HERE = Path(__file__).resolve().parent
 _BUILDS_KEPT = 6
 """So many builds keep their layers in the cache, those of other checkouts included."""
 _STEPS = 7
+_RECIPE = ("contents", "debian", "fill", "layers", "packages", "trim")
+_SCRATCH = ".building-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +146,9 @@ class _Build:
     def run(self) -> Built:
         """Make the layers that are missing, and write the image."""
         wanted = self._wanted
-        found = self._debian(wanted.architecture)
-        python = next(package for package in found if package.name.startswith("python3")).version
+        self._say(f"Debian's packages for {wanted.architecture}")
+        found = self._debian(wanted.architecture, anew=wanted.pull)
+        version = next(package for package in found if package.name.startswith("python3")).version.partition("-")[0]
         lock = (locked.ROOT / "requirements.lock").read_text(encoding="utf-8")
         entries = locked.needed(lock, (locked.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         wheels = locked.requirements(entries)
@@ -157,27 +160,31 @@ class _Build:
         parts = [
             self._part(
                 "debian",
-                f"Python {python.partition('-')[0]} and libraries of Debian {contents.SUITE}, certificates, busybox",
+                f"Python {version} and libraries of Debian {contents.SUITE}, certificates, busybox",
                 [package.digest for package in found],
-                lambda root: self._fill_debian(found, root),
+                lambda root: fill.debian_part(found, root, python=self._python()),
             ),
             self._part(
                 "pulumi",
                 f"the Pulumi CLI {TOOLS['pulumi'].version}",
                 [_file_digest(self._pulumi)],
-                self._fill_pulumi,
+                lambda root: fill.pulumi_part(self._pulumi, root),
             ),
             self._part(
                 "packages",
                 "Python packages of requirements.lock",
-                [wheels, python],
-                lambda root: self._fill_packages(wheels, python, root),
+                [wheels, version],
+                lambda root: fill.packages_part(
+                    wheels, root, python=self._python(), version=version, linux_name=self._linux_name
+                ),
             ),
             self._part(
                 "herdsman",
                 f"Herdsman {wanted.version}",
                 [wanted.version, *(_file_digest(locked.ROOT / path) + str(path) for path in packages.source_files())],
-                self._fill_herdsman,
+                lambda root: fill.herdsman_part(
+                    root, python=self._python(), linux_name=self._linux_name, workbench=self._workbench
+                ),
             ),
         ]
         self._say("writing the image")
@@ -201,11 +208,10 @@ class _Build:
             seconds=0,
         )
 
-    def _debian(self, architecture: str) -> list[debian.DebianPackage]:
+    def _debian(self, architecture: str, *, anew: bool = False) -> list[debian.DebianPackage]:
         sources = _digest(contents.SUITE, *contents.DEBIAN_PACKAGES, *self._wanted.mirrors)
         folder = self._cache / "debian" / f"{contents.SUITE}-{architecture}-{sources}"
-        self._say(f"Debian's packages for {architecture}")
-        if self._wanted.pull or not folder.is_dir():
+        if anew or not folder.is_dir():
             debian.fetch(architecture, folder, mirrors=self._wanted.mirrors, workbench=self._workbench)
         return debian.packages(folder)
 
@@ -218,7 +224,7 @@ class _Build:
         record = self._cache / "parts" / f"{tag}.json"
         if tag in self._layout.tags() and record.is_file():
             return Part(**json.loads(record.read_text(encoding="utf-8")))
-        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=self._cache) as scratch:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=self._cache) as scratch:
             root = Path(scratch) / "root"
             root.mkdir()
             fill(root)
@@ -230,42 +236,9 @@ class _Build:
         record.write_text(json.dumps(asdict(part)), encoding="utf-8")
         return part
 
-    def _fill_debian(self, found: Sequence[debian.DebianPackage], root: Path) -> None:
-        debian.unpack(found, root)
-        for path, text in contents.FILES.items():
-            (root / path).write_text(text)
-        for path in contents.EMPTY_FOLDERS:
-            (root / path).mkdir(parents=True, exist_ok=True)
-        for path, target in contents.LINKS.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).symlink_to(target)
-        self._python().compile(root / f"usr/lib/python{contents.PYTHON}", root)
-
-    def _fill_pulumi(self, root: Path) -> None:
-        program = root / "usr/local/bin/pulumi"
-        program.parent.mkdir(parents=True)
-        shutil.copyfile(self._pulumi, program)
-        program.chmod(0o755)
-
-    def _fill_packages(self, wheels: str, python_version: str, root: Path) -> None:
-        packages.make_environment(root, python_version=python_version.partition("-")[0])
-        wanted = root.parent / "requirements.txt"
-        wanted.write_text(wheels)
-        self._install(["--require-hashes", "--requirement", str(wanted)], root)
-
-    def _fill_herdsman(self, root: Path) -> None:
-        wheel = packages.make_wheel(root.parent, self._workbench)
-        self._install(["--no-index", str(wheel)], root)
-        packages.make_scripts(root)
-
-    def _install(self, arguments: Sequence[str], root: Path) -> None:
-        python, target = self._python(), root / contents.site_packages()
-        python.install(arguments, target, linux_name=self._linux_name)
-        python.compile(target, root)
-
     def _python(self) -> packages.ImagePython:
         """Debian's Python for this machine, unpacked in the cache; of the release that the image has."""
-        found = debian.packages(self._own_debian())
+        found = self._debian(own_architecture())
         name = f"python-{_digest(self._recipe, *(package.digest for package in found))}"
         root = self._cache / name
         if not root.is_dir():
@@ -276,13 +249,6 @@ class _Build:
             debian.unpack(found, staging)
             staging.rename(root)
         return packages.ImagePython(root, contents.ARCHITECTURES[own_architecture()], self._workbench)
-
-    def _own_debian(self) -> Path:
-        sources = _digest(contents.SUITE, *contents.DEBIAN_PACKAGES, *self._wanted.mirrors)
-        folder = self._cache / "debian" / f"{contents.SUITE}-{own_architecture()}-{sources}"
-        if not folder.is_dir():
-            debian.fetch(own_architecture(), folder, mirrors=self._wanted.mirrors, workbench=self._workbench)
-        return folder
 
     def _write(self, tag: str) -> None:
         """Write archive and layout, each whole or not at all."""
@@ -325,13 +291,15 @@ def _one_at_a_time(stream: TextIO) -> Iterator[Workbench]:
         except BlockingIOError:
             print("Waiting for another build of an image to end", file=stream, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in folder.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(left)  # by a build that was killed: the lock is held
         log.unlink(missing_ok=True)
         yield Workbench(log=log, lock=lock.fileno())
 
 
 def _recipe() -> str:
-    """Changes when how an image is made changes."""
-    return _digest(*(path.name + path.read_text(encoding="utf-8") for path in sorted(_HERE.glob("*.py"))))
+    """Changes when a module that decides what is in a layer changes."""
+    return _digest(*((_HERE / f"{name}.py").read_text(encoding="utf-8") for name in _RECIPE))
 
 
 def _layout_tag(name: str) -> str:

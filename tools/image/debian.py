@@ -66,7 +66,8 @@ def fetch(architecture: str, folder: Path, *, mirrors: Sequence[str], workbench:
             "--format=tar",
             f"--architectures={architecture}",
             f"--include={','.join(contents.DEBIAN_PACKAGES)}",
-            f"--extract-hook=copy-out /var/cache/apt/archives {staging}",
+            # Into the folder that mmdebstrap is started in: a path with a space would be taken for two.
+            "--extract-hook=copy-out /var/cache/apt/archives .",
             contents.SUITE,
             os.devnull,
             *mirrors,
