@@ -19,11 +19,12 @@ def trim(packages: Path) -> None:
     for name in LEFT_OUT_MODULES:
         shutil.rmtree(packages / name, ignore_errors=True)
     for listing in packages.glob("*.dist-info/RECORD"):
+        # The first names the folder that a wheel came from, and its hash depends on it.
+        for name in ("direct_url.json", "REQUESTED"):
+            (listing.parent / name).unlink(missing_ok=True)
         lines = listing.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if _stays(packages, line.partition(",")[0].strip('"'))]
         listing.write_text("".join(f"{line}\n" for line in sorted(kept)), encoding="utf-8")
-        for name in ("direct_url.json", "REQUESTED"):
-            (listing.parent / name).unlink(missing_ok=True)
 
 
 def _stays(packages: Path, path: str) -> bool:

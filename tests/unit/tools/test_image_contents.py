@@ -144,6 +144,7 @@ def test_an_environment_is_trimmed_to_herdsman(tmp_path: Path) -> None:
     (information / "entry_points.txt").write_text(scripts)
     (information / "RECORD").write_text(
         "../../../bin/herdsman,sha256=x,1\nkubernetes/client/x.py,sha256=y,2\nkubernetes/aio/client/x.py,,\n"
+        "herdsman-0.1.0.dist-info/direct_url.json,sha256=z,3\n"
     )
     (information / "direct_url.json").write_text('{"url": "file:///src"}')
 
