@@ -321,6 +321,7 @@ def test_the_files_are_those_that_the_containerfile_installs(image: Image, tmp_p
     text = (locked.ROOT / "Containerfile").read_text()
     stage = text[text.index(" AS packages") : text.rindex("\nFROM ")].replace("\\\n", " ")
     source, home = tmp_path / "src", tmp_path / "herdsman"
+    source.mkdir()
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     for name in re.findall(r"^!(\S+)$", (locked.ROOT / ".containerignore").read_text(), re.MULTILINE):
         path = locked.ROOT / name

@@ -111,6 +111,7 @@ _LEFT_OUT_PATHS = (
     *(f"usr/share/{name}/" for name in ("bug", "info", "lintian", "locale", "man", "menu", "perl5", "doc-base")),
     *("usr/share/ca-certificates/", "usr/share/common-licenses/", "usr/share/base-files/", "usr/share/binfmts/"),
     *("usr/share/applications/", "usr/share/icons/", "usr/share/pixmaps/", "usr/share/initramfs-tools/"),
+    *("usr/share/gcc/", "usr/share/gdb/"),
     *("usr/sbin/", "var/", "etc/ca-certificates", "etc/cron", "etc/default/", "etc/init.d/", "etc/update-motd.d/"),
     *("etc/issue", "etc/motd", "etc/profile.d/", "etc/skel/", "etc/dpkg/", "etc/host.conf", "root/", "opt/", "mnt/"),
     *("srv/", "media/", "boot/", "usr/games/", "usr/include/", "usr/src/", "usr/local/", "usr/lib/dpkg/"),
