@@ -113,6 +113,7 @@ _LEFT_OUT_PATHS = (
     *("usr/share/applications/", "usr/share/icons/", "usr/share/pixmaps/", "usr/share/initramfs-tools/"),
     *("usr/share/gcc/", "usr/share/gdb/"),
     *("usr/sbin/", "var/", "etc/ca-certificates", "etc/cron", "etc/default/", "etc/init.d/", "etc/update-motd.d/"),
+    f"etc/python{PYTHON}/",
     *("etc/issue", "etc/motd", "etc/profile.d/", "etc/skel/", "etc/dpkg/", "etc/host.conf", "root/", "opt/", "mnt/"),
     *("srv/", "media/", "boot/", "usr/games/", "usr/include/", "usr/src/", "usr/local/", "usr/lib/dpkg/"),
 )
@@ -120,6 +121,8 @@ _LEFT_OUT_STDLIB = (
     *("EXTERNALLY-MANAGED", "_aix_support.py", "_osx_support.py", "antigravity.py", "__phello__/", "__hello__.py"),
     *("ensurepip/", "idlelib/", "lib2to3/", "pydoc_data/", "test/", "tkinter/", "turtle.py", "turtledemo/", "venv/"),
     *("lib-dynload/_dbm.", "lib-dynload/nis."),
+    # A link to /etc: bytecode would be made of the file there of the machine that builds.
+    "sitecustomize.py",
 )
 
 

@@ -114,6 +114,8 @@ def test_no_module_imports_what_is_left_out() -> None:
         ("usr/share/doc/libc6/copyright", True),
         ("usr/share/doc/libc6/changelog.Debian.gz", False),
         ("usr/share/man/man1/python3.11.1.gz", False),
+        ("usr/lib/python3.11/sitecustomize.py", False),
+        ("etc/python3.11/sitecustomize.py", False),
         ("etc/services", True),
         ("etc/os-release", True),
         ("var/lib/dpkg/info/x", False),
