@@ -24,6 +24,7 @@ import pytest
 
 from automation.install import operator
 from tests.support import needs
+from tools import versions
 from tools.image import contents, locked
 from tools.image.build import own_architecture
 from tools.image.requirements import missing
@@ -283,8 +284,8 @@ def test_every_library_that_a_program_loads_is_in_it(which: str, request: pytest
 def test_it_runs_as_its_user_without_network_or_writable_files(bundle: Path) -> None:
     ended = inside(bundle, "herdsman", "version")
     assert (ended.returncode, ended.stderr) == (0, "")
-    told = inside(bundle, "sh", "-c", "id -u; id -g; pulumi version; touch /x; touch /opt/herdsman/x; ls -A /tmp")
-    assert told.stdout.split() == ["10001", "10001", "v3.255.0" if "v3" in told.stdout else "3.255.0"]
+    told = inside(bundle, "sh", "-c", "id -u; id -g; pulumi version; touch /x; touch /opt/herdsman/x")
+    assert told.stdout.split() == ["10001", "10001", versions.PULUMI]
     assert told.stderr.count("Read-only file system") == 2
 
 
@@ -331,7 +332,7 @@ def test_the_files_are_those_that_the_containerfile_installs(image: Image, tmp_p
         path = locked.ROOT / name
         shutil.copytree(path, source / name, ignore=ignored) if path.is_dir() else shutil.copy(path, source / name)
     for command in re.findall(r"^RUN (.+)$", stage, re.MULTILINE):
-        script = re.sub(r"#.*", "", command).replace("/opt/herdsman", str(home)).replace("/tmp/", f"{tmp_path}/")
+        script = re.sub(r"#.*", "", command).replace("/tmp/", f"{tmp_path}/").replace("/opt/herdsman", str(home))
         script = script.replace("python -m", f"{sys.executable} -m")
         subprocess.run(["bash", "-euc", script], cwd=source, check=True, timeout=1200, stdout=subprocess.DEVNULL)
 
