@@ -1,4 +1,4 @@
-"""Two pods of the operator with a state in PostgreSQL: they are downgraded and upgraded, and the leader is deleted.
+"""Two pods of the operator with a state in PostgreSQL: the leader is frozen, cut off, upgraded, downgraded, deleted.
 
 Each time the other pod goes on, no two engines meet, and no model restarts.
 """
@@ -6,12 +6,14 @@ Each time the other pod goes on, no two engines meet, and no model restarts.
 from __future__ import annotations
 
 import base64
+import contextlib
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from automation.conversion.registration import CRDS
@@ -26,12 +28,19 @@ from tests.support.model_server import File, FileServer
 from tests.support.operator_pair import (
     APPLIED_S,
     LEASE_S,
+    RESTARTED_S,
     Serving,
+    assert_no_writer_meets_another,
     await_image,
     await_standby,
+    await_takeover,
     changing,
+    in_a_run,
+    is_guard,
+    restarts,
 )
 from tests.support.operator_pods import NAMESPACE, OperatorPods
+from tests.support.pod_links import PodLink
 from tests.support.postgres import Postgres
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
@@ -90,6 +99,64 @@ def place(
         except AssertionError as error:
             raise AssertionError(f"{error}\n{pair.told()}") from None
         yield name
+
+
+def test_a_frozen_leader_is_ended_and_the_other_goes_on(
+    pair: OperatorPods, client: KubeClient, table: Postgres, place: str
+) -> None:
+    """Everything in its container is stopped but the guard, in the middle of a run of the engine."""
+    leader, other = pair.await_leading(), await_standby(pair)
+    before, restarted, since = Serving.of(client, place), restarts(pair, leader), time.time()
+    with changing(pair, place) as changes:
+        changes.await_applied(timeout_s=APPLIED_S)
+        processes = in_a_run(pair, leader)
+        assert [is_guard(process) for process in processes].count(True) == 1
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not is_guard(process):
+                    process.suspend()
+        frozen_at = time.monotonic()
+        took_s = await_takeover(pair, leader, processes)
+        changes.await_applied(timeout_s=APPLIED_S)
+        applied_s = time.monotonic() - frozen_at
+        print(f"frozen with a lease of {LEASE_S:g} s: Lease after {took_s:.1f} s, a change after {applied_s:.1f} s")
+        assert await_standby(pair)["metadata"]["uid"] == leader["metadata"]["uid"]
+        changes.await_applied(timeout_s=APPLIED_S)
+    assert restarts(pair, leader) == restarted + 1
+    assert pair.await_leading()["metadata"]["uid"] == other["metadata"]["uid"]
+    assert_no_writer_meets_another(table, since, leader, other)
+    assert Serving.of(client, place) == before
+
+
+def test_a_leader_that_is_cut_off_ends_its_engine_and_waits_when_it_is_back(
+    pair: OperatorPods, client: KubeClient, node: Node, table: Postgres, place: str
+) -> None:
+    leader, other = pair.await_leading(), await_standby(pair)
+    before, restarted, since = Serving.of(client, place), restarts(pair, leader), time.time()
+    link = PodLink(node, leader)
+    with changing(pair, place) as changes:
+        changes.await_applied(timeout_s=APPLIED_S)
+        processes = in_a_run(pair, leader)
+        cut_at = time.monotonic()
+        link.cut()
+        try:
+            took_s = await_takeover(pair, leader, processes)
+            changes.await_applied(timeout_s=APPLIED_S)
+            applied_s = time.monotonic() - cut_at
+            eventually(lambda: restarts(pair, leader) > restarted, what="a restart", timeout_s=RESTARTED_S)
+        finally:
+            link.heal()
+        healed_at = time.monotonic()
+        assert await_standby(pair)["metadata"]["uid"] == leader["metadata"]["uid"]
+        back_s = time.monotonic() - healed_at
+        print(
+            f"cut off with a lease of {LEASE_S:g} s: Lease after {took_s:.1f} s, a change after {applied_s:.1f} s; "
+            f"back, it waits after {back_s:.1f} s"
+        )
+        changes.await_applied(timeout_s=APPLIED_S)
+    assert pair.await_leading()["metadata"]["uid"] == other["metadata"]["uid"]
+    assert_no_writer_meets_another(table, since, leader, other)
+    assert Serving.of(client, place) == before
 
 
 def test_a_downgrade_and_an_upgrade_by_one_commit_restart_nothing(

@@ -1,0 +1,40 @@
+"""The cable of a pod on a real node: cut, and laid again.
+
+The network plugin of the node enforces no NetworkPolicy, so a pod is cut off where its packets leave it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from tools.node import lifecycle
+from tools.node.node import Node
+
+Json = dict[str, Any]
+
+
+class PodLink:
+    """The node's end of the link to one pod."""
+
+    def __init__(self, node: Node, pod: Json) -> None:
+        self._node = node
+        [route] = json.loads(self._ip("-json", "route", "get", str(pod["status"]["podIP"])))
+        self._device = str(route["dev"])
+        self._routes: list[str] = []
+
+    def cut(self) -> None:
+        """Set the link down: nothing comes in or out, and nobody is told."""
+        self._routes = self._ip("route", "show", "dev", self._device).splitlines()
+        self._ip("link", "set", self._device, "down")
+
+    def heal(self) -> None:
+        """Set the link up, with the routes that the kernel took away with it."""
+        self._ip("link", "set", self._device, "up")
+        for route in self._routes:
+            self._ip("route", "replace", *route.split(), "dev", self._device)
+
+    def _ip(self, *words: str) -> str:
+        inside = ("nsenter", f"--net=/proc/{lifecycle.first_pid(self._node.layout)}/ns/net", "ip")
+        return subprocess.run([*inside, *words], capture_output=True, text=True, check=True, timeout=30).stdout
