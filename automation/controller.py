@@ -307,7 +307,7 @@ class Controller:
         A service that is being deleted is in no mode. Raises EngineFailed when the API server cannot be asked.
         """
         crs = {each.key: self.services[each.key.dialect].get(each.key.namespace, each.key.name) for each in submissions}
-        now_in = modes_now(self._client, namespace, crs)
+        now_in = modes_now(self._client, namespace, crs, controller_class=self._world.controller_class)
         found = [each for each in submissions if now_in[each.key] != each.mode]
         for submission in found:
             if self._batcher.settle(submission):

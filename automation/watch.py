@@ -58,7 +58,8 @@ class World:
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
         self._enqueue_model = enqueue_model
-        self._controller_class = controller_class
+        self._client = client
+        self.controller_class = controller_class
         self.index = ServiceIndex()
         self.quotas = QuotaBook(on_admitted=enqueue)
         self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
@@ -254,8 +255,16 @@ class World:
         return found is not None and bool(found["terminating"])
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
-        """What a namespace says of its services, in annotations under herdsman.dev/."""
+        """What a namespace says of its services, in annotations under herdsman.dev/.
+
+        A namespace and a service in it that are made together may be seen in either order, so the API server is asked
+        about a namespace that is not seen yet. Raises ApiError.
+        """
         found = self.namespaces.get(None, namespace)
+        if found is None:
+            # A list of one: the loop may list and watch namespaces, and not get them.
+            listed = self._client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
+            found = trim.namespace(listed[0]) if listed else None
         annotations: Mapping[str, str] = found["annotations"] if found is not None else {}
         return annotations
 
@@ -267,7 +276,7 @@ class World:
         said = self.namespace_annotations(cr["metadata"]["namespace"])
         if held and not ownership.controller_of(cr, said):
             return False
-        return ownership.is_ours(cr, said, self._controller_class)
+        return ownership.is_ours(cr, said, self.controller_class)
 
     def model_is_ours(self, model: Object) -> bool:
         """Whether this loop writes the status of a Model."""
@@ -275,7 +284,7 @@ class World:
         found = (self.services.get(namespace, user) for user in self.index.services_of_model(namespace, name))
         users = [user for user in found if user is not None]
         said = self.namespace_annotations(namespace)
-        return ownership.model_is_ours(model, users, said, self._controller_class)
+        return ownership.model_is_ours(model, users, said, self.controller_class)
 
     # Each handler runs in its informer's thread and only touches the index and the queue.
 

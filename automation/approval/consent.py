@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_book import PolicyBook
 from automation.engine.port import APPLY_FAILED, EngineFailed
+from automation.ownership import is_ours
 from automation.plan import LiveObject
 from automation.preview.changes import ServicePreview
 from automation.preview.previewer import Previewer
@@ -37,11 +38,11 @@ class Consent:
 
 
 def modes_now(
-    client: KubeClient, namespace: str, services: Mapping[ServiceKey, JsonObject | None]
+    client: KubeClient, namespace: str, services: Mapping[ServiceKey, JsonObject | None], *, controller_class: str = ""
 ) -> dict[ServiceKey, Mode | None]:
     """Tell the mode of services of one namespace, which the API server is asked about.
 
-    None for a service that does not exist, is being deleted, or has no valid mode.
+    None for a service that does not exist, is being deleted, has no valid mode, or that another controller looks after.
 
     Raises EngineFailed when it cannot be asked.
     """
@@ -51,11 +52,11 @@ def modes_now(
     except ApiError as error:
         raise EngineFailed(APPLY_FAILED, f"the mode of namespace `{namespace}` cannot be read: {error}") from error
     said = (found[0]["metadata"].get("annotations") or {}) if found else {}
-    return {key: _mode(cr, said) for key, cr in services.items()}
+    return {key: _mode(cr, said, controller_class) for key, cr in services.items()}
 
 
-def _mode(cr: JsonObject | None, said_by_namespace: Mapping[str, str]) -> Mode | None:
-    if cr is None or "deletionTimestamp" in cr["metadata"]:
+def _mode(cr: JsonObject | None, said_by_namespace: Mapping[str, str], controller_class: str) -> Mode | None:
+    if cr is None or "deletionTimestamp" in cr["metadata"] or not is_ours(cr, said_by_namespace, controller_class):
         return None
     try:
         return mode_of(cr, said_by_namespace)
