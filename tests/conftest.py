@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,21 @@ def pytest_configure(config: pytest.Config) -> None:
     give_logging_to_pytest()
     if hasattr(config.option, "loadscopereorder"):  # else pytest-xdist is not there
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all files of the node layer to one test process, which starts one node for them. Other layers: by file."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class OneNode(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "tests/node" if file.startswith("tests/node/") else file
+
+    return OneNode(config, log)
 
 
 @pytest.fixture(autouse=True)
