@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,7 +48,11 @@ def stop(layout: NodeLayout, *, purge: bool = False) -> bool:
     if record is not None:
         processes.end([record], layout.directory, grace_s=_GRACE_S)
         with contextlib.suppress(OSError, ValueError, TypeError):  # without a plan there is nothing to remove
-            cgroups.remove(layout.read_plan().network.cgroup)
+            network = layout.read_plan().network
+            if ran:
+                # The kernel keeps the network of a dead node while one of its connections still sends to a dead pod.
+                subprocess.run(["ip", "link", "delete", network.device], capture_output=True, timeout=30, check=False)
+            cgroups.remove(network.cgroup)
         layout.write_record(None)
     if purge and layout.directory.is_dir():
         _remove(layout.directory)
