@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 import pulumi.automation as auto
 import pytest
+from pulumi.automation._server import LanguageServer
 from pulumi.automation.events import EngineEvent
 
 from automation.engine.program_server import ProgramServer
@@ -25,6 +25,39 @@ Program = Callable[[], Any]
 PASSPHRASE = "correct horse"
 OFFICIAL_PLUGIN = "pulumi-resource-kubernetes"
 _NOT_ASKED = object()
+
+
+class _Programs:
+    """Counts the programs that the SDK runs in this process, with the calls to the engine that outlive them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+
+    def watched(self, run: Callable[[LanguageServer, Any, Any], Any]) -> Callable[[LanguageServer, Any, Any], Any]:
+        """Count while `run` lasts: the SDK's answer to the engine that asks for a program."""
+
+        def counted(server: LanguageServer, request: Any, context: Any) -> Any:
+            self._add(1)
+            try:
+                return run(server, request, context)
+            finally:
+                self._add(-1)
+
+        return counted
+
+    def wait(self, *, timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout=timeout_s)
+
+    def _add(self, number: int) -> None:
+        with self._changed:
+            self._running += number
+            self._changed.notify_all()
+
+
+_PROGRAMS = _Programs()
+LanguageServer.Run = _PROGRAMS.watched(LanguageServer.Run)  # type: ignore[method-assign]
 
 
 @dataclass
@@ -75,8 +108,6 @@ class Stack:
         self._directory = directory
         self._cli = cli
         self._selected: auto.Stack | None = None
-        self._ended = threading.Event()
-        self._ended.set()
         state = directory / "state"
         state.mkdir(parents=True, exist_ok=True)
         (directory / "work").mkdir(exist_ok=True)
@@ -95,12 +126,12 @@ class Stack:
     def select(self, program: Program) -> auto.Stack:
         if self._selected is not None:
             # Creating and selecting costs a second of processes that run nothing.
-            self._selected.workspace.program = self._watched(program)
+            self._selected.workspace.program = program
             return self._selected
         self._selected = auto.create_or_select_stack(
             stack_name=self._name,
             project_name="herdsman",
-            program=self._watched(program),
+            program=program,
             opts=auto.LocalWorkspaceOptions(
                 work_dir=str(self._directory / "work"),
                 pulumi_home=str(self._directory / "home"),
@@ -112,18 +143,6 @@ class Stack:
         vars(self._selected).update(info=lambda show_secrets=True: _NOT_ASKED, outputs=dict)
         return self._selected
 
-    def _watched(self, program: Program) -> Program:
-        async def run() -> None:
-            self._ended.clear()
-            try:
-                registered = program()
-                if inspect.isawaitable(registered):
-                    await registered
-            finally:
-                self._ended.set()
-
-        return run
-
     @contextmanager
     def _until_the_program_ends(self) -> Iterator[None]:
         """Wait for the program of a run that failed.
@@ -133,9 +152,7 @@ class Stack:
         try:
             yield
         finally:
-            if not self._ended.is_set():
-                self._ended.wait(timeout=30.0)
-                time.sleep(0.5)
+            _PROGRAMS.wait(timeout_s=30.0)
 
     def up(self, program: Program, **options: Any) -> Run:
         run = Run()

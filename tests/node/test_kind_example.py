@@ -22,7 +22,7 @@ from kubeapi.client import KubeClient
 from tests.support import docker_stand_in
 from tests.support.controlplane import tool_or_skip
 from tests.support.model_server import File, FileServer
-from tests.support.operator_pods import operator_image, settings_for, wipe
+from tests.support.operator_pods import build_operator_image, settings_for, wipe
 from tools.localcluster import LocalCluster
 from tools.node import configuration, image_set, lifecycle
 from tools.node.node import Node
@@ -70,7 +70,7 @@ def docker(tmp_path: Path, node_cluster: tuple[LocalCluster, Node], client: Kube
 def test_the_one_command_ends_in_an_answered_chat(
     tmp_path: Path, example: Path, docker: Path, node_cluster: tuple[LocalCluster, Node]
 ) -> None:
-    image = operator_image()
+    image = build_operator_image(tmp_path)
     settings = [f"--set={name}={value}" for name, value in settings_for(node_cluster[1]).items()]
     environment = {
         **os.environ,

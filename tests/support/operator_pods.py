@@ -295,7 +295,8 @@ def wipe(node: Node, client: KubeClient) -> None:
     eventually(lambda: not real.pods(client, NAMESPACE, selector), what="the operator's pods to be gone", timeout_s=120)
     for kind, namespace, name in gone:
         eventually(functools.partial(_is_gone, client, kind, namespace, name), what=f"{kind.kind} {name} to be gone")
-    for kind in (kinds.LEASES, kinds.SECRETS):
+    # Also what tests and users add to it by the guides: secrets, and roles that let the loop read them.
+    for kind in (kinds.LEASES, kinds.SECRETS, kinds.ROLE_BINDINGS, kinds.ROLES):
         for obj in client.list(kind, NAMESPACE)["items"]:
             with contextlib.suppress(NotFound):
                 client.delete(kind, NAMESPACE, obj["metadata"]["name"])

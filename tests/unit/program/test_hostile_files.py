@@ -169,7 +169,7 @@ def _config_value(value: Any) -> str:
 @given(documents=changed_examples(JSON, identity=False))
 def test_any_object_of_a_cluster_is_parsed_or_refused(documents: list[Any]) -> None:
     """What a CRD of an earlier release, or of the peer, let in; metadata has been checked by the API server."""
-    objects = [each for each in documents if isinstance(each, dict)]
+    objects = [each for each in documents if isinstance(each, dict) and "metadata" in each]
     for each in objects:
         each["metadata"].setdefault("namespace", "default")
     look = _Objects(objects)
