@@ -17,31 +17,31 @@ import structlog
 from automation.admission.quota import claim_of, claim_without_model
 from automation.adoption.letting_go import LettingGo
 from automation.approval.consent import Consent, modes_now
-from automation.certifying import Certifying
-from automation.dialects.llmkube import LlmkubeServices
-from automation.dialects.port import Services
+from automation.cache.cluster_cache import DIALECT, World
+from automation.certificates.renewal import Certifying
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.port import ServiceOutcome
+from automation.engine.runs import CACHE_LAG_S, QUIET_S, EngineRuns
 from automation.engine.submissions import Asked, Submission
-from automation.engine_runs import CACHE_LAG_S, QUIET_S, EngineRuns
-from automation.events import EventRecorder
 from automation.history.recorder import RevisionRecorder
-from automation.judged import Judged, terminating
-from automation.observe import Observed, memory_facts
-from automation.plan import make_plan
-from automation.removal import Removal
+from automation.reconcile.decision import Judged, terminating
+from automation.reconcile.desire import Wanted
+from automation.reconcile.llmkube_services import LlmkubeServices
+from automation.reconcile.observe import Observed, memory_facts
+from automation.reconcile.plan import make_plan
+from automation.reconcile.removal import Removal
+from automation.reconcile.services import Services
 from automation.serving.checks import Checks
 from automation.serving.pod_release import release_ready_pods
 from automation.serving.readiness import Proofs, asked_pods, counted
 from automation.serving.rollout import OPEN
 from automation.serving.sleep import Sleep
-from automation.status_writer import StatusWriter
-from automation.story import outcome_entry
+from automation.status.event_log import outcome_entry
+from automation.status.event_recorder import EventRecorder
+from automation.status.writer import StatusWriter
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import span
-from automation.want import Wanted
-from automation.watch import DIALECT, World
 from components import naming
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions

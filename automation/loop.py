@@ -17,20 +17,20 @@ from typing import Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from automation.assembly import Leadership, ModelKey, Parts, assemble
-from automation.backoff import Backoff
-from automation.dialects.port import Services
+from automation.cache.cluster_cache import World
 from automation.engine.port import EngineFailed
-from automation.fencing import Fence
-from automation.leader import LeaseElector, LeaseTimes
-from automation.queue import WorkQueue
+from automation.leadership.election import LeaseElector, LeaseTimes
+from automation.leadership.fencing import Fence
+from automation.leadership.shards import Shard
+from automation.reconcile.services import Services
 from automation.settings import SYSTEM_NAMESPACE, Settings
-from automation.shards import Shard
+from automation.startup.assembly import Leadership, ModelKey, Parts, assemble
 from automation.telemetry.health import HealthServer
 from automation.telemetry.liveness import LoopLiveness
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
-from automation.watch import World
+from automation.workqueue.backoff import Backoff
+from automation.workqueue.queue import WorkQueue
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Forbidden, NotFound

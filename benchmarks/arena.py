@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
+from automation.leadership.lease_observations import MARK_ANNOTATION
 from automation.settings import SYSTEM_NAMESPACE
-from automation.sightings import MARK_ANNOTATION
 from benchmarks.engine_book import runs, write_wrapper
 from kubeapi import kinds
 from kubeapi.client import KubeClient

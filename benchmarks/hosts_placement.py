@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.server.cluster.host_lease import lease_name
-from automation import trim
+from automation.cache import trim
 from automation.hosts.registry import HostRegistry
 from automation.settings import SYSTEM_NAMESPACE
 from benchmarks.host_start import HEALTH_PORT, install

@@ -1,6 +1,6 @@
 """The services that wait for a GPU, in the order in which they should get one.
 
-`watch` tells the queue of each service whose pod the scheduler could not place for want of an extended resource or a
+`cluster_cache` tells the queue of each service whose pod the scheduler could not place for want of an extended resource or a
 device claim; `observe` asks for a service's place. The order is by the pods' effective priority, then by the age of the
 service, as the scheduler's own queue has it; one queue for each resource.
 """
@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from automation.debounce import Debounce, start_timer
+from automation.workqueue.debounce import Debounce, start_timer
 from program.desired.facts import QueuePlace
 from program.desired.keys import ServiceKey
 

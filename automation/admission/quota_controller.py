@@ -14,10 +14,10 @@ from typing import Any
 import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
-from automation.concerns import priority_class_of
-from automation.debounce import Debounce, start_timer
-from automation.shards import WHOLE, Shard
-from automation.watch import DIALECT, World
+from automation.cache.cluster_cache import DIALECT, World
+from automation.cache.references import priority_class_of
+from automation.leadership.shards import WHOLE, Shard
+from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

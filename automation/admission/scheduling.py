@@ -1,6 +1,6 @@
 """What the scheduler does with the pods of services: who waits for a GPU, who can never be placed, who lost a place.
 
-`watch` tells of pods, Deployments, services and nodes; `observe` asks for what is to be said of one service. Nothing
+`cluster_cache` tells of pods, Deployments, services and nodes; `observe` asks for what is to be said of one service. Nothing
 here asks the API server.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 from automation.admission.capacity import NodeCapacity, largest_memory_bytes, never_fits
 from automation.admission.gpu_queue import GpuQueue, Waiting, waited_resource
 from automation.admission.preemption import Nominee, PreemptionBook, Victim
-from automation.debounce import Debounce, start_timer
-from automation.service_index import ServiceIndex
+from automation.cache.service_index import ServiceIndex
+from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
 from program.desired.facts import Problem, QueuePlace
 from program.desired.keys import ServiceKey

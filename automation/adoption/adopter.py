@@ -25,8 +25,8 @@ from automation.adoption.described import (
 from automation.adoption.kept_template import digest_of, record_of
 from automation.adoption.kept_workloads import workload_digest
 from automation.adoption.peer import PEERS
-from automation.plan import ObjectName
-from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_of_cr
+from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, kind_of_cr
+from automation.reconcile.plan import ObjectName
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

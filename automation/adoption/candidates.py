@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from automation.adoption.kept_template import digest_of
-from automation.ownership import controller_of
-from automation.plan import ObjectName
-from automation.service_kinds import key_of
+from automation.adoption.ownership import controller_of
+from automation.cache.service_kinds import key_of
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_ownership import managers_words
 from components.providers.kubernetes_records import applied_fields

@@ -12,10 +12,10 @@ from typing import Any
 
 from automation.adoption.candidates import Candidate, State, is_applied
 from automation.adoption.kept_workloads import digests_text
-from automation.made_for import selector_of
-from automation.ownership import controller_of
-from automation.plan import ObjectName
-from automation.service_kinds import dialect_of_cr, is_part_of_another
+from automation.adoption.ownership import controller_of
+from automation.cache.owners import selector_of
+from automation.cache.service_kinds import dialect_of_cr, is_part_of_another
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_records import applied_fields
 from kubeapi import kinds

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from automation.replica_sets import replica_sets_of
+from automation.serving.replica_sets import replica_sets_of
 from automation.serving.rollback import Template, with_template
 from automation.serving.rollout import live_template_hash
 from components import naming

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from automation.adoption.kept_template import REASON, Record, comparable, digest_of, record_of, template_by_digest
-from automation.plan import ObjectName
-from automation.replica_sets import replica_sets_of
-from automation.service_kinds import qualified
+from automation.cache.service_kinds import qualified
+from automation.reconcile.plan import ObjectName
+from automation.serving.replica_sets import replica_sets_of
 from components import naming
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from automation.admission.quota_controller import running_claim
+from automation.cache.cluster_cache import World
 from automation.engine.batches import Batcher
-from automation.status_writer import StatusWriter
-from automation.watch import World
+from automation.status.writer import StatusWriter
 from components import naming
 from program.desired.keys import ServiceKey
 

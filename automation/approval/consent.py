@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from automation.adoption.ownership import is_ours
 from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_book import PolicyBook
+from automation.cache.cluster_cache import SPREAD_S, World
+from automation.cache.service_kinds import key_of, kind_of_cr
 from automation.engine.port import APPLY_FAILED, EngineFailed
-from automation.ownership import is_ours
-from automation.plan import LiveObject
 from automation.preview.changes import ServicePreview
 from automation.preview.previewer import Previewer
-from automation.service_kinds import key_of, kind_of_cr
-from automation.watch import SPREAD_S, World
+from automation.reconcile.plan import LiveObject
 from components.render import RenderOptions
 from components.rendered import RenderedService
 from kubeapi import kinds

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from automation.plan import LiveObject
 from automation.preview.changes import ServicePreview
 from automation.preview.telling import phrases, summary
+from automation.reconcile.plan import LiveObject
 from components.rendered import RenderedService
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange

@@ -34,7 +34,7 @@ from automation.cli.agent_options import STORE, run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
 from automation.cli.findings import tell_findings
 from automation.cli.output import OutputFormat, complain, size_text
-from automation.finding import Finding
+from automation.console.finding import Finding
 from automation.install import permissions
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from automation.cache.owners import process_selector_of, selector_of
+from automation.cache.service_kinds import LLMKUBE, key_of, kind_text
 from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.get import model_row, processes_by_service, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table, styled
 from automation.cli.reading import age_text, duration_text
 from automation.cli.service_view import answers, conditions_of, judged_generation, view_of
-from automation.made_for import process_selector_of, selector_of
-from automation.service_kinds import LLMKUBE, key_of, kind_text
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

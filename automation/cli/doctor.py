@@ -12,7 +12,7 @@ import typer
 
 from automation.cli.findings import tell_findings
 from automation.cli.output import OutputFormat
-from automation.finding import Finding
+from automation.console.finding import Finding
 from automation.install.inspection import inspect, utc_now
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound

@@ -6,8 +6,16 @@ from typing import Any
 
 import typer
 
+from automation.cache.service_kinds import (
+    KINDS,
+    LLMKUBE,
+    dialect_of_cr,
+    is_part_of_another,
+    kind_text,
+    qualified,
+    split_name,
+)
 from automation.cli.output import complain
-from automation.service_kinds import KINDS, LLMKUBE, dialect_of_cr, is_part_of_another, kind_text, qualified, split_name
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, NotFound
 

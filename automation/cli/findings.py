@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from automation.cli.output import OutputFormat, print_json, print_table
-from automation.finding import Finding
+from automation.console.finding import Finding
 
 
 def tell_findings(findings: Sequence[Finding], output: OutputFormat, *, fatal: str = "missing") -> None:

@@ -1,7 +1,7 @@
 """`herdsman fleet`: move services between the loop and a static fleet; what runs is not touched.
 
 `take` writes files and has the loop let go, then `pulumi up` adopts what stands there. `give` applies what is in the
-files, the loop adopts, and the stack forgets. The work is done in `automation.moving`.
+files, the loop adopts, and the stack forgets. The work is done in `automation.adoption.moving`.
 Exit codes: 0 done, or could be done (`--preview`); 1 nothing was done, or a step failed; the message says which.
 """
 
@@ -22,7 +22,7 @@ from automation.cli.finding import NAME_HELP, find_service, split_or_end
 from automation.cli.output import complain, say
 
 if TYPE_CHECKING:
-    from automation.moving.move import Move
+    from automation.adoption.moving.move import Move
     from components.options import RenderOptions
     from kubeapi.client import KubeClient
     from program.desired.keys import ServiceKey
@@ -52,8 +52,8 @@ def take(
 
     Afterwards name the file in the stack's config, and `pulumi up` adopts what stands there.
     """
-    from automation.moving.acting import take as let_go
-    from automation.moving.planning import plan_take
+    from automation.adoption.moving.acting import take as let_go
+    from automation.adoption.moving.planning import plan_take
 
     client, options = _client(kubeconfig), _options()
     crs = [_asking(find_service, client, namespace, name) for name in dict.fromkeys(names)]
@@ -91,8 +91,8 @@ def give(
 
     Afterwards take their documents out of the fleet's files: a `pulumi up` that still means them is refused.
     """
-    from automation.moving.acting import give as hand_over
-    from automation.moving.planning import plan_give
+    from automation.adoption.moving.acting import give as hand_over
+    from automation.adoption.moving.planning import plan_give
     from program.manifests import Manifests
 
     manifests = Manifests(namespace)
@@ -138,7 +138,7 @@ def forget(
 
 def _named(manifests: Manifests, names: list[str]) -> list[Document]:
     """Find services among a fleet's files. Ends the command, with all that is wrong."""
-    from automation.service_kinds import KINDS, kind_text, qualified
+    from automation.cache.service_kinds import KINDS, kind_text, qualified
 
     found: dict[str, Document] = {}
     problems = list(manifests.errors)
@@ -165,7 +165,7 @@ def _named(manifests: Manifests, names: list[str]) -> list[Document]:
 
 def _forgotten(given: str, namespace: str, deployment: Object) -> list[str]:
     """Find what a stack is to forget by `NAME` or `KIND/NAME`; nothing for a service that it does not know."""
-    from automation.service_kinds import KINDS, qualified
+    from automation.cache.service_kinds import KINDS, qualified
     from program.desired.keys import ServiceKey
 
     dialect, name = split_or_end(given)
@@ -189,14 +189,14 @@ def _client(kubeconfig: str | None) -> KubeClient:
 def _options() -> RenderOptions:
     """What the loop renders with: the operator's settings, where this environment has them."""
     from automation.settings import Settings
-    from automation.settings_for import render_options
+    from automation.startup.options import render_options
 
     return render_options(Settings())
 
 
 def _asking(act: Any, *arguments: Any, **named: Any) -> Any:
     """Call what may fail for reasons that the user can do something about."""
-    from automation.moving.move import MoveFailed
+    from automation.adoption.moving.move import MoveFailed
     from kubeapi.errors import KubeError
     from program.desired.errors import DesiredError
 
@@ -223,7 +223,7 @@ def _tell(moves: list[Move], words: str) -> None:
 
 def _once(documents: Iterable[Object]) -> list[Object]:
     """Give each document once, what services refer to before them."""
-    from automation.service_kinds import dialect_of_cr
+    from automation.cache.service_kinds import dialect_of_cr
 
     found: dict[tuple[str, str, str], Object] = {}
     for each in documents:
@@ -236,7 +236,7 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
     """Say what a stack must be told to render the same."""
     from pydantic.alias_generators import to_camel
 
-    from automation.service_kinds import LLMKUBE
+    from automation.cache.service_kinds import LLMKUBE
     from components.options import RenderOptions
 
     namespaces = sorted({move.key.namespace for move in moves})
@@ -256,7 +256,7 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
 
 
 def _urns(key: ServiceKey, deployment: Object | None) -> list[str]:
-    from automation.moving.acting import urns_of
+    from automation.adoption.moving.acting import urns_of
 
     return urns_of(key, deployment) if deployment is not None else []
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from automation.cache.owners import selector_of
+from automation.cache.service_index import models_of as named_models
+from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of
 from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say_yaml
 from automation.cli.reading import age_text
 from automation.history.revision import RECORDED, Revision, data_of, read_all
-from automation.made_for import selector_of
-from automation.service_index import models_of as named_models
-from automation.service_kinds import LLMKUBE, dialect_of_cr, key_of
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient

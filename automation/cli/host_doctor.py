@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
 from automation.cli.reading import condition_of
-from automation.finding import Finding
+from automation.console.finding import Finding
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient

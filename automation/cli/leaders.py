@@ -10,9 +10,9 @@ import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.cli.reading import duration_text
-from automation.leader import LABEL_LOOP, LEASE_NAME
+from automation.leadership.election import LABEL_LOOP, LEASE_NAME
+from automation.leadership.shards import shard_of_lease
 from automation.settings import SYSTEM_NAMESPACE
-from automation.shards import shard_of_lease
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from automation.cache.owners import selector_of, service_of
+from automation.cache.service_kinds import KINDS, LLMKUBE, qualified
 from automation.cli.agent import _default_store
 from automation.cli.finding import NAME_HELP, split_or_end
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
 from automation.cli.service_view import answers
-from automation.made_for import selector_of, service_of
-from automation.service_kinds import KINDS, LLMKUBE, qualified
-from automation.terminal_text import LogText
+from automation.console.terminal_text import LogText
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from automation import terminal_text
+from automation.console import terminal_text
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from automation.cache.service_index import models_of as named_models
+from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of, kind_of_cr
 from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
 from automation.history.revision import RECORDED, Revision, reference_of
 from automation.preview.telling import name_text
-from automation.service_index import models_of as named_models
-from automation.service_kinds import LLMKUBE, dialect_of_cr, key_of, kind_of_cr
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from automation.service_kinds import LLMKUBE, dialect_of_cr, kind_text
+from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, kind_text
 from program.dialects.kserve.labels import COMPONENT, LEADER, PART_OF, WORKLOAD
 
 Object = dict[str, Any]

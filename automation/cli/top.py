@@ -22,11 +22,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from automation.cache.service_kinds import is_part_of_another
 from automation.cli import top_rows
 from automation.cli.finding import listed
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
 from automation.cli.top_rows import HostUse, Object, Order, ServiceUse, bar, rate_text, slots_text
-from automation.service_kinds import is_part_of_another
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound

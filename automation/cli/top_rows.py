@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
 from automation.cli.host_rows import state_of
 from automation.cli.service_view import view_of
-from automation.service_kinds import LLMKUBE, dialect_of_cr
 from components import naming
 from program.desired.keys import LABEL_DIALECT
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from automation.drift.contest import Contests
 from automation.drift.findings import ObjectDrift, fields_of, may_have_drifted, told
-from automation.plan import LastRun, LiveObject, ObjectName, Plan
+from automation.reconcile.plan import LastRun, LiveObject, ObjectName, Plan
 from components.ignored_fields import IgnoredFields
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds

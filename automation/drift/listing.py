@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
 from automation.drift.findings import ObjectDrift, fields_of
-from automation.plan import ObjectName
 from automation.preview.live import Live
 from automation.preview.looking import Looking
 from automation.preview.previewer import Subject
 from automation.preview.rendering import rendering
 from automation.preview.telling import name_text
-from automation.service_kinds import LLMKUBE, dialect_of_cr
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService

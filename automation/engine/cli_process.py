@@ -22,7 +22,7 @@ import psutil
 
 from automation.engine import memory_limit
 from automation.engine.port import EngineFailed
-from automation.process_mark import is_dead, is_here, mark, mark_of, runs
+from automation.leadership.process_mark import is_dead, is_here, mark, mark_of, runs
 
 _POLL_S = 0.1
 _OUTPUT_TAIL_BYTES = 64 * 1024
@@ -30,7 +30,7 @@ LEASE_LOST = "LeaseLost"
 
 
 class EngineFence(Protocol):
-    """Whether an engine may run, and who ends it when this process cannot; `automation.fencing.Fence`."""
+    """Whether an engine may run, and who ends it when this process cannot; `automation.leadership.fencing.Fence`."""
 
     @property
     def environment(self) -> Mapping[str, str]: ...
@@ -174,7 +174,7 @@ class RunRecord:
     pid: int
     host: str
     child: str
-    """The mark of the CLI process (`automation.process_mark`)."""
+    """The mark of the CLI process (`automation.leadership.process_mark`)."""
     owner: str
     """The mark of the process that started it."""
 

@@ -34,7 +34,7 @@ from automation.engine.stack_cli import Run
 from automation.engine.state_backend import StateBackend
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
-from automation.sightings import FormerLoop
+from automation.leadership.lease_observations import FormerLoop
 from program.desired.keys import ServiceKey
 from program.fleet import fleet_in_steps
 

@@ -14,8 +14,8 @@ import psutil
 from automation.engine.cli_process import CliResult, RunRecord, read_records
 from automation.engine.event_log import RunLog
 from automation.engine.port import StackLocked
-from automation.process_mark import is_dead, is_here
-from automation.sightings import FormerLoop
+from automation.leadership.lease_observations import FormerLoop
+from automation.leadership.process_mark import is_dead, is_here
 
 _LOCKED = "the stack is currently locked by"
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)")

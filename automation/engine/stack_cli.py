@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from automation.backoff import backoff_s
 from automation.engine import recovery
 from automation.engine.cli_process import CliResult, EngineFence, run_cli
 from automation.engine.key_keeper import KeyKeeper
@@ -27,6 +26,7 @@ from automation.engine.port import (
 )
 from automation.engine.state_url import StateUrl
 from automation.engine.workspace import StackDirectory, Workspace
+from automation.workqueue.backoff import backoff_s
 
 _QUERIES = ("stack", "cancel")  # they take no lock, or only for a moment
 OUTAGE_BASE_S = 1.0

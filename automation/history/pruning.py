@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from automation.cache.owners import selector_of
 from automation.history.revision import ANNOTATION_RESULT
-from automation.made_for import selector_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound

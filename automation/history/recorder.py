@@ -16,13 +16,13 @@ from typing import Any
 
 import structlog
 
+from automation.cache.owners import selector_of
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
 from automation.history.pruning import prune
 from automation.history.renewing import renew
 from automation.history.revision import Outcome
-from automation.made_for import selector_of
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 
-from automation.backoff import backoff_s
+from automation.cache.owners import selector_of
+from automation.cache.service_kinds import KINDS
 from automation.history import revision
-from automation.made_for import selector_of
-from automation.service_kinds import KINDS
+from automation.workqueue.backoff import backoff_s
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound

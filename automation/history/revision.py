@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from automation.cache.owners import labels_of
+from automation.cache.service_kinds import LLMKUBE, key_of
 from automation.engine.port import APPLIED_WITHOUT
-from automation.made_for import labels_of
-from automation.service_kinds import LLMKUBE, key_of
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from program.desired import keys

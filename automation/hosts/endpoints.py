@@ -29,7 +29,7 @@ from automation.hosts.addresses import host_address, published_address
 from automation.hosts.cluster_addresses import ClusterAddressBook
 from automation.hosts.liveness import Liveness
 from automation.hosts.registration import Moved, Refused, Registered, Registration
-from automation.queue import WorkQueue
+from automation.workqueue.queue import WorkQueue
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from kubeapi.informer import Informer

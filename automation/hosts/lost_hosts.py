@@ -21,7 +21,7 @@ import structlog
 
 from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import lease_name
-from automation import trim
+from automation.cache import trim
 from automation.hosts import registration
 from automation.hosts.host_status import HostConditions
 from automation.hosts.liveness import Liveness

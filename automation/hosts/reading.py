@@ -1,4 +1,4 @@
-"""Reads Host objects and desired services into what placement is decided by. Pure; `trim` and `want` call it."""
+"""Reads Host objects and desired services into what placement is decided by. Pure; `trim` and `desire` call it."""
 
 from __future__ import annotations
 

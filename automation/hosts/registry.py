@@ -1,4 +1,4 @@
-"""What the loop knows of hosts: who lives, what each has, who is placed where. Fed by `watch`, asked by `want`.
+"""What the loop knows of hosts: who lives, what each has, who is placed where. Fed by `cluster_cache`, asked by `desire`.
 
 A heartbeat alone wakes nobody. A host that appears, grows or comes back wakes the services that wait for one and fit; a
 host that is lost, drained or tainted wakes those that are placed on it.
@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from automation.debounce import Debounce, start_timer
 from automation.hosts.host_book import Decision, HostBook
 from automation.hosts.liveness import Liveness
 from automation.hosts.placement import HostCapacity, Wish
 from automation.hosts.reading import wish_of
+from automation.workqueue.debounce import Debounce, start_timer
 from components.host_allowance import check_allowed, check_any_allowed
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from automation.service_kinds import KINDS, dialect_of_cr
+from automation.cache.service_kinds import KINDS, dialect_of_cr
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import HOST_PROCESSES

@@ -11,9 +11,9 @@ from typing import Any
 
 from automation.install.naming import SELECTOR
 from automation.install.objects import Part
-from automation.plan import ObjectName
 from automation.preview.changes import ObjectChange
 from automation.preview.comparing import created, deleted, rejected, updated
+from automation.reconcile.plan import ObjectName
 from components.providers.kubernetes_ownership import managers_words, owner_of
 from components.rendered import RenderedObject
 from kubeapi import kinds

@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
-from automation.finding import Finding
+from automation.console.finding import Finding
 from automation.install import identities, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
 from automation.install.operator import CLAIM, CONTAINER
 from automation.install.operator_pods import judge_engine_memory, judge_pods, uses_claim
 from automation.install.options import version
+from automation.leadership.shards import shard_of_lease
 from automation.settings import SYSTEM_NAMESPACE
-from automation.shards import shard_of_lease
 from components.providers.kubernetes_ownership import managers_words
 from kubeapi import kinds
 from kubeapi.client import KubeClient

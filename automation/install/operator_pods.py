@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from automation.finding import Finding
+from automation.console.finding import Finding
 from automation.install.operator import CLAIM, CONTAINER
 
 Json = dict[str, Any]

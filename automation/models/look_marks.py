@@ -18,7 +18,7 @@ from typing import NamedTuple
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from automation.backoff import backoff_s
+from automation.workqueue.backoff import backoff_s
 
 BASE_S = 60.0
 CAP_S = 6 * 3600.0

@@ -1,7 +1,7 @@
 """The flow of one Model, top to bottom: key → custom resource → facts → status.
 
 A worker of `loop` calls `reconcile` with a key. What a Model needs in the cluster is made with the services that use
-it, which a changed status enqueues (`watch`); only the Job of a prefetch is made from here (`prefetch`).
+it, which a changed status enqueues (`cluster_cache`); only the Job of a prefetch is made from here (`prefetch`).
 Reads the informers' caches, asks `model_probe` what is known of the source and `transfers` how
 far a download is, and writes the status only if it says something new.
 """
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import structlog
 
-from automation.events import EventType
 from automation.models.model_probe import ModelProbe
 from automation.models.prefetch import Prefetcher
 from automation.models.transfers import TransferWatch
-from automation.status_writer import StatusWriter
+from automation.status.event_recorder import EventType
+from automation.status.writer import StatusWriter
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.errors import SpecInvalid
@@ -44,7 +44,7 @@ class Cache(Protocol):
 
 
 class Recorder(Protocol):
-    """What `automation.events.EventRecorder` offers."""
+    """What `automation.status.event_recorder.EventRecorder` offers."""
 
     def record(self, obj: Object, *, type: EventType, reason: str, message: str) -> None: ...  # noqa: A002
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import structlog
 
 from agent.server.models.source_policy import SourcePolicy
-from automation.backoff import backoff_s
 from automation.models.fair_queue import FairQueue
 from automation.models.look_marks import LookMarks
 from automation.models.model_look import Looker, LookSettings, ReadSecret
+from automation.workqueue.backoff import backoff_s
 from program.desired.facts import ProbeFacts
 from program.desired.hub import HUB
 from program.desired.model import ModelSource

@@ -116,7 +116,7 @@ class TransferWatch:
             self._fetched.pop(Key(namespace, model), None)
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Take note of a pod as `automation.trim.pod` keeps it. Called by the informer's thread; never blocks."""
+        """Take note of a pod as `automation.cache.trim.pod` keeps it. Called by the informer's thread; never blocks."""
         pod = new or old
         if pod is None:
             return

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from automation.cache.service_kinds import kind_text, qualified, split_name
 from automation.preview.changes import Preview, ServicePreview
 from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
 from automation.preview.live import Live
 from automation.preview.previewer import DIALECT, Previewer, Progress, Subject
-from automation.service_kinds import kind_text, qualified, split_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.facts import Problem

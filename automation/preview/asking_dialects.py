@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from automation.cache.service_kinds import dialect_of_cr, is_part_of_another, kind_text
 from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
 from automation.preview.looking import Identity, Looking
 from automation.preview.previewer import Previewer, Subject
-from automation.service_kinds import dialect_of_cr, is_part_of_another, kind_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from automation.engine.differences import differences
-from automation.plan import ObjectName
 from automation.preview.changes import ObjectChange
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_diff import MISSING, changes, value_at
 from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from automation.adoption.kept_workloads import kept_digests, kept_live_workloads
-from automation.ownership import controller_of
-from automation.plan import ObjectName
+from automation.adoption.ownership import controller_of
 from automation.preview.kept_fields import kept_fields
 from automation.preview.rendering import Rendering, held, placed, problem_of
-from automation.status_ownership import written_by_another
+from automation.reconcile.plan import ObjectName
+from automation.status.ownership import written_by_another
 from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
 from program.desired.errors import DesiredError

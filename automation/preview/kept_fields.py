@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from automation.engine.differences import shown
-from automation.plan import ObjectName
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_diff import MISSING
 from components.providers.kubernetes_templates import as_made, same_template

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
-from automation.made_for import process_selector_of, selector_of, service_of
-from automation.plan import LiveObject, ObjectName
+from automation.cache.owners import process_selector_of, selector_of, service_of
+from automation.reconcile.plan import LiveObject, ObjectName
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -234,7 +234,7 @@ class Live:
         found = self.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name)))
         if found is None or not _is_scaled(found):
             return None
-        from automation import trim
+        from automation.cache import trim
 
         return trim.deployment(found)
 
@@ -259,7 +259,7 @@ class Live:
         return self._registry
 
     def _read_hosts(self) -> HostRegistry:
-        from automation import trim
+        from automation.cache import trim
         from automation.hosts.registry import HostRegistry
         from components.naming import SYSTEM_NAMESPACE
 

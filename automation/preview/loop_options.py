@@ -75,7 +75,7 @@ def options_of_loop(
     if not asked:
         return RenderOptions()
     from automation.settings import Settings
-    from automation.settings_for import render_options
+    from automation.startup.options import render_options
 
     given: dict[str, Any] = {name.lower(): value for name, value in asked.items()}
     return render_options(Settings(**given))

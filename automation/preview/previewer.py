@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from automation.plan import LiveObject, ObjectName
 from automation.preview import comparing
 from automation.preview.changes import ObjectChange, ServicePreview
 from automation.preview.consequences import downloads, restarts, stops
 from automation.preview.live import Live
 from automation.preview.rendering import Rendering, rendering
 from automation.preview.trials import Trial, trial
+from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient

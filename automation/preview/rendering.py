@@ -1,6 +1,6 @@
 """Renders one service as a pass of the loop would, from its custom resource, its Model and what lives.
 
-Called by `previewer`. The way is `automation.want`'s, with live lookups in the place of the loop's caches.
+Called by `previewer`. The way is `automation.reconcile.desire`'s, with live lookups in the place of the loop's caches.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from automation.ownership import HERDSMAN, controller_of
-from automation.plan import ObjectName
+from automation.adoption.ownership import HERDSMAN, controller_of
+from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
 from components.deployment import is_stopped

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from automation.cache.service_kinds import kind_text
+from automation.console.terminal_text import cleaned
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
-from automation.service_kinds import kind_text
-from automation.terminal_text import cleaned
 from program.dialects.llmkube.model_status import human_size
 
 if TYPE_CHECKING:

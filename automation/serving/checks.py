@@ -11,8 +11,7 @@ from typing import Any
 
 from automation.adoption.kept_template import KeptTemplates
 from automation.adoption.kept_workloads import KeptWorkloads
-from automation.events import EventRecorder
-from automation.observe import Observed
+from automation.reconcile.observe import Observed
 from automation.serving.acceleration import Acceleration, reported
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_start import start_of
@@ -24,6 +23,7 @@ from automation.serving.rollback import Rollback
 from automation.serving.rollout import OPEN, RECHECK_S, Gate, deferred, gate, has_timed_out, may_serve, replaces_pods
 from automation.serving.stall_watch import StallWatch
 from automation.settings import Settings
+from automation.status.event_recorder import EventRecorder
 from automation.telemetry.metrics import Metrics
 from components.rendered import RenderedService
 from kubeapi.client import KubeClient

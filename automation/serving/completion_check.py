@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import structlog
 
-from automation.backoff import backoff_s
 from automation.serving.background import Background
 from automation.serving.engine_progress import has_moved, read_progress
 from automation.serving.engine_start import EngineStart
+from automation.workqueue.backoff import backoff_s
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unreachable
 from kubeapi.exchange import Exchange

@@ -12,10 +12,10 @@ from typing import Any
 
 import structlog
 
-from automation.events import EventRecorder
 from automation.serving.engine_start import is_healthy, start_of
 from automation.serving.idleness import IdleCheck, Idleness
 from automation.serving.readiness import Proofs
+from automation.status.event_recorder import EventRecorder
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
 from kubeapi.pods import evict

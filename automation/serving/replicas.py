@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from automation.events import EventRecorder
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import EngineStart, is_healthy, start_of
 from automation.serving.readiness import (
@@ -29,6 +28,7 @@ from automation.serving.readiness import (
     written_proof,
 )
 from automation.serving.stall_watch import StallWatch
+from automation.status.event_recorder import EventRecorder
 from components import naming
 from components.drain import HUNG_S
 from kubeapi import kinds

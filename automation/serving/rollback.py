@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
-from automation.replica_sets import replica_sets_of
+from automation.serving.replica_sets import replica_sets_of
 from automation.serving.rollout import CRASH_RESTARTS, crash_loops, live_template_hash, rendered_template_hash
 from components import naming
 from components.rendered import RenderedObject, RenderedService

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from automation.observe import Observed
+from automation.reconcile.observe import Observed
 from automation.serving.engine_progress import all_samples
 from components import naming
 from components.deployment import is_stopped

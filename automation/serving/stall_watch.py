@@ -17,10 +17,10 @@ from functools import partial
 
 import structlog
 
-from automation.queue import WorkQueue
 from automation.serving.completion_check import Proof
 from automation.serving.engine_progress import Reading, read_progress
 from automation.serving.engine_start import EngineStart
+from automation.workqueue.queue import WorkQueue
 from kubeapi.client import KubeClient
 from program.runtimes.base import CompletionRequest, ProgressMetrics
 

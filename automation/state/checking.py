@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from automation.console.finding import Finding
 from automation.engine.port import EngineFailed, Stack, StateUnreachable, StateUnreadable
 from automation.engine.stack_cli import Run
 from automation.engine.stack_states import has_secrets, opens
 from automation.engine.state_backend import StateBackend
-from automation.finding import Finding
 
 QUESTION_S = 30.0
 

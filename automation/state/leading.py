@@ -1,11 +1,11 @@
-"""Tells whether a loop leads, so that nobody moves the state under it: reads the Leases of `automation.leader`."""
+"""Tells whether a loop leads, so that nobody moves the state under it: reads the Leases of `leadership.election`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
-from automation.shards import shard_of_lease
+from automation.leadership.shards import shard_of_lease
 from kubeapi.client import KubeClient
 from kubeapi.kinds import LEASES
 

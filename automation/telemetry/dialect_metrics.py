@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from automation.service_kinds import is_part_of_another
+from automation.cache.service_kinds import is_part_of_another
 
 Object = dict[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import structlog
 
-from automation.queue import WorkQueue
 from automation.telemetry.health import Unwell
+from automation.workqueue.queue import WorkQueue
 from kubeapi.informer import Fault
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from program.desired.service import DesiredService
 class Lookup(Protocol):
     """Finds another object as the cluster, or a set of files, has it. Every answer is taken note of.
 
-    In the loop it reads caches, so of objects of Kubernetes' own kinds it gives what `automation.trim` keeps.
+    In the loop it reads caches, so of objects of Kubernetes' own kinds it gives what `automation.cache.trim` keeps.
     """
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:

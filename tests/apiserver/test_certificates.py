@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from automation.certificate_watch import ROUND_S, CertificateWatch
-from automation.certificates import (
+from automation.certificates.issuing import (
     ANNOTATION_NAMES,
     LOOK_EVERY,
     PEER_EXPIRY,
     RENEW_AFTER,
     CertificateIssuer,
 )
+from automation.certificates.watch import ROUND_S, CertificateWatch
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from automation.cache.service_kinds import dialect_of_cr, key_of, kind_of_cr
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
 from automation.engine.port import Change, ServiceOutcome
 from automation.history.recorder import RevisionRecorder
 from automation.preview.looking import Looking
-from automation.service_kinds import dialect_of_cr, key_of, kind_of_cr
 from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds

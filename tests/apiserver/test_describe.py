@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from automation.cli.main import EXIT_FAILED, invoke
-from automation.events import EventRecorder
-from automation.status_writer import StatusWriter
-from automation.story import story
+from automation.status.event_log import story
+from automation.status.event_recorder import EventRecorder
+from automation.status.writer import StatusWriter
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.facts import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from automation.dialects.caches import DialectCaches, Reference
-from automation.dialects.described import NotingLookup
-from automation.watch import World
+from automation.cache.cluster_cache import World
+from automation.cache.dialect_cache import DialectCaches, Reference
+from automation.reconcile.dialect_services import NotingLookup
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.errors import NotYet

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from automation.events import BURST, REFILL_S, SERIES_S, EventRecorder
+from automation.status.event_recorder import BURST, REFILL_S, SERIES_S, EventRecorder
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from automation.certificate_files import LIFETIME
-from automation.conversion.registration import CRDS
-from automation.conversion.webhook import ConversionServer
+from automation.certificates.files import LIFETIME
+from automation.webhook.registration import CRDS
+from automation.webhook.webhook import ConversionServer
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents
 from program.dialects.kserve.conversion import HUB_FIELDS

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from automation.leader import LeaseElector
-from automation.sightings import MARK_ANNOTATION
+from automation.leadership.election import LeaseElector
+from automation.leadership.lease_observations import MARK_ANNOTATION
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.controlplane import eventually
@@ -25,7 +25,7 @@ DURATION_S, DEADLINE_S, PERIOD_S = 3.0, 2.0, 0.1
 
 HOLD = """
 import sys, time
-from automation.leader import LeaseElector
+from automation.leadership.election import LeaseElector
 from kubeapi.client import KubeClient
 elector = LeaseElector(KubeClient.from_kubeconfig(sys.argv[1]), "default", name=sys.argv[2], on_lost=print,
                        on_started=lambda token: print("leading", token, flush=True), nobody_led=lambda: True,

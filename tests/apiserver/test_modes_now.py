@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automation.approval.consent import modes_now
-from automation.watch import World
+from automation.cache.cluster_cache import World
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey

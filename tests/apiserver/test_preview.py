@@ -14,8 +14,8 @@ import yaml
 
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
-from automation.plan import LiveObject, ObjectName
 from automation.preview.previewer import Previewer
+from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, MERGE_PATCH, KubeClient

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.status_ownership import clear_status
+from automation.status.ownership import clear_status
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, Invalid

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automation.dialects.store_secrets import StoreSecrets
+from automation.cache.store_secrets import StoreSecrets
 from automation.preview.looking import Looking
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -11,10 +11,10 @@ import pytest
 
 from automation.admission.quota import QuotaClaim, QuotaName
 from automation.admission.quota_controller import QuotaController, running_claims
-from automation.observe import observe
-from automation.optional_apis import OptionalApis
-from automation.shards import Shard
-from automation.watch import World
+from automation.cache.cluster_cache import World
+from automation.cache.optional_apis import OptionalApis
+from automation.leadership.shards import Shard
+from automation.reconcile.observe import observe
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

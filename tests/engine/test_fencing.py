@@ -19,12 +19,12 @@ import pytest
 from agent.server.sleepless_clock import sleepless
 from automation.engine import recovery
 from automation.engine.cli_process import LEASE_LOST, CliResult, run_cli
-from automation.engine.guard import VARIABLE
 from automation.engine.port import EngineFailed, StackLocked
-from automation.fencing import Fence, end_engines_of
-from automation.leader import LeaseTimes
-from automation.process_mark import mark
-from automation.sightings import FormerLoop
+from automation.leadership.election import LeaseTimes
+from automation.leadership.fencing import Fence, end_engines_of
+from automation.leadership.guard import VARIABLE
+from automation.leadership.lease_observations import FormerLoop
+from automation.leadership.process_mark import mark
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotLeading
@@ -33,8 +33,8 @@ LOOP = """
 import pathlib, sys, threading, time
 from agent.server.sleepless_clock import sleepless
 from automation.engine.cli_process import run_cli
-from automation.fencing import Fence
-from automation.process_mark import mark
+from automation.leadership.fencing import Fence
+from automation.leadership.process_mark import mark
 fence = Fence(trust_s=float(sys.argv[2]), kill_s=float(sys.argv[3]))
 fence.start()
 fence.renewed(sleepless())

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from automation.events import EventRecorder
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_progress import Reading, read_metrics
 from automation.serving.engine_start import EngineStart
 from automation.serving.idleness import IdleCheck
 from automation.serving.readiness import REPLACE_AFTER
 from automation.serving.replicas import Replicas
+from automation.status.event_recorder import EventRecorder
 from program.desired.keys import ServiceKey
 from program.runtimes import runtime_for
 from tests.support.builders import service

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from automation.conversion.registration import CRDS
+from automation.webhook.registration import CRDS
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.dialects.crds import crd_documents

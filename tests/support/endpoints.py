@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from automation import trim
+from automation.cache import trim
 from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.liveness import Liveness
 from automation.settings import SYSTEM_NAMESPACE

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from automation.certificate_files import serving_files
+from automation.certificates.files import serving_files
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound

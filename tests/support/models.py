@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from automation import trim
+from automation.cache import trim
 from automation.models.model_controller import ModelController
 from automation.models.model_probe import ModelProbe, ProbeSettings, SourcePolicy
 from automation.models.prefetch import Prefetcher

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from automation.leader import LEASE_NAME
+from automation.leadership.election import LEASE_NAME
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
@@ -146,7 +146,7 @@ def engines(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def is_guard(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return any(word.endswith("engine/guard.py") for word in process.cmdline())
+        return any(word.endswith("/guard.py") for word in process.cmdline())
     return False
 
 

@@ -26,7 +26,7 @@ from automation.install.blanks import filled
 from automation.install.naming import NAME, SELECTOR
 from automation.install.operator import HEALTH_PORT
 from automation.install.options import InstallOptions
-from automation.leader import LEASE_NAME
+from automation.leadership.election import LEASE_NAME
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from automation import trim
+from automation.cache import trim
 from components import naming
 
 Json = dict[str, Any]

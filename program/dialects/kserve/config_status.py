@@ -1,6 +1,6 @@
 """The status of an LLMInferenceServiceConfig: whether services can be laid over it, and which ones are. Pure.
 
-Called by `automation.dialects.kserve_configs`, which writes it. Whether a config makes sense for a service is said by
+Called by `automation.status.kserve_configs`, which writes it. Whether a config makes sense for a service is said by
 that service; here only what no service could make good.
 """
 

@@ -1,6 +1,6 @@
 """Which configs an LLMInferenceService is made of, and which ones KServe's controller has in its hands. Pure.
 
-Called for every service that changes, by `automation.dialects.kserve_configs`; so it loads no schema.
+Called for every service that changes, by `automation.status.kserve_configs`; so it loads no schema.
 """
 
 from __future__ import annotations

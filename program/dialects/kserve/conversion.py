@@ -3,7 +3,7 @@
 v1alpha2 is what is stored and what everything else here reads. What it has no field for (criticality) goes into the
 peer's own annotations; what v1alpha1 has no field for goes into one of ours, so that a client that reads and writes
 v1alpha1 erases nothing. What such a client did change counts: the annotation only adds what its object cannot say.
-Called by `automation.conversion` for the API server, and by readers of files.
+Called by `automation.webhook` for the API server, and by readers of files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The CustomResourceDefinitions of KServe's kinds, for clusters where the peer's own are not installed.
 
-Two versions differ, so the API server needs `automation.conversion` for objects of v1alpha1; until the loop has told
+Two versions differ, so the API server needs `automation.webhook` for objects of v1alpha1; until the loop has told
 it where, it serves v1alpha2 alone.
 """
 

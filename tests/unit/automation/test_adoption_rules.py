@@ -19,8 +19,8 @@ from automation.adoption.kept_template import (
     record_of,
     template_by_digest,
 )
+from automation.adoption.ownership import controller_of, is_ours, model_is_ours, says_another
 from automation.adoption.peer import held_by
-from automation.ownership import controller_of, is_ours, model_is_ours, says_another
 from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automation.backoff import Backoff, backoff_s
+from automation.workqueue.backoff import Backoff, backoff_s
 
 SECONDS = st.floats(min_value=0.001, max_value=1000.0)
 JITTER = st.floats(min_value=0.0, max_value=1.0)

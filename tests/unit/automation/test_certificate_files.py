@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from automation.certificate_files import LIFETIME, serving_files
+from automation.certificates.files import LIFETIME, serving_files
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ("svc.ns.svc.cluster.local", "localhost")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from automation.dialects.config_maps import ConfigMaps
+from automation.cache.config_maps import ConfigMaps
 from kubeapi.errors import Forbidden, NotFound
 
 Json = dict[str, Any]

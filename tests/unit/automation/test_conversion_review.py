@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automation.conversion import review
-from automation.conversion.review import ReviewInvalid, answer
 from automation.settings import Settings
+from automation.webhook import review
+from automation.webhook.review import ReviewInvalid, answer
 
 Json = dict[str, Any]
 HUB, SPOKE = "serving.kserve.io/v1alpha2", "serving.kserve.io/v1alpha1"

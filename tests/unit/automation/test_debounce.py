@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from automation.debounce import Debounce
+from automation.workqueue.debounce import Debounce
 
 
 def test_many_wishes_make_one_call_and_a_later_wish_another() -> None:

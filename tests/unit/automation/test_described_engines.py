@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from automation.dialects.keeping import described_pod
-from automation.events import EventRecorder
+from automation.cache.dialect_trim import described_pod
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import start_of
 from automation.serving.readiness import asked_pods, counted
 from automation.serving.replicas import Replicas
+from automation.status.event_recorder import EventRecorder
 from program.desired.facts import ServiceFacts, WorkloadFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService

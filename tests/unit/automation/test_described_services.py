@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from automation.dialects.described import DescribedServices
-from automation.dialects.described_facts import described_facts
-from automation.dialects.described_story import described_story
-from automation.dialects.keeping import described_pod, scaler, whole, workload
+from automation.cache.dialect_trim import described_pod, scaler, whole, workload
 from automation.hosts.registry import HostRegistry
-from automation.observe import Observed
-from automation.plan import ObjectName
-from automation.want import Wanted
+from automation.reconcile.desire import Wanted
+from automation.reconcile.dialect_facts import described_facts
+from automation.reconcile.dialect_services import DescribedServices
+from automation.reconcile.observe import Observed
+from automation.reconcile.plan import ObjectName
+from automation.status.dialect_event_log import described_story
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.common_conditions import judge_service

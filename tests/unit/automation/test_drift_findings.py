@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from automation import trim
+from automation.cache import trim
 from automation.drift.findings import ObjectDrift, fields_of, may_have_drifted, owned_text, told
 from components import naming
 from components.rendered import RenderedObject

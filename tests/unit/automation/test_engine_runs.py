@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from automation.engine.port import AccessoriesRefused, EngineFailed, StackLocked
+from automation.engine.runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
 from automation.engine.submissions import Asked, Parting, Submission
-from automation.engine_runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
 from components.rendered import RenderedService
 from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation import trim
+from automation.cache import trim
 from automation.serving.engine_start import EngineStart, is_foreign, is_healthy, start_of
 from components import naming
 

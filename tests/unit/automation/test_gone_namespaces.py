@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from automation.engine.gone_namespaces import GoneNamespaces
 from automation.engine.port import StateUnreachable
-from automation.gone_namespaces import GoneNamespaces
 
 
 class Cluster:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from automation.cache.cluster_cache import World
 from automation.hosts.hosted import age_s
 from automation.serving import idleness
 from automation.serving.completion_check import judge
 from automation.telemetry.metrics import Metrics
-from automation.watch import World
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint

@@ -17,7 +17,7 @@ from automation.adoption.kept_workloads import (
     workload_digest,
 )
 from automation.adoption.peer import PEERS, checks
-from automation.plan import ObjectName
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.render import RenderOptions, render
 from components.rendered import RenderedService

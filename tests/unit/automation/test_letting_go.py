@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from automation.adoption.letting_go import BUSY_RECHECK_S, RELEASE_RECHECK_S, LettingGo
-from automation.status_ownership import leave_status
+from automation.status.ownership import leave_status
 from kubeapi import kinds
 from program.desired.keys import ServiceKey
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from automation.queue import WorkQueue
 from automation.telemetry.health import HealthServer
 from automation.telemetry.liveness import LoopLiveness
 from automation.telemetry.metrics import Metrics
+from automation.workqueue.queue import WorkQueue
 from kubeapi.informer import Fault
 from program.desired.keys import ServiceKey
 from tests.unit.automation.test_health import ask

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from automation.approval.modes import MOST_CHANGES, Modes, mode_of, pending_change
-from automation.plan import LiveObject, ObjectName
 from automation.preview.changes import ObjectChange, ServicePreview
+from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from program.desired.errors import SpecInvalid

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from automation.moving.acting import urns_of
-from automation.moving.comparing import compare, leftovers
-from automation.moving.move import Move, MoveFailed, written
+from automation.adoption.moving.acting import urns_of
+from automation.adoption.moving.comparing import compare, leftovers
+from automation.adoption.moving.move import Move, MoveFailed, written
 from components import naming
 from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from automation.node_paths import check_node_paths
+from automation.reconcile.node_paths import check_node_paths
 from automation.settings import Settings
-from automation.settings_for import render_options
+from automation.startup.options import render_options
 from kubeapi import kinds
 from program.desired.errors import SpecInvalid
 from program.dialects.llmaz.playgrounds import DIALECT as PLAYGROUNDS

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from automation import trim
-from automation.observe import Observed, service_facts
+from automation.cache import trim
+from automation.reconcile.observe import Observed, service_facts
 from components import naming
 from program.desired.engines import Tgi
 from program.desired.facts import ClaimFacts, Problem, QueuePlace, ServiceFacts

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from automation.optional_apis import OptionalApis
+from automation.cache.optional_apis import OptionalApis
 from kubeapi import kinds
 from kubeapi.errors import ServerError
 from kubeapi.kinds import Kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.plan import LastRun, LiveObject, ObjectName, make_plan
+from automation.reconcile.plan import LastRun, LiveObject, ObjectName, make_plan
 from components import naming
 from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey

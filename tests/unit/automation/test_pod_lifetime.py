@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from automation.events import EventRecorder
 from automation.serving.completion_check import Proof
 from automation.serving.idleness import IdleCheck, Idleness
 from automation.serving.pod_lifetime import PodLifetime, is_whole, may_go
+from automation.status.event_recorder import EventRecorder
 from program.desired.keys import ServiceKey
 from tests.support.builders import service
 from tests.support.loop import eventually

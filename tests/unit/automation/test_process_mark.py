@@ -9,9 +9,11 @@ import sys
 import psutil
 import pytest
 
-from automation.process_mark import is_dead, mark, runs
+from automation.leadership.process_mark import is_dead, mark, runs
 
-SAY_MARK = "import sys; from automation.process_mark import mark; print(mark(), flush=True); sys.stdin.read()"
+SAY_MARK = (
+    "import sys; from automation.leadership.process_mark import mark; print(mark(), flush=True); sys.stdin.read()"
+)
 
 
 def test_a_living_process_is_not_dead_and_a_killed_one_is() -> None:

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from automation.backoff import Backoff
-from automation.queue import WorkQueue
+from automation.workqueue.backoff import Backoff
+from automation.workqueue.queue import WorkQueue
 
 
 class Clock:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from automation.events import EventRecorder
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.readiness import MOST_REPLACED, Proofs
 from automation.serving.replicas import Replicas
 from automation.serving.stall_watch import StallWatch
+from automation.status.event_recorder import EventRecorder
 from components.drain import HUNG_S
 from program.desired.engines import SecretKey
 from program.desired.facts import Problem

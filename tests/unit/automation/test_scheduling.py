@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from automation import trim
 from automation.admission.scheduling import Scheduling
-from automation.service_index import ServiceIndex
+from automation.cache import trim
+from automation.cache.service_index import ServiceIndex
 from components import naming
 from program.desired.keys import ServiceKey
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from automation.service_index import ServiceIndex, models_of
+from automation.cache.service_index import ServiceIndex, models_of
 from components import naming
 
 Object = dict[str, Any]

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from automation.made_for import labels_of, process_selector_of, selector_of, service_of
-from automation.service_kinds import dialect_by_word, dialect_of_cr, is_part_of_another, key_of, qualified, split_name
+from automation.cache.owners import labels_of, process_selector_of, selector_of, service_of
+from automation.cache.service_kinds import (
+    dialect_by_word,
+    dialect_of_cr,
+    is_part_of_another,
+    key_of,
+    qualified,
+    split_name,
+)
 from kubeapi import kinds
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey

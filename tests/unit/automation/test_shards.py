@@ -6,7 +6,7 @@ import collections
 
 import pytest
 
-from automation.shards import WHOLE, Shard, shard_of_lease, shards
+from automation.leadership.shards import WHOLE, Shard, shard_of_lease, shards
 
 
 def test_undivided_everything_is_ours_under_the_name_that_always_was() -> None:

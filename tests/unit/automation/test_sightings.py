@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from automation import sightings
-from automation.sightings import FormerLoop, Sightings, former_of, former_text
+from automation.leadership import lease_observations as sightings
+from automation.leadership.lease_observations import FormerLoop, Sightings, former_of, former_text
 
 DURATION_S = 13.0
 

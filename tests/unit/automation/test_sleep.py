@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from automation import trim
-from automation.observe import Observed
+from automation.cache import trim
+from automation.reconcile.observe import Observed
 from automation.serving import sleep as sleep_module
 from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import slice_name

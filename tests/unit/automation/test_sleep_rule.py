@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.observe import Observed
+from automation.reconcile.observe import Observed
 from automation.serving.sleep_rule import (
     Activity,
     Quiet,

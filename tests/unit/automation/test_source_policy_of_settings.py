@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from automation.settings import Settings
-from automation.settings_for import source_policy
+from automation.startup.options import source_policy
 
 
 def test_a_hub_that_the_operator_names_may_be_a_private_host() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.status_ownership import written_by_another
+from automation.status.ownership import written_by_another
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from automation.status_writer import StatusWriter
+from automation.status.writer import StatusWriter
 from kubeapi import kinds
 
 Json = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from automation.dialects.store_secrets import StoreSecrets
+from automation.cache.store_secrets import StoreSecrets
 from kubeapi.errors import ApiError
 from tests.support.loop import eventually
 

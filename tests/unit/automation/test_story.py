@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.story import Entry, advice, story
+from automation.status.event_log import Entry, advice, story
 from program.desired.facts import (
     AutoscalerFacts,
     HostedFacts,

@@ -21,9 +21,9 @@ from automation.cli.describe import print_description
 from automation.cli.output import complain, print_json, print_table, say, say_yaml, styled
 from automation.cli.top import View, drawn
 from automation.cli.top_rows import HostUse, ServiceUse
+from automation.console.terminal_text import LogText, cleaned, is_clean, json_text, lines, one_line
 from automation.preview.changes import ObjectChange, Preview, ServicePreview
 from automation.preview.telling import told
-from automation.terminal_text import LogText, cleaned, is_clean, json_text, lines, one_line
 from program.desired.keys import ServiceKey
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from automation import trim
+from automation.cache import trim
 from automation.models.transfers import MOST_READS, Progress, TransferWatch, progress_of
 from components import naming
 from kubeapi.client import KubeClient

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation import trim
+from automation.cache import trim
 from components import naming
 
 

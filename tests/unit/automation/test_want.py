@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.want import model_is_ready
+from automation.reconcile.desire import model_is_ready
 from program.dialects.llmkube.source import cache_key
 
 NOW, BEFORE = "https://models.example/now.gguf", "https://models.example/before.gguf"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation import trim
+from automation.cache import trim
 from program.desired.facts import PodFacts
 from program.dialects.pod_causes import worst_cause
 from tests.support.statuses import Json, facts, message, protocol, status_of

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automation.story import story
+from automation.status.event_log import story
 from program.desired.facts import (
     AutoscalerFacts,
     ClaimFacts,

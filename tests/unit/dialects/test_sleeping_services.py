@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.story import story
+from automation.status.event_log import story
 from program.desired.facts import PodFacts
 from tests.support.statuses import conditions, facts, message, protocol, service, status_of
 

@@ -16,7 +16,7 @@ from automation.engine.port import Batch, Change, Stack, StackLocked
 from automation.engine.state_files import CheckpointBroken, StateFiles
 from automation.engine.state_index import StateIndex
 from automation.engine.targets import Targets
-from automation.process_mark import mark as own_mark
+from automation.leadership.process_mark import mark as own_mark
 from components import naming, urns
 from components.rendered import RenderedService
 from tests.fakes.rendered import cache, key, service

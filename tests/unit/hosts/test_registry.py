@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation import trim
+from automation.cache import trim
 from automation.hosts.hosted import hosted_facts, without_agent
 from automation.hosts.placement import LABEL_ACCELERATOR, HostCapacity, Taint
 from automation.hosts.reading import capacity_of, wish_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automation.finding import Finding
+from automation.console.finding import Finding
 from automation.install.objects import documents
 from automation.install.operator_pods import doubled, judge_engine_memory, judge_pods
 from automation.install.options import InstallOptions

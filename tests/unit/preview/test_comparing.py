@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from automation.plan import ObjectName
 from automation.preview import comparing
+from automation.reconcile.plan import ObjectName
 from components.render import RenderOptions, render
 from components.rendered import RenderedObject
 from components.service import service as kubernetes_service

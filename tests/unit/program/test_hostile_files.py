@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from automation.adoption.moving.planning import plan_give
 from automation.cli.main import application
-from automation.moving.planning import plan_give
 from automation.preview.asking import preview_files
 from automation.preview.previewer import Previewer
 from automation.preview.telling import as_json, markdown, told

@@ -9,7 +9,7 @@ import pytest
 
 from automation.adoption.kept_workloads import asked_of, may_keep
 from automation.drift.findings import fields_of
-from automation.plan import ObjectName
+from automation.reconcile.plan import ObjectName
 from components import naming
 from components.options import RenderOptions
 from components.providers.kubernetes_templates import as_made

@@ -1,0 +1,111 @@
+"""Compares what runs for a service with what the other side would render. Pure; called by the plans of moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from automation.adoption.moving.move import Move, annotations_of
+from automation.cache.service_kinds import qualified
+from components import naming
+from components.providers.kubernetes_templates import as_made
+from components.rendered import RenderedObject
+from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
+
+Object = dict[str, Any]
+
+RUNS = {"Deployment": "template", "LeaderWorkerSet": "leaderWorkerTemplate"}
+"""Where each kind that runs pods says what they are made from."""
+_TOLD = {
+    "HostProcess": "would restart its process",
+    **dict.fromkeys(("HTTPRoute", "InferencePool"), "would lead requests elsewhere"),
+}
+"""What a change of each of these kinds would mean."""
+
+
+def compare(move: Move) -> None:
+    """Refuse what would restart pods or processes, or lead requests elsewhere."""
+    if move.rendered is None:
+        return
+    runs = [obj for obj in move.objects if obj["kind"] in RUNS]
+    if runs and not any(each.kind in RUNS for each in move.rendered.objects):
+        move.problems.append(f"the {runs[0]['kind']} would go: the file means a host")
+    for each in move.rendered.objects:
+        live = move.live(each.kind, each.name)
+        if each.kind in RUNS:
+            move.problems += _of_pods(move, each, live)
+        elif each.kind in _TOLD and live is not None and (where := _where(each.manifest["spec"], live["spec"], "spec")):
+            move.problems.append(f"{each.kind} {each.name} {_TOLD[each.kind]}: {where}")
+
+
+def leftovers(move: Move) -> None:
+    """Refuse to leave behind what the other side does not mean."""
+    rendered = {(obj.kind, obj.name) for obj in move.rendered.objects} if move.rendered else set()
+    # An agent publishes these for its processes.
+    published = (
+        ("EndpointSlice", "Service") if any(kind == "HostProcess" for kind, _ in rendered) else ("EndpointSlice",)
+    )
+    left = [
+        obj
+        for obj in move.objects
+        if (obj["kind"], obj["metadata"]["name"]) not in rendered and obj["kind"] not in published
+    ]
+    move.problems += [
+        f"{obj['kind']} {obj['metadata']['name']} would be left behind: the file does not mean it" for obj in left
+    ]
+
+
+def differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
+    """Name the fields of `wanted` that the live object has otherwise; what the API server added does not count."""
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        for key, value in wanted.items():
+            yield from differences(value, live.get(key), f"{path}.{key}")
+    elif isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
+        for index, (one, other) in enumerate(zip(wanted, live, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif (
+        wanted != live and not (wanted in (None, "", {}, [], False) and live is None) and not _same_amount(wanted, live)
+    ):
+        yield path
+
+
+def _of_pods(move: Move, wanted: RenderedObject, live: Object | None) -> Iterator[str]:
+    if live is None:
+        if any(obj["kind"] in RUNS for obj in move.objects):
+            yield f"{wanted.kind} {wanted.name} does not stand, so its pods would be new; see what keeps it back first"
+        elif any(obj["kind"] == "HostProcess" for obj in move.objects):
+            yield "its process would go: the file means pods"
+        return
+    kept, field = annotations_of(live), RUNS[wanted.kind]
+    hashes = [annotations_of(each).get(naming.ANNOTATION_TEMPLATE_HASH) for each in (wanted.manifest, live)]
+    parts = [part for part in (field, "selector") if part in wanted.manifest["spec"]]
+    made = as_made(wanted.manifest, live, field_manager=naming.FIELD_MANAGER)["spec"]
+    where = ", ".join(_where(made[part], live["spec"].get(part), f"spec.{part}") for part in parts)
+    where = where.strip(", ")
+    if hashes[0] == hashes[1] and not where:
+        return
+    name = qualified(move.key.dialect, move.key.name)
+    if hashes[1] is None:
+        yield (
+            f"{wanted.kind} {wanted.name} was made by another controller; take the service over first: "
+            f"`herdsman adopt {name} -n {move.key.namespace}`"
+        )
+    elif ANNOTATION_KEPT_TEMPLATE in kept:
+        yield (
+            f"its pods would restart: {wanted.kind} {wanted.name} keeps the template that it had when it was taken "
+            f"over; have it give that up first: `herdsman adopt --refresh {name} -n {move.key.namespace}`"
+        )
+    else:
+        yield (
+            f"its pods would restart: {where or 'something that the API server wrote otherwise'}. Give this command "
+            "the loop's own settings (HERDSMAN_…) in its environment, and change nothing else in the same step"
+        )
+
+
+def _where(wanted: Any, live: Any, path: str) -> str:
+    return ", ".join(list(differences(wanted, live, path))[:5])
+
+
+def _same_amount(one: Any, other: Any) -> bool:
+    """Leave quantities to the template's hash: the API server writes `1000m` as `1`."""
+    return isinstance(one, str) and isinstance(other, str) and one[:1].isdigit() and other[:1].isdigit()

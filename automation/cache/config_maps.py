@@ -1,0 +1,223 @@
+"""Follows single ConfigMaps that services refer to, so that no other is ever read.
+
+Called by `dialect_cache`. As a rule there are few: the settings of a peer, and the configuration of a scheduler where a user
+keeps it apart. Each of the first `MOST` has a watch of its own. Any further one is read once a minute.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from automation.workqueue.backoff import Backoff
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, NotFound
+from kubeapi.informer import Informer
+
+Object = dict[str, Any]
+Name = tuple[str, str]
+"""Namespace and name."""
+log = structlog.get_logger(__name__)
+
+FIRST_LIST_S = 0.5
+"""How long a pass waits for the first answer about a ConfigMap."""
+PATIENCE_AGAIN_S = 30.0
+"""For so long after a wait in vain no pass waits."""
+REFUSED_BASE_S = 5.0
+REFUSED_CAP_S = 300.0
+"""How long after a refusal it is asked again: the first time, and at most."""
+MOST = 200
+"""So many are watched."""
+READ_EVERY_S = 60.0
+READ_TIMEOUT_S = 10.0
+
+
+class _ConfigMap:
+    """What is known of one ConfigMap."""
+
+    def __init__(self) -> None:
+        self.informer: Informer | None = None
+        """None for one that is read once a minute."""
+        self.obj: Object | None = None
+        """The object as it was read last, of one that is not watched."""
+        self.answered = threading.Event()
+        """The API server gave the object, said that there is none, or refused to tell."""
+        self.awaited = False
+        """A pass went without the answer."""
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        return self.informer.get(namespace, name) if self.informer is not None else self.obj
+
+
+class ConfigMaps:
+    """ConfigMaps by namespace and name, from the first time that they are asked for. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        changed: Callable[[str, str], None],
+        in_use: Callable[[str, str], bool] = lambda _namespace, _name: True,
+        most: int = MOST,
+        read_every_s: float = READ_EVERY_S,
+    ) -> None:
+        """`changed` is called with namespace and name, in a thread of its own; `in_use` tells what a service needs."""
+        self._client = client
+        self._changed = changed
+        self._in_use = in_use
+        self._most = most
+        self._read_every_s = read_every_s
+        self._lock = threading.Lock()
+        self._known: dict[Name, _ConfigMap] = {}
+        """The one that was asked for last stands last."""
+        self._backoff: Backoff[Name] = Backoff(base_s=REFUSED_BASE_S, cap_s=REFUSED_CAP_S)
+        self._impatient_until = 0.0
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._reader: threading.Thread | None = None
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        """Give a ConfigMap; None where there is none, where it may not be read, or while it is `pending`."""
+        at = (namespace, name)
+        dropped: Informer | None = None
+        with self._lock:
+            found = self._known.pop(at, None)
+            if found is None:
+                found, dropped = self._follow(at)
+            self._known[at] = found
+        if dropped is not None:
+            # Waits for a request in flight.
+            threading.Thread(target=dropped.stop, name="config-map", daemon=True).start()
+        patient = time.monotonic() > self._impatient_until
+        if not found.answered.is_set() and patient and not found.answered.wait(FIRST_LIST_S):
+            self._impatient_until = time.monotonic() + PATIENCE_AGAIN_S
+        if not found.answered.is_set():
+            found.awaited = True
+        return found.get(namespace, name)
+
+    def pending(self, namespace: str, name: str) -> bool:
+        """Whether the API server has not answered yet. `changed` is called when it does."""
+        with self._lock:
+            found = self._known.get((namespace, name))
+        return found is not None and not found.answered.is_set()
+
+    @property
+    def informers(self) -> tuple[Informer, ...]:
+        """The informers of the ConfigMaps that are watched."""
+        with self._lock:
+            return tuple(each.informer for each in self._known.values() if each.informer is not None)
+
+    def stop(self) -> None:
+        """End all watches."""
+        self._stopping.set()
+        self._wake.set()
+        informers = self.informers
+        with self._lock:
+            self._known.clear()
+        for informer in informers:
+            informer.stop()
+
+    def _follow(self, at: Name) -> tuple[_ConfigMap, Informer | None]:
+        """Begin to follow a ConfigMap. Gives also the informer of one that no service needs, where it takes its place.
+
+        Called with the lock held.
+        """
+        made, dropped = _ConfigMap(), None
+        watched = [each for each, known in self._known.items() if known.informer is not None]
+        if len(watched) >= self._most:
+            spare = next((each for each in watched if not self._in_use(*each)), None)
+            if spare is None:
+                self._read_soon()
+                return made, None
+            dropped = self._known.pop(spare).informer
+        made.informer = self._informer(at, made)
+        made.informer.start()
+        return made, dropped
+
+    def _informer(self, at: Name, made: _ConfigMap) -> Informer:
+        namespace, name = at
+
+        def changed(old: Object | None, new: Object | None) -> None:
+            if (old or {}).get("data") != (new or {}).get("data"):
+                self._changed(namespace, name)
+
+        def listed(_kind: kinds.Kind) -> None:
+            self._backoff.forget(at)
+            # The informer takes the list in after this call.
+            threading.Thread(target=answered, name="config-map", daemon=True).start()
+
+        def answered() -> None:
+            informer = made.informer
+            if informer is not None and informer.wait_synced(FIRST_LIST_S):
+                self._answered(at, made)
+
+        def refused(error: ApiError) -> float:
+            if not isinstance(error, Forbidden):
+                return 0.0
+            if not made.answered.is_set():
+                log.warning("May not read a ConfigMap", namespace=namespace, name=name, error=str(error))
+            self._answered(at, made)
+            return self._backoff.failed(at)
+
+        return Informer(
+            self._client,
+            kinds.CONFIG_MAPS,
+            namespaces=(namespace,),
+            field_selector=f"metadata.name={name}",
+            on_change=changed,
+            on_relist=listed,
+            on_refused=refused,
+        )
+
+    def _answered(self, at: Name, made: _ConfigMap) -> None:
+        made.answered.set()
+        if made.awaited:
+            made.awaited = False
+            self._changed(*at)
+
+    # --- those beyond the limit -----------------------------------------------------------------------------------
+
+    def _read_soon(self) -> None:
+        if self._reader is None:
+            log.warning("Services refer to many ConfigMaps; further ones are read once a minute", watched=self._most)
+            self._reader = threading.Thread(target=self._read_on, name="config-maps", daemon=True)
+            self._reader.start()
+        self._wake.set()
+
+    def _read_on(self) -> None:
+        due = time.monotonic()
+        while not self._stopping.is_set():
+            self._wake.clear()
+            everything = time.monotonic() >= due
+            with self._lock:
+                unwatched = [(at, known) for at, known in self._known.items() if known.informer is None]
+            for at, known in unwatched:
+                if self._stopping.is_set():
+                    return
+                if not self._in_use(*at):
+                    with self._lock:
+                        self._known.pop(at, None)
+                elif everything or not known.answered.is_set():
+                    self._read(at, known)
+            if everything:
+                due = time.monotonic() + self._read_every_s
+            self._wake.wait(max(0.05, due - time.monotonic()))
+
+    def _read(self, at: Name, known: _ConfigMap) -> None:
+        try:
+            obj = self._client.request("GET", kinds.CONFIG_MAPS.path(*at), timeout_s=READ_TIMEOUT_S)
+        except (NotFound, Forbidden):
+            obj = None
+        except ApiError as error:
+            # What was read before stays; the next round asks again.
+            log.debug("Could not read a ConfigMap", namespace=at[0], name=at[1], error=str(error))
+            return
+        before, known.obj = known.obj, obj
+        if known.answered.is_set() and (before or {}).get("data") != (obj or {}).get("data"):
+            self._changed(*at)
+        self._answered(at, known)

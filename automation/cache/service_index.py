@@ -1,0 +1,134 @@
+"""Finds services by what they refer to, and objects by the service they were made for. Filled by `cluster_cache`."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+from components import naming
+from program.desired.keys import SERVICE_MARKS, ServiceMark
+
+Object = dict[str, Any]
+
+
+class ServiceIndex:
+    """Relations between cached objects, of the services of one dialect. Thread-safe."""
+
+    def __init__(self, mark: ServiceMark = SERVICE_MARKS["llmkube"]) -> None:
+        """`mark` tells which service an object was made for."""
+        self._mark = mark
+        self._lock = threading.Lock()
+        self._by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._by_service_name: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._by_claim: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._objects: dict[tuple[str, str], dict[tuple[str, str], Object]] = defaultdict(dict)
+        self._pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
+
+    def service_changed(self, old: Object | None, new: Object | None) -> None:
+        with self._lock:
+            for obj, add in ((old, False), (new, True)):
+                if obj is None:
+                    continue
+                namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+                for model in models_of(obj):
+                    _update(self._by_model, (namespace, model), name, add=add)
+                _update(self._by_service_name, (namespace, naming.service_name(name)), name, add=add)
+
+    def object_changed(self, kind: str, old: Object | None, new: Object | None) -> str:
+        """Record an object of a service and return that service's name (empty if it belongs to none)."""
+        obj = new or old
+        if obj is None:
+            return ""
+        metadata = obj["metadata"]
+        # On hosts every dialect's processes carry the same label.
+        service = metadata["labels"].get(naming.LABEL_SERVICE, "") if kind == "HostProcess" else self._service_of(obj)
+        if service:
+            key = (metadata["namespace"], service)
+            with self._lock:
+                before = self._objects[key].get((kind, metadata["name"]))
+                for each, add in ((before, False), (new, True)):
+                    for claim in (each or {}).get("spec", {}).get("claims", ()) if kind == "Deployment" else ():
+                        _update(self._by_claim, (metadata["namespace"], claim), service, add=add)
+                if new is None:
+                    self._objects[key].pop((kind, metadata["name"]), None)
+                else:
+                    self._objects[key][(kind, metadata["name"])] = new
+                if not self._objects[key]:
+                    del self._objects[key]
+        return service
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> str:
+        obj = new or old
+        if obj is None:
+            return ""
+        metadata = obj["metadata"]
+        service = self._service_of(obj)
+        with self._lock:
+            pods = self._pods[(metadata["namespace"], service)]
+            if new is None:
+                pods.pop(metadata["name"], None)
+                if not pods:
+                    del self._pods[(metadata["namespace"], service)]
+            else:
+                pods[metadata["name"]] = new
+        return service
+
+    def services_of_model(self, namespace: str, model: str) -> list[str]:
+        with self._lock:
+            return sorted(self._by_model.get((namespace, model), ()))
+
+    def services_of_claim(self, namespace: str, claim: str) -> list[str]:
+        """Name the services whose pods mount a claim."""
+        with self._lock:
+            return sorted(self._by_claim.get((namespace, claim), ()))
+
+    def rivals(self, namespace: str, name: str) -> list[str]:
+        """Name the other services whose Kubernetes Service would have the same name as this one's."""
+        with self._lock:
+            return sorted(self._by_service_name.get((namespace, naming.service_name(name)), set()) - {name})
+
+    def services_named(self, namespace: str, service_name: str) -> list[str]:
+        """Name the services whose Kubernetes Service has this name."""
+        with self._lock:
+            return sorted(self._by_service_name.get((namespace, service_name), ()))
+
+    def objects(self, namespace: str, service: str) -> dict[tuple[str, str], Object]:
+        with self._lock:
+            return dict(self._objects.get((namespace, service), {}))
+
+    def pods(self, namespace: str, service: str) -> list[Object]:
+        with self._lock:
+            return list(self._pods.get((namespace, service), {}).values())
+
+    def _service_of(self, obj: Object) -> str:
+        return str(self._mark.service_of(obj["metadata"]["labels"]))
+
+    def services_with_objects(self) -> list[tuple[str, str]]:
+        with self._lock:
+            return list(self._objects)
+
+
+def _update(index: dict[tuple[str, str], set[str]], key: tuple[str, str], name: str, *, add: bool) -> None:
+    if add:
+        index[key].add(name)
+    elif key in index:
+        index[key].discard(name)
+        if not index[key]:
+            del index[key]
+
+
+def models_of(service: Object) -> set[str]:
+    """Name the Models that a service refers to: the one it serves and, for speculative decoding, the draft."""
+    names = (_at(service, "spec", *path) for path in _MODEL_PATHS)
+    return {name for name in names if name and isinstance(name, str)}
+
+
+_MODEL_PATHS = (("modelRef",), ("vllmConfig", "speculative", "model"), ("speculativeDecoding", "draftModelRef"))
+
+
+def _at(value: Any, *path: str) -> Any:
+    """Give the value at a path of an object that may be of any shape; None where any part of it is absent."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,115 @@
+"""Follows what annotations of Secrets say of the S3 stores of KServe's services.
+
+Called by `dialect_cache`. Each Secret that a service needs is looked at when a pass first asks for it, and every five minutes
+after that, because the loop may not watch Secrets (ADR 28). No value of a Secret is asked for or kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from automation.cache.secret_metadata import secret_metadata
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden
+from program.dialects.kserve.store_secrets import store_secret
+
+Object = dict[str, Any]
+Name = tuple[str, str]
+"""Namespace and name."""
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S = 300.0
+TIMEOUT_S = 10.0
+
+
+class StoreSecrets:
+    """Secrets of stores by namespace and name, from the first time that they are asked for. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        changed: Callable[[str, str], None],
+        in_use: Callable[[str, str], bool] = lambda _namespace, _name: True,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        """`changed` is called with namespace and name, in a thread of its own; `in_use` tells what a service needs."""
+        self._client = client
+        self._changed = changed
+        self._in_use = in_use
+        self._look_every_s = look_every_s
+        self._lock = threading.Lock()
+        self._known: dict[Name, Object | None] = {}
+        self._stopping = threading.Event()
+        self._looker: threading.Thread | None = None
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        """Give a Secret as `store_secret` writes it; None without one, without the right, or while it is `pending`."""
+        at = (namespace, name)
+        with self._lock:
+            if at in self._known:
+                return self._known[at]
+        try:
+            found = self._look(at)
+        except ApiError as error:
+            log.debug("Could not look at a Secret's annotations", namespace=namespace, name=name, error=str(error))
+            return None
+        with self._lock:
+            self._known[at] = found
+            if self._looker is None:
+                self._looker = threading.Thread(target=self._look_on, name="store-secrets", daemon=True)
+                self._looker.start()
+        return found
+
+    def pending(self, namespace: str, name: str) -> bool:
+        """Whether the API server has not answered yet."""
+        with self._lock:
+            return (namespace, name) not in self._known
+
+    def stop(self) -> None:
+        """End the thread; returns at once."""
+        self._stopping.set()
+
+    def _look(self, at: Name) -> Object | None:
+        """Look at a Secret now. Raises ApiError, but for a missing right."""
+        try:
+            metadata = secret_metadata(self._client, *at, timeout_s=TIMEOUT_S)
+        except Forbidden as error:
+            log.warning(
+                "May not look at a Secret's annotations: grant create and patch on Secrets (docs/install/rbac.yaml)",
+                namespace=at[0],
+                name=at[1],
+                error=str(error),
+            )
+            return None
+        return store_secret(metadata) if metadata is not None else None
+
+    def _look_on(self) -> None:
+        while not self._stopping.wait(self._look_every_s):
+            with self._lock:
+                known = list(self._known.items())
+            for at, before in known:
+                if self._stopping.is_set():
+                    return
+                if not self._in_use(*at):
+                    with self._lock:
+                        self._known.pop(at, None)
+                    continue
+                try:
+                    found = self._look(at)
+                except ApiError as error:
+                    # What was seen before stays; the next round asks again.
+                    log.debug("Could not look at a Secret's annotations", namespace=at[0], name=at[1], error=str(error))
+                    continue
+                with self._lock:
+                    self._known[at] = found
+                if _annotations(found) != _annotations(before):
+                    self._changed(*at)
+
+
+def _annotations(secret: Object | None) -> Object:
+    return dict(secret["metadata"]["annotations"]) if secret is not None else {}

@@ -1,0 +1,406 @@
+"""What the loop remembers of each object: only the fields that it reads, so that thousands fit in little memory.
+
+Called by the informers of `cluster_cache` before they cache an object; `observe` reads the result. Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from sys import intern
+from typing import Any
+
+from agent.contract import ANNOTATION_FENCED
+from agent.server.cluster.host_lease import lease_name
+from automation.drift.findings import owned_text
+from automation.history.revision import edit_of
+from automation.hosts.reading import capacity_of
+from automation.serving.engine_start import engine_of
+from components import naming
+from components.rendered import fingerprint_of
+from kubeapi import kinds
+from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
+from program.dialects.quantities import read_quantity
+from program.dialects.registry import DIALECT_KINDS
+
+Object = dict[str, Any]
+
+
+def custom_resource(obj: Object) -> Object:
+    """Keep a custom resource whole but for what nobody reads."""
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+    annotations = metadata.get("annotations")
+    if annotations and "kubectl.kubernetes.io/last-applied-configuration" in annotations:
+        kept = {k: v for k, v in annotations.items() if k != "kubectl.kubernetes.io/last-applied-configuration"}
+        metadata["annotations"] = kept
+    if edit := edit_of(obj["metadata"]):
+        metadata["changedBy"] = edit
+    return {**obj, "metadata": metadata}
+
+
+_OWNERS = frozenset({kinds.INFERENCE_SERVICES.kind, *(kind.kind for kind in DIALECT_KINDS.values())})
+
+
+def _is_ours(owner: Object) -> bool:
+    return bool(owner.get("controller")) and owner.get("kind") in _OWNERS
+
+
+_ANNOTATIONS = (
+    naming.ANNOTATION_APPLIED_HASH,
+    naming.ANNOTATION_ASKED_REPLICAS,
+    naming.ANNOTATION_ASLEEP,
+    naming.ANNOTATION_DO_NOT_DISRUPT,
+    naming.ANNOTATION_KEPT_TEMPLATE,
+    naming.ANNOTATION_TEMPLATE_HASH,
+)
+LABEL_COMPONENT = "app.kubernetes.io/component"
+_LABELS = (
+    *(naming.LABEL_SERVICE, naming.LABEL_HOST, naming.LABEL_MODEL, LABEL_DIALECT, LABEL_PLAYGROUND),
+    *(LABEL_LLMAZ_SERVICE, LABEL_COMPONENT, "app.kubernetes.io/name", "app.kubernetes.io/part-of"),
+)
+_EMPTY: Object = {}
+"""Shared by all that have none; what is cached is never changed."""
+
+
+def _metadata(obj: Object) -> Object:
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    labels = metadata.get("labels") or {}
+    return {
+        "name": metadata["name"],
+        "namespace": intern(metadata.get("namespace", "")),
+        "uid": metadata.get("uid", ""),
+        "resourceVersion": metadata.get("resourceVersion", ""),
+        "generation": metadata.get("generation", 0),
+        "labels": {key: intern(labels[key]) for key in _LABELS if key in labels} or _EMPTY,
+        "annotations": {key: intern(annotations[key]) for key in _ANNOTATIONS if key in annotations} or _EMPTY,
+        "owner": next((o["uid"] for o in metadata.get("ownerReferences") or () if _is_ours(o)), ""),
+        "deleting": "deletionTimestamp" in metadata,
+    }
+
+
+def made(obj: Object) -> Object:
+    """Keep of the metadata of an object that we made also what tells drift (`automation.drift`)."""
+    kept = _metadata(obj)
+    kept["owned"] = owned_text(obj)
+    metadata = obj["metadata"]
+    # Where there is no generation, as with Services, nothing else tells that the spec was changed.
+    spec = None if metadata.get("generation") else obj.get("spec")
+    kept["content"] = hash(json.dumps([metadata.get("labels"), metadata.get("annotations"), spec]))
+    return kept
+
+
+def owned(obj: Object) -> Object:
+    """Keep of an object made for a service: who it is and whose it is."""
+    return {"metadata": made(obj)}
+
+
+def deployment(obj: Object) -> Object:
+    """Keep of a Deployment: the live replica target and who set it, what a replica asks for, and how far it is."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    pod_spec = (spec.get("template") or {}).get("spec") or {}
+    conditions = conditions_of(obj)
+    progressing, failure = conditions.get("Progressing") or {}, conditions.get("ReplicaFailure") or {}
+    volumes = pod_spec.get("volumes") or ()
+    claims = tuple(v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v)
+    requests, limits = _resources(pod_spec, "requests"), _resources(pod_spec, "limits")
+    kept = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas", "observedGeneration")
+    return {
+        "metadata": made(obj),
+        "spec": {
+            "replicas": spec.get("replicas", 1),
+            "scaled_by": _scaler(obj),
+            "claims": tuple(intern(claim) for claim in claims),
+            "requests": {**requests, **{name: limits[name] for name in limits if name not in requests}},
+        },
+        "status": {key: status[key] for key in kept if key in status},
+        "replica_failure": failure.get("message", "")[:MESSAGE_LENGTH] if failure.get("status") == "True" else "",
+        "progress_deadline_exceeded": progressing.get("status") == "False"
+        and progressing.get("reason") == "ProgressDeadlineExceeded",
+    }
+
+
+def _scaler(obj: Object) -> str:
+    """Name who set the replicas through the scale subresource (an autoscaler, `kubectl scale`); empty when nobody did.
+
+    The API server keeps that in managedFields, and drops it as soon as somebody else sets the field.
+    """
+    for entry in obj["metadata"].get("managedFields") or ():
+        if entry.get("subresource") == "scale" and "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
+            return intern(str(entry.get("manager", "")))
+    return ""
+
+
+def conditions_of(obj: Object) -> dict[str, Object]:
+    """The conditions of an object by type."""
+    return {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if "type" in c}
+
+
+def autoscaler(obj: Object) -> Object:
+    """Keep of an autoscaler, HorizontalPodAutoscaler or ScaledObject: a digest of its spec, and what it complains of.
+
+    Its status is written every 15 s and concerns nobody as long as its conditions say the same; so their digest and
+    that of the spec stand for the resourceVersion, and the informer sees no change where those are equal.
+    """
+    conditions = conditions_of(obj)
+    problem = next(
+        (c for t in ("AbleToScale", "ScalingActive", "Ready") if _is_false(c := conditions.get(t) or {})), {}
+    )
+    spec = obj.get("spec") or {}
+    digest = fingerprint_of({"spec": spec, "why": [problem.get("type"), problem.get("reason")]})
+    kept = made(obj)
+    kept["resourceVersion"] = f"{digest} {hash(kept['owned'])} {kept['content']}"
+    text = ": ".join(str(problem[key]) for key in ("reason", "message") if problem.get(key))
+    return {
+        "metadata": kept,
+        "kind": intern(obj.get("kind", "HorizontalPodAutoscaler")),
+        "spec": digest,
+        "max_replicas": spec.get("maxReplicas") or spec.get("maxReplicaCount"),
+        "problem": text[:MESSAGE_LENGTH],
+    }
+
+
+def _is_false(condition: Object) -> bool:
+    # An autoscaler that was told to rest (ScaledToZero, ScalingDisabled) has no problem.
+    return condition.get("status") == "False" and condition.get("reason") != "ScalingDisabled"
+
+
+MESSAGE_LENGTH = 1024
+_UNREMARKABLE = (None, "", "Completed", "PodInitializing", "ContainerCreating")
+
+
+def pod(obj: Object) -> Object:
+    """Keep of a pod: where it is, which start of its engine it runs, and, while it is not ready, why."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    conditions = conditions_of(obj)
+    ready = (conditions.get("Ready") or {}).get("status") == "True"
+    scheduled = conditions.get("PodScheduled") or {}
+    disrupted = conditions.get("DisruptionTarget") or {}
+    waits = scheduled.get("status") == "False"
+    return {
+        "metadata": _metadata(obj),
+        "ready": ready,
+        "phase": intern(status.get("phase", "Pending")),
+        "node": intern(spec.get("nodeName", "")),
+        "priority": spec.get("priority", 0),
+        "init_running": "" if ready else _running_init(status),
+        "problems": () if ready else tuple(_problems(spec, status)),
+        "unschedulable": scheduled.get("message", "")[:MESSAGE_LENGTH] if waits else "",
+        "requests": _EMPTY if ready else _resources(spec, "limits"),
+        "needs": _resources(spec, "requests") if waits else _EMPTY,
+        "node_selector": (spec.get("nodeSelector") or _EMPTY) if waits else _EMPTY,
+        "device_claims": bool(spec.get("resourceClaims")),
+        "nominated_node": intern(status.get("nominatedNodeName") or ""),
+        "preempted": disrupted.get("status") == "True" and disrupted.get("reason") == "PreemptionByScheduler",
+        "engine": engine_of(obj),
+    }
+
+
+def _running_init(status: Object) -> str:
+    entries = status.get("initContainerStatuses") or ()
+    return next((intern(e["name"]) for e in entries if "running" in (e.get("state") or {})), "")
+
+
+def _problems(spec: Object, status: Object) -> Iterator[Object]:
+    """What is wrong with a pod that is not ready: the pod's own end first, then each container's."""
+    if status.get("phase") == "Failed" and status.get("reason"):
+        yield _problem("", status["reason"], str(status.get("message", ""))[:MESSAGE_LENGTH])
+    for field, init in (("initContainerStatuses", True), ("containerStatuses", False)):
+        images = {c.get("name"): c.get("image", "") for c in spec.get("initContainers" if init else "containers") or ()}
+        for entry in status.get(field) or ():
+            state = entry.get("state") or {}
+            ended = state.get("terminated") or (entry.get("lastState") or {}).get("terminated") or {}
+            stopped = state.get("waiting") or state.get("terminated") or {}
+            reason = stopped.get("reason")
+            crashed = ended.get("exitCode", 0) != 0 or ended.get("reason") == "OOMKilled"
+            if reason in _UNREMARKABLE and not crashed:
+                continue
+            last_words = (ended.get("message") or "").strip()[-MESSAGE_LENGTH:]
+            yield _problem(
+                entry["name"],
+                "" if reason in _UNREMARKABLE else reason,
+                last_words or (stopped.get("message") or "")[:MESSAGE_LENGTH],
+                init=init,
+                image=images.get(entry["name"]) or entry.get("image", ""),
+                exit_code=ended.get("exitCode"),
+                oom_killed=ended.get("reason") == "OOMKilled",
+                restarts=entry.get("restartCount", 0),
+            )
+
+
+def _problem(container: str, reason: str, message: str, **more: Any) -> Object:
+    return {"container": container, "reason": reason, "message": message, **more}
+
+
+def _resources(pod_spec: Object, field: str) -> Object:
+    """Sum `limits` or `requests` of all containers that run side by side."""
+    total: Object = {}
+    for container in pod_spec.get("containers") or ():
+        for name, amount in ((container.get("resources") or {}).get(field) or {}).items():
+            total[intern(name)] = str(amount) if name not in total else _sum(total[name], str(amount))
+    return total or _EMPTY
+
+
+def _sum(left: str, right: str) -> str:
+    try:
+        both = read_quantity(left) + read_quantity(right)
+    except ValueError:
+        return right
+    return format(both.normalize(), "f")
+
+
+def node(obj: Object) -> Object:
+    """Keep of a node: its labels, its extended resources, what it can give to pods, and why it is not ready."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    ready = conditions_of(obj).get("Ready") or {"status": "True"}
+    why = "" if ready.get("status") == "True" else ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    return {
+        "metadata": {
+            "name": metadata["name"],
+            "labels": {intern(k): intern(v) for k, v in (metadata.get("labels") or {}).items()},
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "status": {
+            "capacity": {intern(key): intern(value) for key, value in capacity.items() if "/" in key},
+            "allocatable": {
+                intern(key): intern(value)
+                for key, value in allocatable.items()
+                if "/" in key or key in ("cpu", "memory", "ephemeral-storage")
+            },
+        },
+        "podRanges": tuple(_pod_ranges(obj.get("spec") or {})),
+        "trouble": intern(why[:MESSAGE_LENGTH]),
+    }
+
+
+def _pod_ranges(spec: Object) -> Iterator[str]:
+    """Give the CIDRs of a node's pods that can be read."""
+    for text in {*(spec.get("podCIDRs") or ()), *filter(None, (spec.get("podCIDR"),))}:
+        with suppress(ValueError):
+            yield str(ipaddress.ip_network(text, strict=False))
+
+
+def namespace(obj: Object) -> Object:
+    """Keep of a namespace: its labels, which quotas select by, what it says of its services, and whether it goes."""
+    metadata = obj["metadata"]
+    said = {intern(k): v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("herdsman.dev/")}
+    return {
+        "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
+        "labels": metadata.get("labels") or _EMPTY,
+        "annotations": said or _EMPTY,
+        "terminating": "deletionTimestamp" in metadata,
+    }
+
+
+def priority_class(obj: Object) -> Object:
+    """Keep of a PriorityClass: its value."""
+    return {"metadata": {"name": obj["metadata"]["name"]}, "value": obj.get("value", 0)}
+
+
+def route(obj: Object) -> Object:
+    """Keep of an HTTPRoute: which gateways took it, and what those that did not say."""
+    hostnames = (obj.get("spec") or {}).get("hostnames") or ()
+    refused, accepted = "", False
+    for parent in (obj.get("status") or {}).get("parents") or ():
+        for condition in parent.get("conditions") or ():
+            if condition.get("type") in ("Accepted", "ResolvedRefs") and condition.get("status") == "False":
+                refused = f"{condition.get('reason', '')}: {condition.get('message', '')}"[:MESSAGE_LENGTH]
+            elif condition.get("type") == "Accepted" and condition.get("status") == "True":
+                accepted = True
+    said = accepted or bool(refused)
+    return {
+        "metadata": made(obj),
+        "hosts": tuple(hostnames),
+        "tls": False,
+        "accepted": (accepted and not refused) if said else None,
+        "message": refused,
+    }
+
+
+def ingress(obj: Object) -> Object:
+    """Keep of an Ingress: its host, or the address that its controller published."""
+    spec = obj.get("spec") or {}
+    rules = tuple(rule["host"] for rule in spec.get("rules") or () if rule.get("host"))
+    published = ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    addresses = tuple(entry.get("hostname") or entry.get("ip") or "" for entry in published)
+    return {
+        "metadata": made(obj),
+        "hosts": rules or addresses,
+        "tls": bool(spec.get("tls")),
+        "accepted": True if addresses else None,
+        "message": "",
+    }
+
+
+def claim(obj: Object) -> Object:
+    """Keep of a volume claim: its phase."""
+    return {"metadata": _metadata(obj), "status": {"phase": (obj.get("status") or {}).get("phase", "Pending")}}
+
+
+def host_process(obj: Object) -> Object:
+    """Keep of a HostProcess: which replica is placed where, and what its host reported."""
+    spec = obj.get("spec") or {}
+    placed = {
+        "host": intern(spec.get("host", "")),
+        "replica": spec.get("replica") or 0,
+        "memory": spec.get("memoryBytes"),
+    }
+    return {"metadata": made(obj), "spec": placed, "status": obj.get("status") or {}}
+
+
+def host(obj: Object) -> Object:
+    """Keep of a Host: what placement asks for. What else its status says changes often and concerns nobody here."""
+    metadata = obj["metadata"]
+    return {
+        "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
+        "capacity": capacity_of(obj),
+    }
+
+
+def endpoint_slice(obj: Object) -> Object:
+    """Keep of an agent's EndpointSlice: ready addresses, the host whose they are, and the heartbeat.
+
+    A heartbeat alone concerns nobody, so what does concern stands for the resourceVersion.
+    """
+    metadata = obj["metadata"]
+    host = intern((metadata.get("labels") or {}).get(naming.LABEL_HOST, ""))
+    ready = sum(
+        len(e.get("addresses") or ())
+        for e in obj.get("endpoints") or ()
+        if (e.get("conditions") or {}).get("ready", True)
+    )
+    return {
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata.get("namespace", ""),
+            "service": (metadata.get("labels") or {}).get("kubernetes.io/service-name", ""),
+            "host": host,
+            "resourceVersion": f"{ready} on {host}",
+        },
+        "ready": ready,
+        "heartbeat": (metadata.get("annotations") or {}).get("llmkube.ai/agent-heartbeat", ""),
+    }
+
+
+def lease(obj: Object) -> Object:
+    """Keep of a host's Lease: whose it is, who holds it, what each renewal changes, and whether it is fenced.
+
+    The label says of which host it is; a Lease of another name says nothing of that host.
+    """
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    host = (metadata.get("labels") or {}).get(naming.LABEL_HOST, "")
+    return {
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": intern(metadata.get("namespace", "")),
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "host": host if metadata["name"] == lease_name(host) else "",
+        "renewed": spec.get("renewTime", ""),
+        "duration_s": spec.get("leaseDurationSeconds", 40),
+        "holder": spec.get("holderIdentity") or "",
+        "fenced": (metadata.get("annotations") or {}).get(ANNOTATION_FENCED, ""),
+    }

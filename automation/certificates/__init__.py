@@ -1,0 +1,1 @@
+"""Certificates that pods of services serve with: issued, renewed, and made again when somebody deletes one."""

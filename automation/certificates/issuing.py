@@ -1,0 +1,231 @@
+"""Issues the certificates that pods of services serve with, outside the engine, so that no key comes near its state.
+
+The controller calls `ensure` in each pass of a service that needs one. The loop may create and patch Secrets and not
+get, list or watch them (docs/adr/0028): it learns what it has issued from the metadata that its own writes are answered
+with, and keeps the key nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from automation.cache.secret_metadata import secret_metadata
+from automation.certificates.files import LIFETIME, serving_files
+from components import naming
+from components.object_metadata import owner_reference
+from kubeapi import kinds
+from kubeapi.client import APPLY_PATCH, KubeClient
+from kubeapi.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid
+from kubeapi.rest import METADATA
+from program.desired.facts import Problem
+from program.desired.keys import Owner, ServiceKey
+from program.desired.service import DesiredService
+from program.desired.workloads import Certificate
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+ANNOTATION_NAMES = "herdsman.dev/certificate-names"
+"""On a Secret that we wrote: the names and addresses that its certificate is for, by comma."""
+ANNOTATION_RENEWAL = "herdsman.dev/certificate-renewal"
+"""On a Secret that we wrote: when its certificate is replaced, RFC 3339."""
+PEER_EXPIRY = "certificates.kserve.io/expiration"
+"""The same on one that KServe wrote."""
+
+RENEW_AFTER = LIFETIME * 2 / 3
+PEER_KEEPS = datetime.timedelta(days=8 * 365)
+"""How long KServe keeps one that does not say."""
+LOOK_EVERY = datetime.timedelta(minutes=10)
+"""A pass that comes later than this looks at the Secret again; `certificate_watch` looks more often."""
+REASON_FAILED = "CertificateFailed"
+REASON_FOREIGN = "CertificateNotOurs"
+TLS = "kubernetes.io/tls"
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """What is known of a Secret that stands."""
+
+    secret: str
+    names: frozenset[str] | None
+    """None: of somebody else's making, whose names we cannot know."""
+    renewal: datetime.datetime | None
+    """None: not ours to replace."""
+    seen: datetime.datetime
+
+    def serves(self, wanted: frozenset[str], now: datetime.datetime) -> bool:
+        """Tell whether it can stay as it is."""
+        if self.renewal is None:
+            return True
+        return now < self.renewal and (self.names is None or wanted <= self.names)
+
+
+class _Foreign(Exception):
+    """The Secret belongs to another object; the words say to which."""
+
+
+class CertificateIssuer:
+    """Keeps the certificate Secret of each service. Thread-safe for different services."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._issued: dict[ServiceKey, _Issued] = {}
+
+    def ensure(self, key: ServiceKey, cr: Object, certificate: Certificate, desired: DesiredService) -> Problem | None:
+        """See to it that the Secret stands, is valid and names what it must; None when it does.
+
+        One request for a service after a start, one every `LOOK_EVERY` at most after that. A Secret that the user made,
+        and one that KServe made for the same service, are left as they are; the latter is replaced when it is due.
+        Raises ApiError when the API server does not answer.
+        """
+        now, wanted = self._clock(), frozenset((*certificate.dns_names, *certificate.ip_addresses))
+        with self._lock:
+            known = self._issued.get(key)
+        lately = known is not None and known.secret == certificate.secret and now - known.seen < LOOK_EVERY
+        if known is not None and lately and known.serves(wanted, now):
+            return None
+        owner = desired.owner or _owner(cr)
+        try:
+            issued = self._stand(key, certificate, owner, wanted, now)
+        except _Foreign as foreign:
+            return _problem(REASON_FOREIGN, certificate, f"belongs to {foreign}; delete it or give it another name")
+        except Forbidden:
+            why = "may not be written; grant the loop create and patch on Secrets (docs/install/rbac.yaml)"
+            return _problem(REASON_FAILED, certificate, why)
+        except (Invalid, BadRequest, Conflict) as error:
+            # Their messages may repeat what was sent, which holds the key.
+            return _problem(REASON_FAILED, certificate, f"was refused by the API server ({error.reason})")
+        except ValueError as error:
+            return _problem(REASON_FAILED, certificate, str(error))
+        with self._lock:
+            self._issued[key] = issued
+        return None
+
+    def known(self) -> tuple[ServiceKey, ...]:
+        """List the services whose Secret stood when it was last looked at."""
+        with self._lock:
+            return tuple(sorted(self._issued))
+
+    def is_gone(self, key: ServiceKey) -> bool:
+        """Tell whether a service's Secret was deleted; the next `ensure` then makes it again. Raises ApiError."""
+        with self._lock:
+            known = self._issued.get(key)
+        if known is None or secret_metadata(self._client, key.namespace, known.secret) is not None:
+            return False
+        self.forget(key)
+        return True
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone. Its Secret goes with the custom resource that owns it."""
+        with self._lock:
+            self._issued.pop(key, None)
+
+    def _stand(
+        self, key: ServiceKey, certificate: Certificate, owner: Owner, wanted: frozenset[str], now: datetime.datetime
+    ) -> _Issued:
+        """Look at the Secret, make it where there is none, replace it where it does not serve."""
+        metadata = secret_metadata(self._client, key.namespace, certificate.secret)
+        if metadata is None:
+            try:
+                return self._create(key, certificate, owner, now)
+            except AlreadyExists:
+                metadata = secret_metadata(self._client, key.namespace, certificate.secret)
+                if metadata is None:
+                    raise
+        found = replace(_read(metadata, owner, now), secret=certificate.secret)
+        return found if found.serves(wanted, now) else self._replace(key, certificate, owner, metadata, now)
+
+    def _create(self, key: ServiceKey, certificate: Certificate, owner: Owner, now: datetime.datetime) -> _Issued:
+        body, issued = _secret(key, certificate, owner, now)
+        query = {"fieldManager": naming.FIELD_MANAGER}
+        self._client.request("POST", kinds.SECRETS.path(key.namespace), query=query, body=body, accept=METADATA)
+        log.info("Issued a certificate", service=str(key), secret=certificate.secret, renewal=issued.renewal)
+        return issued
+
+    def _replace(
+        self, key: ServiceKey, certificate: Certificate, owner: Owner, live: Object, now: datetime.datetime
+    ) -> _Issued:
+        body, issued = _secret(key, certificate, owner, now)
+        # The very object that was looked at, so that a Secret of somebody else's is never written over.
+        body["metadata"]["uid"] = live["uid"]
+        self._client.request(
+            "PATCH",
+            kinds.SECRETS.path(key.namespace, certificate.secret),
+            query={"fieldManager": naming.FIELD_MANAGER, "force": "true"},
+            body=body,
+            content_type=APPLY_PATCH,
+            accept=METADATA,
+        )
+        log.info("Replaced a certificate", service=str(key), secret=certificate.secret, renewal=issued.renewal)
+        return issued
+
+
+def _read(metadata: Mapping[str, Any], owner: Owner, now: datetime.datetime) -> _Issued:
+    """Read off a Secret's metadata what it is. Raises _Foreign when another object controls it."""
+    controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    annotations = metadata.get("annotations") or {}
+    name = str(metadata.get("name", ""))
+    if controller is None:
+        return _Issued(name, None, None, now)
+    if controller.get("uid") != owner.uid:
+        raise _Foreign(f"{controller.get('kind')} `{controller.get('name')}`")
+    if ANNOTATION_NAMES in annotations:
+        names = frozenset(str(annotations[ANNOTATION_NAMES]).split(","))
+        return _Issued(name, names, _time(annotations.get(ANNOTATION_RENEWAL)) or now, now)
+    made = _time(metadata.get("creationTimestamp")) or now
+    return _Issued(name, None, _time(annotations.get(PEER_EXPIRY)) or made + PEER_KEEPS, now)
+
+
+def _secret(key: ServiceKey, certificate: Certificate, owner: Owner, now: datetime.datetime) -> tuple[Object, _Issued]:
+    names: Sequence[str] = (*certificate.dns_names, *certificate.ip_addresses)
+    files = serving_files(certificate.dns_names, certificate.ip_addresses, now=now)
+    renewal = (now + RENEW_AFTER).replace(microsecond=0)
+    metadata = {
+        "name": certificate.secret,
+        "namespace": key.namespace,
+        "labels": certificate.labels,
+        "annotations": {
+            ANNOTATION_NAMES: ",".join(names),
+            **dict.fromkeys((ANNOTATION_RENEWAL, *certificate.renewal_annotations), renewal.isoformat()),
+        },
+        "ownerReferences": [owner_reference(owner)],
+    }
+    data = {file: base64.b64encode(text).decode() for file, text in files.items()}
+    body = {"apiVersion": "v1", "kind": "Secret", "type": TLS, "metadata": metadata, "data": data}
+    return body, _Issued(certificate.secret, frozenset(names), renewal, now)
+
+
+def _owner(cr: Object) -> Owner:
+    metadata = cr["metadata"]
+    return Owner(
+        api_version=str(cr.get("apiVersion", "")),
+        kind=str(cr.get("kind", "")),
+        name=metadata["name"],
+        uid=metadata["uid"],
+    )
+
+
+def _time(text: object) -> datetime.datetime | None:
+    try:
+        found = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
+
+
+def _problem(reason: str, certificate: Certificate, why: str) -> Problem:
+    return Problem(reason=reason, message=f"Secret `{certificate.secret}`, the certificate of the pods, {why}")

@@ -1,0 +1,149 @@
+"""Remembers the last outcome of the engine for each service: quiet while it works, back-off when it fails.
+
+The controller asks before it submits, and records outcomes. They are in memory only: after a restart the applied hash
+on the live objects says what was done. `automation.engine.batches` has the requests without an outcome.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from automation.engine.port import AccessoriesRefused, EngineFailed
+from automation.engine.submissions import Asked, Submission
+from automation.reconcile.plan import LastRun
+from automation.workqueue.backoff import backoff_s
+from program.desired.facts import Problem, RefusedObject
+from program.desired.keys import ServiceKey
+
+# The engine needs half a second for one service and some seconds for a hundred; a status that only says "applying" for
+# that long is a write for nothing, times the number of services.
+QUIET_S = 10.0
+# A cache follows its own write within milliseconds; past this it is a real difference.
+CACHE_LAG_S = 3.0
+# After this many failures in a row the service is Stalled: Herdsman goes on trying, a person should look.
+STALLED_AFTER = 5
+RETRY_BASE_S = 1.0
+RETRY_CAP_S = 300.0
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """The last outcome of the engine for one service."""
+
+    fingerprint: str
+    at: datetime
+    problem: Problem | None = None
+    refused: tuple[RefusedObject, ...] = ()
+    """The run went well but for these accessories; then there is no `problem`."""
+    failures: int = 0
+    retry_at: datetime | None = None
+
+
+class EngineRuns:
+    """Outcomes by service. Thread-safe. `newest` gives the newest request for a service that has no outcome yet."""
+
+    def __init__(self, newest: Callable[[ServiceKey], Submission | None]) -> None:
+        self._newest = newest
+        self._lock = threading.Lock()
+        self._runs: dict[ServiceKey, EngineRun] = {}
+        self._removals: dict[ServiceKey, int] = {}
+        """Failures in a row, of services whose objects are to go."""
+
+    def awaited(self, key: ServiceKey) -> str:
+        """Give the fingerprint that has no outcome yet; empty when none is awaited."""
+        submitted = self._newest(key)
+        return submitted.fingerprint if submitted is not None else ""
+
+    def quiet_for_s(self, key: ServiceKey, asked: Asked | None = None, *, now: datetime) -> float:
+        """Seconds for which there is nothing to say of a service, because the engine is at work; 0 or less otherwise.
+
+        With `asked`, only while the engine is at work on just that.
+        """
+        submitted = self._newest(key)
+        if submitted is None or submitted.rendered is None or (asked is not None and submitted.asked != asked):
+            return 0.0
+        return QUIET_S - (now - submitted.at).total_seconds()
+
+    def hold_off_s(
+        self,
+        key: ServiceKey,
+        fingerprint: str,
+        *,
+        now: datetime,
+        certain: bool = False,
+        only_accessories: bool = False,
+    ) -> float:
+        """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind.
+
+        `certain`: that there is something to do was not read in a cache. `only_accessories`: nothing else is to be
+        done. What a service needs to serve does not wait for the back-off of a refused accessory.
+        """
+        run = self._runs.get(key)
+        if run is None or run.fingerprint != fingerprint:
+            return 0.0
+        waits = run.problem is not None or only_accessories
+        if waits and run.retry_at is not None and now < run.retry_at:
+            return (run.retry_at - now).total_seconds()
+        if run.problem is None and not certain and now < run.at + timedelta(seconds=CACHE_LAG_S):
+            # Applied a moment ago; the caches will show it, and their event brings the key back.
+            return CACHE_LAG_S
+        return 0.0
+
+    def last(self, key: ServiceKey) -> LastRun | None:
+        """What the engine last did for a service in this process, for the plan."""
+        run = self._runs.get(key)
+        return LastRun(run.fingerprint, run.problem is None and not run.refused) if run is not None else None
+
+    def problem(self, key: ServiceKey, fingerprint: str) -> Problem | None:
+        """What went wrong with just this; None when it went well or was not tried."""
+        run = self._runs.get(key)
+        return run.problem if run is not None and run.fingerprint == fingerprint else None
+
+    def refused(self, key: ServiceKey, fingerprint: str) -> tuple[RefusedObject, ...]:
+        """Name the accessories that were refused when just this was applied."""
+        run = self._runs.get(key)
+        return run.refused if run is not None and run.fingerprint == fingerprint else ()
+
+    def finished(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
+        """Record the outcome of a request to make a service."""
+        key, fingerprint = submission.key, submission.fingerprint
+        with self._lock:
+            before = self._runs.get(key)
+            self._removals.pop(key, None)
+            if error is None:
+                self._runs[key] = EngineRun(fingerprint, now)
+                return
+            failures = 1
+            if before is not None and before.fingerprint == fingerprint:
+                failures = before.failures + 1
+            delay_s = _retry_after_s(failures, error)
+            retry_at = now + timedelta(seconds=delay_s)
+            if isinstance(error, AccessoriesRefused):
+                self._runs[key] = EngineRun(
+                    fingerprint, now, refused=error.refused, failures=failures, retry_at=retry_at
+                )
+                return
+            problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
+            self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
+
+    def removed(self, key: ServiceKey, error: EngineFailed | None) -> float:
+        """Record how the removal of a service went, and give the seconds until it is to be tried again; 0 if it went
+        well. Nothing else brings such a key back: its custom resource, which could change, is gone."""
+        with self._lock:
+            if error is None:
+                self._removals.pop(key, None)
+                return 0.0
+            failures = self._removals[key] = self._removals.get(key, 0) + 1
+        return _retry_after_s(failures, error)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        with self._lock:
+            self._runs.pop(key, None)
+
+
+def _retry_after_s(failures: int, error: EngineFailed) -> float:
+    return backoff_s(failures, base_s=RETRY_BASE_S, cap_s=min(RETRY_CAP_S, error.retry_cap_s), jitter=0.2)

@@ -1,0 +1,150 @@
+"""A small process beside each leading loop: it ends the engine, and the loop itself, before another may lead.
+
+`automation.leadership.fencing` starts it as a script. It needs the standard library only, so it stays small and works
+when the loop cannot, because that was stopped, hangs or is dead. The loop tells it by its standard input:
+
+    until SECONDS   the lease is surely ours until then, on the clock that runs while the machine sleeps
+    +PID, -PID      an engine process was started, has ended
+    fence           the lease is lost: end the engine now
+
+The end of the input means that the loop is gone. Engine processes are found by a word in their environment, so that
+none is missed that was started in the loop's last moment; where there is no /proc, by what was told.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+VARIABLE = "HERDSMAN_LOOP"
+"""In the environment of each engine process: the mark of the loop that started it."""
+BUSY_POLL_S = 0.1
+"""While an engine runs, the clock is looked at this often: a machine that wakes up tells nobody."""
+SWEEP_S = 0.02
+CLEAN_SWEEPS = 5
+"""So often in a row nothing must be found before the guard of a dead loop ends."""
+
+
+def now() -> float:
+    """Seconds on the clock of `agent.server.sleepless_clock`, which cannot be imported here."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    if sys.platform == "darwin":
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
+
+
+def engines_of(mark: str) -> list[int]:
+    """Find the processes of this machine that the loop with this mark started, and what those started."""
+    word = f"{VARIABLE}={mark}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if word in file.read().split(b"\0"):
+                    found.append(int(name))
+        except OSError:
+            continue  # it ended, or is somebody else's
+    return found
+
+
+def kill(pids: list[int]) -> None:
+    """SIGKILL, which also ends what is stopped."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            continue
+
+
+class Guard:
+    """What the guard knows of its loop."""
+
+    def __init__(self, loop: int, mark: str) -> None:
+        self.mark = mark
+        self.until = float("inf")
+        self.children: set[int] = set()
+        self.fenced = False
+        self._loop = loop
+        # By a handle, so that no other process of the same number is ever meant.
+        self._handle = os.pidfd_open(loop) if hasattr(os, "pidfd_open") else None
+        self._has_proc = os.path.isdir("/proc/self")
+
+    def told(self, line: str) -> None:
+        """Take one line in."""
+        if line.startswith("until "):
+            self.until = float(line[6:])
+        elif line == "fence":
+            self.fenced = True
+        elif line.startswith("+"):
+            self.children.add(int(line[1:]))
+        elif line.startswith("-"):
+            self.children.discard(int(line[1:]))
+
+    def sweep(self) -> bool:
+        """End every engine process; whether there was one."""
+        found = engines_of(self.mark) if self._has_proc else [pid for pid in self.children if _lives(pid)]
+        kill(found)
+        return bool(found)
+
+    def end_loop(self) -> None:
+        """End the loop: stopped or not, it must not go on where it was when another may lead."""
+        try:
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            elif os.getppid() == self._loop:
+                os.kill(self._loop, signal.SIGKILL)
+        except OSError:
+            return
+
+    def wait_s(self) -> float | None:
+        """How long nothing can happen that is not told."""
+        if self.fenced:
+            return SWEEP_S
+        left_s = self.until - now()
+        if left_s == float("inf"):
+            return None
+        return max(0.0, min(left_s, BUSY_POLL_S) if self.children else left_s)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def main(loop: int, mark: str) -> None:
+    """Watch until the loop is gone and nothing of it runs."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    guard = Guard(loop, mark)
+    rest = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], guard.wait_s())
+        if ready:
+            data = os.read(0, 65536)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                guard.told(line.decode())
+        if guard.fenced or now() >= guard.until:
+            guard.fenced = True
+            guard.sweep()
+            if now() >= guard.until:
+                guard.end_loop()
+    clean = 0
+    while clean < CLEAN_SWEEPS:
+        clean = 0 if guard.sweep() else clean + 1
+        time.sleep(SWEEP_S)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

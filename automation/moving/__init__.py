@@ -1,5 +1,0 @@
-"""Services that go from the loop to a static fleet and back: whose the objects are changes, no more.
-
-Called by `herdsman fleet`. `planning` works out whether a service can move (`described` for KServe and llmaz), `acting`
-does it. docs/adr/0017-static-fleets-of-several-places.md tells the order of the steps and why.
-"""

@@ -1,0 +1,1 @@
+"""One pass over one service: observe what exists, work out what is desired, compare, remove."""

@@ -1,0 +1,176 @@
+"""Work out what one pass wants: the parsed service and its rendered objects, or the problem that stands in the way.
+
+Called by the controller. Reads the caches of `cluster_cache`, calls the dialect, the book of hosts and `components.render`;
+decides nothing about what exists, and writes nothing to the cluster. The book of hosts notes the place that it gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from automation.approval.modes import Mode, mode_of
+from automation.cache.cluster_cache import World
+from automation.hosts.host_book import Decision
+from automation.hosts.hosted import without_agent
+from automation.reconcile.node_paths import check_node_paths
+from automation.reconcile.observe import Observed, scaled_elsewhere
+from automation.serving.sleep import Sleep
+from automation.serving.sleep_rule import State, asleep_mark, hosted_sleep
+from components import naming
+from components.extensions import asked_in_vain
+from components.render import RenderOptions, render
+from components.rendered import RenderedService
+from program.desired.errors import DesiredError, NotYet, SpecInvalid
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+from program.desired.model import DesiredModel, SourceKind
+from program.desired.service import DesiredService
+from program.dialects.conditions import Reason
+from program.dialects.llmkube.model_status import failure_of, known_status
+from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
+from program.dialects.llmkube.parse_model import model_of
+
+Object = dict[str, Any]
+
+DRAFT_RECHECK_S = 300.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a pass wants. Nothing at all while the service's Model is missing or not Ready."""
+
+    desired: DesiredService | None = None
+    rendered: RenderedService | None = None
+    hosts: Decision | None = None
+    """Where its replicas run; None in pods."""
+    mode: Mode = "Apply"
+    """Whether changes are made, wait for approval, or are not made at all."""
+    sleep: State = ""
+    """Nobody uses it, and it is rendered without replicas; or it starts again."""
+    problem: Problem | None = None
+    unhonoured: tuple[Problem, ...] = ()
+    retry_after_s: float | None = None
+
+
+def want(
+    world: World,
+    key: ServiceKey,
+    cr: Object,
+    model_cr: Object | None,
+    observed: Observed,
+    *,
+    options: RenderOptions,
+    sleep: Sleep | None = None,
+) -> Wanted:
+    """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
+    try:
+        _check_name(world, key, cr)
+        mode = mode_of(cr, world.namespace_annotations(key.namespace))
+        if model_cr is None or not model_is_ready(model_cr):
+            # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
+            return Wanted()
+        draft = _draft(world, key, cr)
+        parsed = parse_service(cr, model_of(model_cr), draft=draft)
+        check_node_paths(_node_paths(parsed), options.node_path_roots)
+        desired, hosts = world.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
+        claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
+        own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
+        sleeps: State = ""
+        if mode != "Apply":
+            # It stays asleep, or awake, as it is.
+            sleeps = "asleep" if asleep_mark(observed.deployment) is not None else ""
+        elif sleep is not None:
+            sleeps = sleep.state(key, desired, observed)
+        sleeps = sleeps or hosted_sleep(desired, observed)
+        rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
+        in_vain = (
+            *unhonoured(cr, desired),
+            *asked_in_vain(desired, options),
+            *without_agent(world.registry, desired),
+        )
+        if sleep is not None:
+            in_vain = (*in_vain, *sleep.in_vain(desired))
+        retry_after_s = hosts.retry_after_s if hosts is not None else None
+        return Wanted(
+            desired, rendered, hosts=hosts, mode=mode, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s
+        )
+    except SpecInvalid as error:
+        return Wanted(problem=problem_of(error, terminal=True))
+    except NotYet as error:
+        return Wanted(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+
+
+def _node_paths(desired: DesiredService) -> tuple[tuple[str, str], ...]:
+    """Name the files of nodes that pods read. A host has rules of its own (`agent run --allowed-host-path-roots`)."""
+    if desired.host_placement is not None:
+        return ()
+    models = [each for each in (desired.model, desired.draft) if each is not None]
+    files = [each for each in models if each.source.kind is SourceKind.FILE]
+    return tuple((f"Model/{each.name} spec.source", each.source.path) for each in files)
+
+
+def model_is_ready(model_cr: Object) -> bool:
+    """Tell whether a Model's status says Ready of the source that its spec names now.
+
+    After an edit of the source the status speaks of the one before for a moment. Rendered then, the new file would get
+    the name that stands for one not known, and a second rollout would follow the first, each with a download.
+    """
+    return bool(known_status(model_cr).get("phase") == "Ready")
+
+
+def _has_own_claim(world: World, key: ServiceKey) -> bool:
+    claim = world.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
+    return claim is not None and not claim["metadata"]["deleting"]
+
+
+def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
+    """Resolve the draft Model. One that is not Ready holds the service as its main Model does; a missing one is told by
+    the parser, which knows whether the engine uses it."""
+    name = draft_reference(cr)
+    if not name or name == cr["spec"].get("modelRef"):
+        return None
+    found = world.models.get(key.namespace, name)
+    if found is None:
+        return None
+    if not model_is_ready(found):
+        # A change of the Model enqueues the service.
+        if failed := failure_of(found):
+            why = f"draft Model `{name}` is not Ready, it failed: {failed}"
+            raise SpecInvalid(field="", reason=Reason.MODEL_NOT_READY, why=why)
+        why = f"draft Model `{name}` is not Ready yet"
+        raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)
+    return model_of(found)
+
+
+def _check_name(world: World, key: ServiceKey, cr: Object) -> None:
+    """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
+
+    Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
+    """
+    if _has_service(world, key.namespace, key.name):
+        return
+    for rival in world.index.rivals(key.namespace, key.name):
+        other = world.services.get(key.namespace, rival)
+        if other is None:
+            continue
+        if _has_service(world, key.namespace, rival) or _age_key(other) < _age_key(cr):
+            raise SpecInvalid(
+                field="metadata.name",
+                reason="NameTaken",
+                why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
+                f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
+            )
+
+
+def _has_service(world: World, namespace: str, name: str) -> bool:
+    return ("Service", naming.service_name(name)) in world.index.objects(namespace, name)
+
+
+def problem_of(error: DesiredError, *, terminal: bool) -> Problem:
+    """Make an expected error the problem that a status names."""
+    return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
+
+
+def _age_key(cr: Object) -> tuple[str, str]:
+    return cr["metadata"].get("creationTimestamp", ""), cr["metadata"]["name"]

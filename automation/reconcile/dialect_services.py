@@ -1,0 +1,231 @@
+"""Answers the controller for a dialect of `program.dialects.registry`: caches in, wanted and status out.
+
+The dialect itself is pure; what it looks up is noted here, so that a change of any of it brings the service back.
+"""
+
+# ruff: noqa: ARG002 - the port asks more than each dialect needs
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from automation.approval.modes import Mode, mode_of
+from automation.cache.cluster_cache import World
+from automation.cache.dialect_cache import ANY, DialectCaches, Reference
+from automation.cache.service_kinds import is_part_of_another
+from automation.engine.submissions import Asked
+from automation.hosts.hosted import without_agent
+from automation.reconcile.desire import Wanted, problem_of
+from automation.reconcile.dialect_facts import described_facts
+from automation.reconcile.node_paths import check_node_paths
+from automation.reconcile.observe import Observed, observe_described
+from automation.status.dialect_event_log import described_story
+from automation.status.event_log import Entry
+from automation.status.ownership import written_by_another
+from components.extensions import asked_in_vain
+from components.render import RenderOptions, render
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.kinds import Kind
+from program.desired.errors import NotYet, SpecInvalid
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.dialects.dialect import Dialect
+from program.dialects.registry import dialect_named
+
+Object = dict[str, Any]
+
+
+API_UNAVAILABLE = "ApiUnavailable"
+"""Reason of a service that depends on an API whose objects cannot be listed now."""
+_RECORDED = frozenset({kinds.LLM_CONFIGS.kind, kinds.OPEN_MODELS.kind, kinds.BACKEND_RUNTIMES.kind})
+"""Kinds that a service's history keeps with it: what it asks for stands partly in them."""
+
+
+class NotingLookup:
+    """A `Lookup` over the caches for one service. It notes each object before it reads it.
+
+    With `for_spec` it raises NotYet for an object of a kind that is served and cannot be listed: what it says is not
+    known, and a service must not be made as if it were not there.
+    """
+
+    def __init__(self, caches: DialectCaches, key: ServiceKey, *, for_spec: bool) -> None:
+        self._caches = caches
+        self._key = key
+        self._for_spec = for_spec
+        self.seen: set[Reference] = set()
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Object | None:
+        self._note(Reference(kind, namespace or "", name))
+        found = self._caches.get(kind, namespace, name)
+        if found is None and self._for_spec and self._caches.pending(kind, namespace or "", name):
+            why = f"{kind.kind} {namespace}/{name} has not been read yet"
+            raise NotYet(reason=API_UNAVAILABLE, why=why, retry_after_s=5.0)
+        return found
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[Object, ...]:
+        self._note(Reference(kind, namespace, ANY))
+        return tuple(self._caches.listed(kind, namespace))
+
+    def _note(self, reference: Reference) -> None:
+        self.seen.add(reference)
+        self._caches.will_look_at(self._key, reference)
+        if self._for_spec and (why := self._caches.trouble(reference.kind)):
+            raise NotYet(reason=API_UNAVAILABLE, why=f"{reference.kind.full_name} cannot be listed: {why}")
+
+
+class DescribedServices:
+    """The services of one dialect that describe their pods themselves. Thread-safe for different services."""
+
+    status_mark = "Reconciling"
+
+    def __init__(self, client: KubeClient, world: World, caches: DialectCaches) -> None:
+        self.kind = caches.kind
+        self.shared_conditions = frozenset({"Ready"}) if caches.name == "kserve" else frozenset()
+        self._client = client
+        self._world = world
+        self._caches = caches
+        self._parsed_from: dict[ServiceKey, frozenset[Reference]] = {}
+
+    @functools.cached_property
+    def _dialect(self) -> Dialect:
+        """Imported once there is something to ask it: most clusters have no services of its kind."""
+        return dialect_named(self._caches.name)
+
+    def ready(self) -> bool:
+        return self._caches.ready()
+
+    def postpone(self, key: ServiceKey) -> None:
+        self._caches.postpone(key)
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        return self._caches.get(self.kind, namespace, name)
+
+    def listed(self) -> list[Object]:
+        return self._caches.listed(self.kind)
+
+    def is_ours(self, cr: Object) -> bool:
+        """Whether this loop looks after a service. What llmaz made for a Playground is that one's alone."""
+        return not is_part_of_another(cr) and self._world.is_ours(cr, held=self._is_held(cr))
+
+    def _is_held(self, cr: Object) -> bool:
+        """Tell whether the peer's controller has, or had, this service in its hands."""
+        finalizers = cr["metadata"].get("finalizers") or ()
+        held = any(each in self._dialect.peer_finalizers for each in finalizers)
+        return held or written_by_another(cr.get("status"), self.status_mark)
+
+    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+        metadata = cr["metadata"]
+        found = sorted(self._parsed_from.get(key, ()), key=str)
+        versions = tuple(self._caches.version(reference) for reference in found)
+        return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
+
+    def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
+        return observe_described(self._world, self._caches.index, key, owner=owner)
+
+    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+        look, registry = NotingLookup(self._caches, key, for_spec=True), self._world.registry
+        mode: Mode = "Apply"
+        try:
+            mode = mode_of(cr, self._world.namespace_annotations(key.namespace))
+            parsed = self._dialect.parse(cr, look)
+            check_node_paths(parsed.node_paths, options.node_path_roots)
+            desired, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+            rendered = render(desired, options)
+            in_vain = (*parsed.unhonoured, *asked_in_vain(desired, options), *without_agent(registry, desired))
+            retry_after_s = hosts.retry_after_s if hosts is not None else None
+            return Wanted(desired, rendered, hosts=hosts, mode=mode, unhonoured=in_vain, retry_after_s=retry_after_s)
+        except SpecInvalid as error:
+            return Wanted(problem=problem_of(error, terminal=True), mode=mode)
+        except NotYet as error:
+            problem = problem_of(error, terminal=False)
+            return Wanted(problem=problem, mode=mode, retry_after_s=error.retry_after_s)
+        finally:
+            self._parsed_from[key] = frozenset(look.seen)
+            self._caches.needs(key, frozenset(look.seen))
+
+    def facts(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        wanted: Wanted,
+        observed: Observed,
+        *,
+        applying: bool,
+        objects_exist: bool,
+        problem: Problem | None,
+        quota: Problem | None,
+        now: datetime,
+    ) -> ServiceFacts:
+        return described_facts(
+            observed,
+            wanted,
+            registry=self._world.registry,
+            applying=applying,
+            objects_exist=objects_exist,
+            problem=problem,
+            quota=quota,
+            now=now,
+        )
+
+    def status(
+        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> Object:
+        look = NotingLookup(self._caches, key, for_spec=False)
+        try:
+            return self._dialect.status(cr, desired, facts, look, now=now)
+        finally:
+            self._caches.needs(key, frozenset(look.seen), "status")
+
+    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+        return described_story(cr, status, facts)
+
+    def made_kinds(self) -> frozenset[str]:
+        return self._caches.made_kinds() | {"HostProcess"}
+
+    def references(self, cr: Object) -> tuple[Object, ...]:
+        metadata = cr["metadata"]
+        key = ServiceKey(self._caches.name, metadata["namespace"], metadata["name"])
+        found = sorted(self._parsed_from.get(key, ()), key=str)
+        objects = (self._caches.get(each.kind, each.namespace or None, each.name) for each in found if each.name)
+        return tuple(obj for obj in objects if obj and obj["kind"] in _RECORDED)
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        self._parsed_from.pop(key, None)
+        self._caches.forget(key)
+
+    def tend(self, key: ServiceKey, cr: Object) -> None:
+        """Give custom resources the labels that the peer's webhook gives, or take the peer's finalizers off one.
+
+        Nobody else takes those off once the peer's controller is gone, and the object could never be deleted.
+        """
+        metadata = cr["metadata"]
+        if "deletionTimestamp" in metadata:
+            finalizers = metadata.get("finalizers") or []
+            kept = [each for each in finalizers if each not in self._dialect.peer_finalizers]
+            if kept != finalizers:
+                self._patch(self.kind, cr, {"finalizers": kept})
+            return
+        models = (each for each in self._parsed_from.get(key, ()) if each.kind is kinds.OPEN_MODELS)
+        for kind, obj in (
+            (self.kind, cr),
+            *((each.kind, self._caches.get(each.kind, None, each.name)) for each in models),
+        ):
+            labels = (obj or {}).get("metadata", {}).get("labels") or {}
+            missing = {k: v for k, v in (self._dialect.labels(obj) if obj else {}).items() if labels.get(k) != v}
+            if obj is not None and missing:
+                self._patch(kind, obj, {"labels": missing})
+
+    def _patch(self, kind: Kind, obj: Object, change: Object) -> None:
+        """Change metadata. Raises Conflict for an object of another uid, or one changed since the cache saw it."""
+        metadata = obj["metadata"]
+        body = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], **change}}
+        with suppress(NotFound):
+            self._client.patch(kind, metadata.get("namespace"), metadata["name"], body, field_manager="herdsman")

@@ -1,0 +1,124 @@
+"""Answers the controller for InferenceServices, whose Models, queues and sleep the loop itself looks after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from automation.cache.cluster_cache import World, models_of
+from automation.engine.submissions import Asked
+from automation.reconcile.desire import Wanted, want
+from automation.reconcile.observe import Observed, observe, service_facts
+from automation.serving.sleep import Sleep
+from automation.status.event_log import Entry, advice, story
+from components.render import RenderOptions
+from kubeapi import kinds
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+from program.dialects.llmkube.service_status import service_status
+
+Object = dict[str, Any]
+
+
+class LlmkubeServices:
+    """The InferenceServices of the caches of `World`."""
+
+    kind = kinds.INFERENCE_SERVICES
+    status_mark = "Ready"
+    shared_conditions: frozenset[str] = frozenset()
+
+    def __init__(self, world: World, sleep: Sleep | None = None) -> None:
+        self._world = world
+        self._sleep = sleep
+
+    def ready(self) -> bool:
+        return True
+
+    def postpone(self, key: ServiceKey) -> None:
+        """These caches are filled before the first pass."""
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        return self._world.services.get(namespace, name)
+
+    def listed(self) -> list[Object]:
+        return self._world.services.list()
+
+    def is_ours(self, cr: Object) -> bool:
+        return self._world.is_ours(cr)
+
+    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+        metadata = cr["metadata"]
+        models = (self._model(key, cr), *self._drafts(key, cr))
+        versions = tuple(((found or {}).get("metadata") or {}).get("resourceVersion") for found in models)
+        return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
+
+    def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
+        return observe(self._world, key, owner=owner)
+
+    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+        return want(self._world, key, cr, self._model(key, cr), observed, options=options, sleep=self._sleep)
+
+    def facts(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        wanted: Wanted,
+        observed: Observed,
+        *,
+        applying: bool,
+        objects_exist: bool,
+        problem: Problem | None,
+        quota: Problem | None,
+        now: datetime,
+    ) -> ServiceFacts:
+        return service_facts(
+            observed,
+            desired=wanted.desired,
+            cr=cr,
+            model=self._model(key, cr),
+            applying=applying,
+            objects_exist=objects_exist,
+            problem=problem,
+            unhonoured=wanted.unhonoured,
+            quota=quota,
+            registry=self._world.registry,
+            hosts=wanted.hosts,
+            now=now,
+        )
+
+    def status(
+        self,
+        key: ServiceKey,  # noqa: ARG002 - an InferenceService's status follows from its facts alone
+        cr: Object,
+        desired: DesiredService | None,
+        facts: ServiceFacts,
+        *,
+        now: datetime,
+    ) -> Object:
+        return service_status(cr, desired, facts, now=now)
+
+    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+        before = cr.get("status")
+        edited = (before or {}).get("observedGeneration") != status.get("observedGeneration")
+        return (*story(before, status, facts), *(advice(cr) if edited else ()))
+
+    def made_kinds(self) -> frozenset[str]:
+        return self._world.watched_kinds()
+
+    def references(self, cr: Object) -> tuple[Object, ...]:
+        return self._world.models_of(cr)
+
+    def tend(self, key: ServiceKey, cr: Object) -> None:
+        """LLMKube has no webhook and no finalizer."""
+
+    def forget(self, key: ServiceKey) -> None:
+        """Nothing is remembered here."""
+
+    def _model(self, key: ServiceKey, cr: Object) -> Object | None:
+        return self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
+
+    def _drafts(self, key: ServiceKey, cr: Object) -> tuple[Object | None, ...]:
+        names = sorted(models_of(cr) - {cr["spec"].get("modelRef")})
+        return tuple(self._world.models.get(key.namespace, name) for name in names)

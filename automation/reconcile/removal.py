@@ -1,0 +1,94 @@
+"""Deletes what was made for services that are gone, or lets it stay, as the deletion of the service asks.
+
+The controller calls it. The engine deletes what its state holds; what the state does not hold is deleted here. The
+garbage collector of Kubernetes works beside both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from automation.drift.drift_watch import KINDS
+from automation.engine.batches import Batcher
+from automation.reconcile.deletion import Cascade, cascade_of, has_controller
+from automation.reconcile.plan import LiveObject
+from automation.reconcile.services import Services
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from program.desired.keys import ServiceKey
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+
+class Removal:
+    """One per loop; thread-safe for different services. `forget` makes the controller's parts forget a service."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        batcher: Batcher,
+        services: Mapping[str, Services],
+        *,
+        forget: Callable[[ServiceKey], object],
+    ) -> None:
+        self._client = client
+        self._batcher = batcher
+        self._services = services
+        self._forget = forget
+
+    def end(self, key: ServiceKey, cr: Object | None) -> None:
+        """Do what the deletion of a custom resource asks for: delete its objects, leave them, or forget them."""
+        cascade = cascade_of(cr) if cr is not None else Cascade.BACKGROUND
+        if cascade is Cascade.BACKGROUND:
+            self._remove(key)
+            return
+        self._forget(key)
+        # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which
+        # would end the wait for the pods of a Deployment.
+        if cascade is Cascade.ORPHAN and self._may_hold(key):
+            self._batcher.release(key)
+
+    def _remove(self, key: ServiceKey) -> None:
+        """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
+
+        What the engine does not know, because its state was lost, is deleted here.
+        """
+        self._forget(key)
+        if self._may_hold(key):
+            self._batcher.remove(key)
+            return
+        leftovers = self._services[key.dialect].observe(key, owner=None).live
+        if leftovers and self._is_gone(key):
+            self.sweep(key, leftovers)
+
+    def sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
+        """Delete objects that the engine does not know. Raises ApiError."""
+        for leftover in leftovers:
+            kind, name = KINDS[leftover.name.kind], leftover.name.name
+            try:
+                live = self._client.get(kind, key.namespace, name)
+                if not has_controller(live):
+                    # The cache is behind: the service was deleted with the policy Orphan.
+                    log.info("Left an orphaned object alone", kind=leftover.name.kind, name=name)
+                    continue
+                version = live["metadata"]["resourceVersion"]
+                self._client.delete(kind, key.namespace, name, uid=leftover.uid, resource_version=version)
+            except NotFound:
+                continue
+            log.info("Deleted a leftover", kind=leftover.name.kind, name=name)
+
+    def _may_hold(self, key: ServiceKey) -> bool:
+        """Whether the engine's state holds a service, or is still to be read: then the engine finds out."""
+        return self._batcher.holds(key) is not False
+
+    def _is_gone(self, key: ServiceKey) -> bool:
+        """Ask the API server, since a cache may be behind what made the objects."""
+        try:
+            self._client.get(self._services[key.dialect].kind, key.namespace, key.name)
+        except NotFound:
+            return True
+        return False

@@ -1,0 +1,107 @@
+"""What the controller asks of a dialect: the services themselves, what is wanted, what there is to say of them.
+
+`llmkube_services` answers for InferenceServices, `dialect_services` for the dialects of `program.dialects.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Protocol
+
+from automation.engine.submissions import Asked
+from automation.reconcile.desire import Wanted
+from automation.reconcile.observe import Observed
+from automation.status.event_log import Entry
+from components.render import RenderOptions
+from kubeapi.kinds import Kind
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+
+Object = dict[str, Any]
+
+
+class Services(Protocol):
+    """The services of one dialect. Reads caches only."""
+
+    kind: Kind
+    """The custom resource."""
+    status_mark: str
+    """A condition that every status of ours has, and the peer's have not."""
+    shared_conditions: frozenset[str]
+    """Conditions that the peer's own controller writes as well as we do."""
+
+    def ready(self) -> bool:
+        """Whether the dialect is there and its caches are filled. While it is not, nothing is done to its services."""
+        ...
+
+    def postpone(self, key: ServiceKey) -> None:
+        """Enqueue a service once `ready`; nothing else would bring back one whose custom resource is gone."""
+        ...
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        """Give a service's custom resource; None where there is none."""
+        ...
+
+    def listed(self) -> list[Object]:
+        """Give the custom resources of all services."""
+        ...
+
+    def is_ours(self, cr: Object) -> bool:
+        """Whether this loop looks after a service."""
+        ...
+
+    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+        """Name the versions of all that decides the rendered objects; the second is the generation."""
+        ...
+
+    def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
+        """Collect what exists for a service; see `automation.reconcile.observe.observe`."""
+        ...
+
+    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+        """Work out what a pass wants."""
+        ...
+
+    def facts(
+        self,
+        key: ServiceKey,
+        cr: Object,
+        wanted: Wanted,
+        observed: Observed,
+        *,
+        applying: bool,
+        objects_exist: bool,
+        problem: Problem | None,
+        quota: Problem | None,
+        now: datetime,
+    ) -> ServiceFacts:
+        """Turn what was observed into facts, but for what the checks of replicas add."""
+        ...
+
+    def status(
+        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> Object:
+        """Make the status; the very dict of `cr` when that says all of it already."""
+        ...
+
+    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+        """Tell as Events what turned between the status of `cr` and the new one."""
+        ...
+
+    def made_kinds(self) -> frozenset[str]:
+        """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
+        ...
+
+    def references(self, cr: Object) -> tuple[Object, ...]:
+        """Give the custom resources that a service is made of beside its own, for its history."""
+        ...
+
+    def tend(self, key: ServiceKey, cr: Object) -> None:
+        """Do to the custom resource itself what the peer's webhooks and controller did. Raises ApiError."""
+        ...
+
+    def forget(self, key: ServiceKey) -> None:
+        """Let go of a service that is gone."""
+        ...

@@ -1,0 +1,1 @@
+"""Makes the parts of a loop from its settings."""

@@ -1,0 +1,372 @@
+"""Puts the parts of a leading loop together: provider, engine, caches, controllers. Called by `loop` once it leads.
+
+Everything that must be closed is put on the caller's stack, in the order in which it was made. Nothing works before
+`Parts.start`, which comes when the caches are filled, but for the conversion webhook, which the caches may need.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import pathlib
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from agent.proxy.collector import ProxyCollector
+from automation.admission.quota_controller import QuotaController
+from automation.approval.consent import Consent, comparing, every_service, is_current
+from automation.approval.modes import Modes
+from automation.approval.policy_book import PolicyBook
+from automation.cache.cluster_cache import World
+from automation.certificates.issuing import CertificateIssuer
+from automation.certificates.renewal import Certifying
+from automation.certificates.watch import CertificateWatch
+from automation.controller import Controller
+from automation.engine.batches import Batcher, BatchReport
+from automation.engine.gone_namespaces import GoneNamespaces
+from automation.engine.port import ServiceOutcome
+from automation.engine.pulumi_engine import PulumiEngine
+from automation.engine.submissions import Submission
+from automation.history.recorder import RevisionRecorder
+from automation.hosts.endpoints import HostEndpoints
+from automation.hosts.host_status import HostConditions
+from automation.hosts.lost_hosts import LostHosts
+from automation.hosts.ssh_hosts import speak_for_ssh_hosts
+from automation.leadership.fencing import Fence
+from automation.leadership.lease_observations import FormerLoop
+from automation.leadership.shards import WHOLE, Shard
+from automation.models.look_marks import LookMarks
+from automation.models.model_controller import ModelController
+from automation.models.model_probe import ModelProbe
+from automation.models.prefetch import Prefetcher
+from automation.models.source_credentials import SecretReader
+from automation.models.transfers import TransferWatch
+from automation.reconcile.dialect_services import DescribedServices
+from automation.serving.checks import Checks
+from automation.serving.sleep import Sleep
+from automation.serving.wake_endpoints import own_address
+from automation.settings import Settings
+from automation.startup.options import render_options, source_policy
+from automation.status.event_recorder import EventRecorder
+from automation.status.kserve_configs import KserveConfigs
+from automation.telemetry.dialect_metrics import DialectCollector
+from automation.telemetry.host_metrics import HostCollector
+from automation.telemetry.metrics import Metrics
+from automation.telemetry.service_metrics import ServiceCollector
+from automation.workqueue.queue import WorkQueue
+from automation.workqueue.resync import Resync
+from components.ignored_fields import IgnoredFields
+from components.providers.kubernetes import KubernetesProvider
+from components.providers.plugin_server import PluginServer
+from kubeapi.client import KubeClient
+from kubeapi.informer import Fault
+from program.desired.keys import ServiceKey
+from tools import toolchain
+
+log = structlog.get_logger(__name__)
+
+
+class ModelKey(NamedTuple):
+    """One Model, as a key of the model queue."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """What a loop may do: which part of the namespaces is its own, and until when."""
+
+    fence: Fence
+    shard: Shard = WHOLE
+    former: tuple[FormerLoop, ...] = ()
+    """Who led before."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a leading loop works with."""
+
+    world: World
+    engine: PulumiEngine
+    batcher: Batcher
+    controller: Controller
+    models: ModelController
+    probe: ModelProbe
+    start: Callable[[], None]
+    """Start what must not begin before the caches are filled."""
+    faults: Callable[[], Iterable[Fault]]
+    """Tell what is wrong with the informers of all parts."""
+
+
+def assemble(
+    client: KubeClient,
+    stack: ExitStack,
+    *,
+    settings: Settings,
+    metrics: Metrics,
+    services: WorkQueue[ServiceKey],
+    models: WorkQueue[ModelKey],
+    leadership: Leadership,
+) -> Parts:
+    """Make all parts and connect them. Nothing may be done any more once the fence of our leadership has fallen.
+
+    Raises ToolMissing when there is no Pulumi CLI, PolicyUnreadable when the policies make no sense.
+    """
+    recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
+    stack.callback(recorder.stop)
+    ignored = IgnoredFields()
+    engine = _engine(client, stack, settings, leadership, ignored)
+    world = World(
+        client,
+        namespaces=settings.namespaces,
+        on_relist=metrics.on_relist,
+        on_failure=metrics.on_informer_failure,
+        enqueue=services.add,
+        enqueue_after=services.add_after,
+        enqueue_model=lambda namespace, name: models.add(ModelKey(namespace, name)),
+        host_move_after_s=settings.host_move_after_s,
+        controller_class=settings.controller_class,
+        api_check_s=settings.api_check_s,
+    )
+    shard = leadership.shard
+    of_services = ServiceCollector(
+        services=lambda: [each for each in world.services.list() if shard.has(each["metadata"]["namespace"])],
+        models=lambda: [each for each in world.models.list() if shard.has(each["metadata"]["namespace"])],
+        quotas=world.quotas.listed if shard.is_first else list,
+    )
+    of_dialects = DialectCollector(
+        lambda: [each for each in world.dialects.services() if shard.has(each[1]["metadata"]["namespace"])]
+    )
+    for collector in (of_services, of_dialects, *((HostCollector(world.registry.book),) if shard.is_first else ())):
+        metrics.registry.register(collector)
+        stack.callback(metrics.registry.unregister, collector)
+    controllers: list[Controller] = []
+
+    def on_outcome(submission: Submission, outcome: ServiceOutcome) -> None:
+        controllers[0].on_outcome(submission, outcome)
+
+    def withdrawn(namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
+        return controllers[0].withdrawn(namespace, submissions)
+
+    def on_known(namespace: str, held: frozenset[ServiceKey]) -> None:
+        if world.namespaces.get(None, namespace) is None:
+            gone_namespaces.gone(namespace)
+        for key in held:
+            of_dialect = controllers[0].services.get(key.dialect)
+            if of_dialect is not None and of_dialect.get(key.namespace, key.name) is None:
+                services.add(key)
+
+    def on_batch(report: BatchReport) -> None:
+        metrics.on_batch(report.result, report.services, report.duration_s)
+        metrics.engine_cli_processes.inc(report.cli_processes)
+
+    batcher = Batcher(
+        engine,
+        max_parallel=settings.engine_parallelism,
+        timeout_s=settings.engine_timeout_s,
+        on_outcome=on_outcome,
+        on_batch=on_batch,
+        withdrawn=withdrawn,
+        on_known=on_known,
+    )
+    gone_namespaces = GoneNamespaces(client, batcher.forget_namespace)
+    stack.callback(gone_namespaces.stop)
+    world.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
+    checks = Checks(client, recorder, settings=settings, metrics=metrics, requeue=services.add_after)
+    stack.callback(checks.close)
+    sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
+    stack.callback(sleep.close)
+    proxied = ProxyCollector(sleep.proxy)
+    metrics.registry.register(proxied)
+    stack.callback(metrics.registry.unregister, proxied)
+    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
+    stack.callback(history.stop)
+    policies = PolicyBook(
+        settings.policies, requeue=services.add_after, changed=lambda: every_service(world, services.add_after)
+    )
+    stack.callback(policies.close)
+    stack.callback(policies.register(metrics.registry))
+    modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
+    issuer = CertificateIssuer(client)
+    controller = Controller(
+        client=client,
+        consent=Consent(policies, modes),
+        world=world,
+        batcher=batcher,
+        checks=checks,
+        options=render_options(settings),
+        recorder=recorder,
+        requeue=services.add_after,
+        sleep=sleep,
+        metrics=metrics,
+        history=history,
+        ignored=ignored,
+        certifying=Certifying(issuer, requeue=services.add_after),
+        services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.caches.items()},
+    )
+    controllers.append(controller)
+    probe = ModelProbe(
+        source_policy(settings),
+        hub_url=settings.hub_url,
+        read_secret=SecretReader(client).read,
+        marks=LookMarks(_work_root(settings, shard) / "looks"),
+    )
+    stack.callback(probe.close)
+    model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
+
+    # Before the caches are filled: the API server asks the webhook for objects that are stored in another version.
+    _convert(client, stack, settings, shard)
+
+    def start() -> None:
+        gone_namespaces.start()
+        history.renew(namespaces=settings.namespaces, has=shard.has)
+        quotas = QuotaController(client, world, shard=shard)
+        configs = KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard)
+        quotas.start()
+        configs.start()
+
+        def again(delay_s: Callable[[], float]) -> None:
+            for key in world.every_key():
+                services.add_after(key, delay_s())
+            for obj in world.models.list():
+                models.add_after(ModelKey(obj["metadata"]["namespace"], obj["metadata"]["name"]), delay_s())
+            quotas.ask()
+            configs.ask_all()
+
+        resync = Resync(again, every_s=settings.resync_s)
+        resync.start()
+        stack.callback(resync.stop)
+        certificates = CertificateWatch(issuer, requeue=services.add_after)
+        certificates.start()
+        stack.callback(certificates.stop)
+        policies.start()
+        sleep.start(settings.namespaces)
+        if not shard.is_first:
+            return
+        lost_hosts = LostHosts(
+            client,
+            liveness=world.registry.liveness,
+            leases=world.hosts,
+            slices=world.endpoint_slices,
+            conditions=HostConditions(client, record=recorder.record),
+            active=leadership.fence.holds,
+        )
+        world.registry.on_change.append(lost_hosts.host_changed)
+        lost_hosts.start()
+        stack.callback(lost_hosts.stop)
+        endpoints = HostEndpoints(
+            client,
+            liveness=world.registry.liveness,
+            namespaces=settings.namespaces,
+            pod_ranges=lambda: (cidr for node in world.nodes.list() for cidr in node["podRanges"]),
+            active=leadership.fence.holds,
+        )
+        world.registry.on_change.append(endpoints.host_lives_or_not)
+        endpoints.start()
+        stack.callback(endpoints.stop)
+        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
+
+    def faults() -> Iterable[Fault]:
+        return itertools.chain(world.faults(), prefetcher.jobs.faults())
+
+    return Parts(world, engine, batcher, controller, model_controller, probe, start, faults)
+
+
+def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Shard) -> None:
+    """Serve conversions of KServe's objects where that is asked for: one loop for the whole cluster."""
+    if settings.conversion_port < 0 or not shard.is_first:
+        return
+    from automation.webhook.webhook import ConversionServer
+
+    server = ConversionServer(
+        client,
+        port=settings.conversion_port,
+        address=settings.conversion_address,
+        service=settings.conversion_service_port,
+        peer_crds=settings.conversion_peer_crds,
+        lifetime=datetime.timedelta(seconds=settings.conversion_certificate_s),
+    )
+    try:
+        server.start()
+    except OSError as error:
+        log.error("Cannot listen for conversions", port=settings.conversion_port, error=str(error))
+        return
+    stack.callback(server.close)
+
+
+def _engine(
+    client: KubeClient, stack: ExitStack, settings: Settings, leadership: Leadership, ignored: IgnoredFields
+) -> PulumiEngine:
+    provider = PluginServer(KubernetesProvider(client, remember="identity", ignored=ignored))
+    stack.callback(provider.stop)
+    engine = PulumiEngine(
+        provider_port=provider.start(),
+        state_url=settings.state,
+        work_root=_work_root(settings, leadership.shard),
+        pulumi=toolchain.locate("pulumi"),
+        passphrase_file=settings.passphrase_file,
+        passphrase=settings.passphrase_text,
+        sole=lambda: settings.leader_elect and leadership.fence.holds(),
+        fence=leadership.fence,
+        former=leadership.former,
+    )
+    stack.callback(engine.close)
+    return engine
+
+
+def _work_root(settings: Settings, shard: Shard) -> pathlib.Path:
+    """Where the engine of a part works: two parts on one machine share the state, and nothing else."""
+    root = settings.work_directory
+    return root if shard.of == 1 else root / f"shard-{shard.number}-of-{shard.of}"
+
+
+def _models(
+    client: KubeClient,
+    stack: ExitStack,
+    settings: Settings,
+    metrics: Metrics,
+    recorder: EventRecorder,
+    world: World,
+    probe: ModelProbe,
+    queue: WorkQueue[ModelKey],
+    shard: Shard,
+) -> tuple[ModelController, Prefetcher]:
+    def requeue(namespace: str, name: str, delay_s: float = 0.0) -> None:
+        queue.add_after(ModelKey(namespace, name), delay_s)
+
+    transfers = TransferWatch(client, changed=requeue)
+    stack.callback(transfers.close)
+    world.on_pod = lambda old, new: (
+        transfers.pod_changed(old, new) if shard.has((new or old or {})["metadata"]["namespace"]) else None
+    )
+    prefetcher = Prefetcher(
+        client,
+        options=render_options(settings),
+        namespaces=settings.namespaces,
+        changed=requeue,
+        requeue=requeue,
+        transfers=transfers,
+        on_relist=metrics.on_relist,
+    )
+    prefetcher.jobs.start()
+    stack.callback(prefetcher.jobs.stop)
+    controller = ModelController(
+        client=client,
+        models=world.models,
+        claims=world.claims,
+        nodes=world.nodes,
+        probe=probe,
+        requeue=requeue,
+        recorder=recorder,
+        transfers=transfers,
+        prefetcher=prefetcher,
+        on_written=metrics.on_model_status,
+        on_gone=metrics.forget_model,
+        ours=world.model_is_ours,
+    )
+    return controller, prefetcher

@@ -1,0 +1,1 @@
+"""Writes the status of custom resources and the Events about them."""

@@ -1,0 +1,235 @@
+"""Tell what happened to a service between two statuses, as the Events that `kubectl describe` shows. Pure.
+
+The controller calls `story` after it wrote a status, and hands each entry to the `EventRecorder`. A reason is constant
+and names the turn; who, what and why stand in the message. A change that nobody cares about tells nothing: a place in
+the queue that moved, a replica that came up beside others, a counter in a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from automation.engine.outcomes import told
+from automation.engine.port import ServiceOutcome
+from automation.status.event_recorder import EventType
+from program.desired.facts import ServiceFacts
+from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.llmkube.scheduling import PREEMPTED
+
+Status = Mapping[str, Any]
+
+
+class Entry(NamedTuple):
+    """One Event; unpacks as `(type, reason, message)`."""
+
+    type: EventType
+    reason: str
+    message: str
+
+
+_ALARMING = MODEL_TRANSFER_REASONS | {
+    Reason.NO_NODE_FITS,
+    Reason.UNSCHEDULABLE,
+    Reason.UNBINDABLE_MODEL_CACHE,
+    Reason.MEMORY_INSUFFICIENT,
+    Reason.QUOTA_EXCEEDED,
+    Reason.PODS_REFUSED,
+    Reason.NODE_LOST,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.OUT_OF_MEMORY,
+    Reason.DRIVER_TOO_OLD,
+    Reason.CRASH_LOOPING,
+    Reason.PROBES_FAILING,
+    Reason.COMPLETION_FAILED,
+    Reason.POD_FAILING,
+    Reason.PROGRESS_DEADLINE_EXCEEDED,
+    Reason.ROLLED_BACK,
+    Reason.NO_HOST_FITS,
+    Reason.NOT_ALLOWED_ON_HOST,
+    Reason.EVICTED,
+    Reason.HOST_LOST,
+    Reason.SECRET_UNAVAILABLE,
+    Reason.HOST_PROCESS_FAILING,
+    Reason.MODEL_NOT_FOUND,
+    Reason.DEPENDENCY_MISSING,
+    Reason.SPEC_INVALID,
+    Reason.NAMESPACE_TERMINATING,
+    Reason.POLICY_VIOLATED,
+}
+"""Reasons that somebody should look at. What the engine reports itself (ApplyFailed, ForeignObject) is told by it."""
+
+
+def outcome_entry(outcome: ServiceOutcome, repaired: str) -> Entry | None:
+    """Tell what the engine did; `repaired` says what it put back of what others changed."""
+    if outcome.error is not None:
+        return Entry("Warning", outcome.error.reason, outcome.error.message)
+    if repaired:
+        return Entry("Warning", "DriftRepaired", repaired)
+    message = told(outcome.changes)
+    return Entry("Normal", "Applied", message) if message else None
+
+
+def is_alarming(reason: str) -> bool:
+    """Tell whether somebody should look at a service that is not ready for this reason."""
+    return reason in _ALARMING
+
+
+_TURNS = (
+    ("MemoryFits", "False", "MemoryInsufficient"),
+    ("AutoscalerReady", "False", "AutoscalerNotReady"),
+    ("GatewayReady", "False", "GatewayNotReady"),
+    ("SpecHonoured", "False", "FieldsNotHonoured"),
+    ("VLLMSpecValid", "False", ""),
+    ("SGLangSpecValid", "False", ""),
+    ("RolledBack", "True", "RolledBack"),
+)
+"""Condition, the status that is worth a Warning when it turns, and the Event's reason (empty: the condition's own)."""
+
+
+class _View:
+    """What a story reads of a status."""
+
+    def __init__(self, status: Status | None) -> None:
+        self.status = status or {}
+        self._conditions = {c["type"]: c for c in self.status.get("conditions") or ()}
+
+    def value(self, kind: str) -> str:
+        return str(self._conditions.get(kind, {}).get("status", ""))
+
+    def reason(self, kind: str = "Ready") -> str:
+        return str(self._conditions.get(kind, {}).get("reason", ""))
+
+    def message(self, kind: str = "Ready") -> str:
+        return str(self._conditions.get(kind, {}).get("message", ""))
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase", ""))
+
+    @property
+    def waiting_for(self) -> str:
+        """What it has a place in the queue for."""
+        fits = self.status.get("schedulingStatus") != "NoNodeFits"
+        return str(self.status.get("waitingFor", "")) if fits else ""
+
+
+def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:
+    """Tell the way from one status (None: the first) to the next, in the order in which it happened."""
+    was, now = _View(before), _View(after)
+    told = [
+        *_consent(was, now),
+        *_suspension(was, now),
+        *_sleep(was, now),
+        *_queue(was, now, facts),
+        *_rollout(was, now),
+        *_serving(was, now),
+        *_drift(was, now),
+    ]
+    if now.reason() != was.reason() and not any(entry.reason == now.reason() for entry in told):
+        if now.reason() in _ALARMING:
+            told.append(Entry("Warning", now.reason(), now.message()))
+        elif now.reason() == Reason.MODEL_DOWNLOADING:
+            told.append(Entry("Normal", now.reason(), "Began to fetch the model: " + now.message()))
+    for kind, status, reason in _TURNS:
+        reason = reason or now.reason(kind)
+        if now.value(kind) == status != was.value(kind) and not any(entry.reason == reason for entry in told):
+            told.append(Entry("Warning", reason, now.message(kind)))
+    return told
+
+
+def _consent(was: _View, now: _View) -> list[Entry]:
+    """Each change that waits is told once, by its digest; what a policy says when it begins to say so."""
+    told = []
+    before, after = (view.status.get("pendingChange") or {} for view in (was, now))
+    if after and after.get("digest") != before.get("digest"):
+        told.append(Entry("Normal", "ChangePending", f"Held a change back: {now.message('ChangePending')}"))
+    said = now.reason("PolicyCompliant")
+    if said and said != was.reason("PolicyCompliant"):
+        told.append(Entry("Warning", said, now.message("PolicyCompliant")))
+    return told
+
+
+def _suspension(was: _View, now: _View) -> list[Entry]:
+    if was.phase != now.phase == "Suspended":
+        return [Entry("Normal", "Suspended", "Stopped all replicas, as spec.suspend asks")]
+    if was.phase == "Suspended" and now.value("Suspended") == "False":
+        return [Entry("Normal", "Resumed", "Started again, as spec.suspend was taken back")]
+    if was.phase and was.phase != now.phase == "Stopped":
+        return [Entry("Normal", "Stopped", f"Stopped all replicas: {now.message()}")]
+    return []
+
+
+def _sleep(was: _View, now: _View) -> list[Entry]:
+    if was.reason() != now.reason() == Reason.ASLEEP:
+        return [Entry("Normal", "Asleep", now.message())]
+    if was.reason() == Reason.ASLEEP != now.reason() and now.phase not in ("Stopped", "Suspended"):
+        return [Entry("Normal", "Woken", f"Replicas are wanted again: {now.message()}")]
+    return []
+
+
+def _queue(was: _View, now: _View, facts: ServiceFacts) -> list[Entry]:
+    told = []
+    for problem in facts.preemption:
+        # The status carries these words while they are news; who took a place may be served before it says so.
+        served = problem.reason != PREEMPTED and now.value("Ready") == "True" != was.value("Ready")
+        if (served or problem.message in now.message()) and problem.message not in was.message():
+            kind: EventType = "Warning" if problem.reason == PREEMPTED else "Normal"
+            told.append(Entry(kind, problem.reason, problem.message[:1].upper() + problem.message[1:]))
+    if now.waiting_for and now.waiting_for != was.waiting_for:
+        place = facts.queue
+        where = f" as number {place.position} of {place.length}" if place is not None else ""
+        behind = f", behind {place.ahead}" if place is not None and place.ahead else ""
+        told.append(Entry("Normal", "Queued", f"Joined the queue for {now.waiting_for}{where}{behind}"))
+    elif was.waiting_for and not now.waiting_for:
+        if now.phase in ("Creating", "Progressing", "Ready") and now.reason() not in _ALARMING:
+            message = f"Got {was.waiting_for} and left the queue"
+        else:
+            message = f"Left the queue for {was.waiting_for}: {now.message()}"
+        told.append(Entry("Normal", "Dequeued", message))
+    return told
+
+
+def _rollout(was: _View, now: _View) -> list[Entry]:
+    deferred, before = now.value("RolloutDeferred"), was.value("RolloutDeferred")
+    if deferred == "True" and before != "True":
+        return [Entry("Normal", "RolloutDeferred", f"Held a change back: {now.message('RolloutDeferred')}")]
+    if deferred == "False" and before != "False":
+        return [Entry("Warning", "RolloutForced", now.message("RolloutDeferred"))]
+    if before == "True":
+        return [Entry("Normal", "RolloutReleased", "Went on with the change that was held back")]
+    return []
+
+
+def _serving(was: _View, now: _View) -> list[Entry]:
+    if now.value("Ready") == "True" != was.value("Ready"):
+        served = was.status.get("servedTemplateHash")
+        if was.value("Available") == "True" and served and served != now.status.get("servedTemplateHash"):
+            return [Entry("Normal", "RolledOut", f"Replaced all replicas by changed ones: {now.message()}")]
+        # Beside replicas that served all the time, one more or less is no news, unless something was wrong.
+        if was.value("Available") != "True" or was.reason() in _ALARMING or was.reason() == Reason.PREEMPTED:
+            return [Entry("Normal", "Ready", f"Became ready: {now.message()}")]
+    if was.value("Available") == "True" != now.value("Available") and now.phase not in ("Stopped", "Suspended"):
+        return [Entry("Warning", "Unavailable", f"Stopped serving: {now.message()}")]
+    return []
+
+
+def _drift(was: _View, now: _View) -> list[Entry]:
+    """Tell each drift that is not repaired at once, also where it joins another."""
+    if now.value("Drifted") != "True" or now.message("Drifted") == was.message("Drifted"):
+        return []
+    return [Entry("Warning", now.reason("Drifted"), now.message("Drifted"))]
+
+
+def advice(cr: Mapping[str, Any]) -> list[Entry]:
+    """Say what a spec had better say too; to be told once for each generation."""
+    spec = cr.get("spec") or {}
+    resources = spec.get("resources") or {}
+    in_ram = [name for name in ("moeCPUOffload", "moeCPULayers", "noKvOffload") if spec.get(name)]
+    if in_ram and not (resources.get("memory") or resources.get("hostMemory")):
+        message = (
+            f"spec.{in_ram[0]} keeps part of the model in RAM, but neither spec.resources.memory nor "
+            "spec.resources.hostMemory asks for any: the pod may be placed where it does not fit"
+        )
+        return [Entry("Warning", "MissingMemoryRequest", message)]
+    return []

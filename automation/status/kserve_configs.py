@@ -1,0 +1,196 @@
+"""Write the status of KServe's LLMInferenceServiceConfigs: whether they can be used, and by which services they are.
+
+The caches tell which config, or which reference to one, changed; soon after, only configs of those names are looked at.
+What judges them is imported once there is one: most clusters have none.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from automation.cache.cluster_cache import World
+from automation.cache.dialect_cache import ANY, KSERVE_NAMESPACE
+from automation.leadership.shards import WHOLE, Shard
+from automation.status.ownership import written_by_another
+from automation.status.writer import StatusWriter
+from automation.workqueue.debounce import Debounce
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError, NotFound
+from kubeapi.kinds import Kind
+from program.desired.errors import DesiredError
+from program.desired.keys import ServiceKey
+from program.dialects.kserve.config_use import PEER_FINALIZER, is_held_by_peer, referred_to
+
+Object = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+DIALECT = "kserve"
+MARK = "Reconciling"
+"""A condition that every status of ours has, and KServe's have not."""
+WRITE_EVERY_S = 1.0
+RETRY_S = 10.0
+
+
+class KserveConfigs:
+    """Keeps the status of all configs that are this loop's. Wire `start` after the caches are filled."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        world: World,
+        *,
+        namespaces: tuple[str, ...] = (),
+        shard: Shard = WHOLE,
+    ) -> None:
+        """`namespaces` are those that the loop works in (none: all), `shard` the part of them that is its own."""
+        self._client = client
+        self._world = world
+        self._caches = world.dialects.caches[DIALECT]
+        self._namespaces = frozenset(namespaces)
+        self._shard = shard
+        self._writer = StatusWriter(
+            client,
+            kinds.LLM_CONFIGS,
+            mark=MARK,
+            cached=lambda namespace, name: self._caches.get(kinds.LLM_CONFIGS, namespace, name),
+        )
+        self._lock = threading.Lock()
+        self._referred: dict[ServiceKey, tuple[str, ...]] = {}
+        self._changed: set[str] = set()
+        self._failed: set[str] = set()
+        self._problems: dict[tuple[str, str], tuple[str, int, DesiredError | None]] = {}
+        self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
+        self._retry = Debounce(self._again, delay_s=RETRY_S)
+
+    def start(self) -> None:
+        """Report what is there now, then after each change."""
+        self._caches.on_change = self._on_change
+        for service in self._caches.listed(kinds.LLM_SERVICES):
+            self._on_change(kinds.LLM_SERVICES, service["metadata"]["namespace"], service["metadata"]["name"])
+        self.ask_all()
+
+    def ask_all(self) -> None:
+        """Have all configs looked at soon."""
+        self._ask(*(config["metadata"]["name"] for config in self._caches.listed(kinds.LLM_CONFIGS)))
+
+    def _on_change(self, kind: Kind, namespace: str, name: str) -> None:
+        """Take note of a change; in the informer's thread."""
+        if kind is kinds.LLM_CONFIGS:
+            found = (
+                [each["metadata"]["name"] for each in self._caches.listed(kind, namespace)] if name == ANY else [name]
+            )
+            self._ask(*found)
+        elif kind is kinds.LLM_SERVICES:
+            key = ServiceKey(DIALECT, namespace, name)
+            with self._lock:
+                service = self._caches.get(kind, namespace, name)
+                names = referred_to(service) if service is not None else ()
+                before = self._referred.pop(key, ())
+                if names:
+                    self._referred[key] = names
+            if before != names:
+                self._ask(*before, *names)
+
+    def _ask(self, *names: str) -> None:
+        if names:
+            with self._lock:
+                self._changed.update(names)
+            self._soon.ask()
+
+    def report(self) -> None:
+        """Look at the configs whose name was heard of, and write each status that says something new."""
+        with self._lock:
+            names, self._changed = self._changed, set()
+            referred = {key: found for key, found in self._referred.items() if not names.isdisjoint(found)}
+        configs = [each for each in self._caches.listed(kinds.LLM_CONFIGS) if each["metadata"]["name"] in names]
+        there = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in configs}
+        self._forget({at for at in self._problems if at[1] in names} - there)
+        users: dict[tuple[str, str], list[ServiceKey]] = {at: [] for at in there}
+        for key, found in referred.items():
+            for name in names.intersection(found):
+                # As `configuration` looks a name up.
+                at = (key.namespace, name) if (key.namespace, name) in there else (KSERVE_NAMESPACE, name)
+                if at in users:
+                    users[at].append(key)
+        for config in configs:
+            metadata = config["metadata"]
+            try:
+                self._tend(config, users[metadata["namespace"], metadata["name"]])
+            except Exception as error:  # One config must not keep the others from being looked at.
+                self._say(error, f"{metadata['namespace']}/{metadata['name']}")
+                with self._lock:
+                    self._failed.add(metadata["name"])
+                self._retry.ask()
+
+    def _say(self, error: Exception, config: str) -> None:
+        if isinstance(error, KubeError):
+            log.warning("Could not look after a config", config=config, error=str(error))
+        else:
+            log.exception("Failed to look after a config", config=config)
+
+    def _again(self) -> None:
+        with self._lock:
+            failed, self._failed = self._failed, set()
+        self._ask(*failed)
+
+    def _tend(self, config: Object, users: list[ServiceKey]) -> None:
+        namespace, name = config["metadata"]["namespace"], config["metadata"]["name"]
+        if not self._shard.has(namespace) or (self._namespaces and namespace not in self._namespaces):
+            return
+        if not self._is_ours(config):
+            if self._writer.has_written(namespace, name):
+                self._writer.leave(config)
+            return
+        if "deletionTimestamp" in config["metadata"] and not users:
+            self._let_go(config)
+            return
+        from program.dialects.kserve.config_status import config_status
+
+        current = self._writer.latest(config)
+        status = config_status(current, users, self._problem(config), now=datetime.now(UTC))
+        if status is not current.get("status"):
+            self._writer.write(current, status)
+
+    def _is_ours(self, config: Object) -> bool:
+        """Whose a config is follows the rule of services: what KServe's controller has marked is taken only if told."""
+        held = is_held_by_peer(config) or written_by_another(config.get("status"), MARK)
+        return self._world.is_ours(config, held=held)
+
+    def _problem(self, config: Object) -> DesiredError | None:
+        """Check a config once for each generation: that costs most, and no service changes it."""
+        metadata = config["metadata"]
+        at, version = (metadata["namespace"], metadata["name"]), (metadata["uid"], metadata["generation"])
+        known = self._problems.get(at)
+        if known is None or known[:2] != version:
+            from program.dialects.kserve.config_status import config_problem
+
+            known = self._problems[at] = (*version, config_problem(config))
+        return known[2]
+
+    def _let_go(self, config: Object) -> None:
+        """Take the peer's finalizer off a config that nobody uses: once its controller is gone nobody else does."""
+        metadata = config["metadata"]
+        if not is_held_by_peer(config):
+            return
+        kept = [each for each in metadata["finalizers"] if each != PEER_FINALIZER]
+        change = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "finalizers": kept}
+        with suppress(NotFound):
+            self._client.patch(
+                kinds.LLM_CONFIGS,
+                metadata["namespace"],
+                metadata["name"],
+                {"metadata": change},
+                field_manager=naming.FIELD_MANAGER,
+            )
+
+    def _forget(self, gone: set[tuple[str, str]]) -> None:
+        for at in gone:
+            self._problems.pop(at, None)
+            self._writer.forget(*at)

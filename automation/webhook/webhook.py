@@ -1,0 +1,182 @@
+"""The conversion webhook of a loop that leads: a certificate, a server, and the CRDs that know of them.
+
+Called by the loop, which starts it when it begins to lead and closes it when it ends. Whoever leads next tells the CRDs
+its own address; until then only clients of v1alpha1 wait, since everything is stored in v1alpha2.
+
+A certificate is replaced without a gap: the CRDs name the authorities of both, then the server changes, then the CRDs
+name the new one alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import pathlib
+import secrets
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from automation.certificates.files import LIFETIME, serving_files
+from automation.webhook.registration import Endpoint, register
+from automation.webhook.server import ReviewServer
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+
+log = structlog.get_logger(__name__)
+
+RENEW_AFTER = 0.5
+"""A certificate is replaced after this part of its lifetime."""
+RETRY_S = 5.0
+"""After the API server did not take the address."""
+SETTLE_S = 10.0
+"""Every API server knows what a CRD says this long after it was written."""
+LOOPBACK = "127.0.0.1"
+
+
+class ConversionServer:
+    """Serves conversions until it is closed."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        port: int,
+        address: str = "",
+        service: tuple[str, str, int] | None = None,
+        peer_crds: bool = False,
+        lifetime: datetime.timedelta = LIFETIME,
+        check_every_s: float = 60.0,
+        settle_s: float = SETTLE_S,
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        """Listen on `port` (0: a free one).
+
+        `address` is the IP address or name by which the API server reaches this machine; empty means the pod's own
+        (`$POD_IP`), else this machine alone. `service` (namespace, name, port) goes before it: a Service that leads
+        here. `peer_crds` tells also CRDs that are not of our making. `lifetime` is that of a certificate.
+        """
+        self._client = client
+        self._port = port
+        self._address = address or os.environ.get("POD_IP", "") or LOOPBACK
+        self._service = service
+        self._peer_crds = peer_crds
+        self._lifetime = lifetime
+        self._check_every_s = check_every_s
+        self._settle_s = settle_s
+        self._clock = clock
+        self._path = f"/convert/{secrets.token_urlsafe(32)}"
+        self._stop = threading.Event()
+        self._server: ReviewServer | None = None
+        self._threads: list[threading.Thread] = []
+        self._served: dict[str, bytes] = {}
+        self._renewal = clock()
+        self._next: dict[str, bytes] = {}
+        """The files that are served with as soon as every API server knows their authority; empty most of the time."""
+        self._told_at: float | None = None
+        """When the CRDs had all been told of the authority of `_next`, on the monotonic clock."""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0 before it was started."""
+        return self._server.server_port if self._server is not None else 0
+
+    def start(self) -> None:
+        """Listen, and tell the CRDs in the background. Raises OSError when the port is taken."""
+        server = ReviewServer((self._listening(), self._port), self._path)
+        self._server = server
+        self._serve(server, self._issue())
+        for name, run in (("conversion", server.serve_forever), ("conversion-crds", lambda: self._register(server))):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Stop listening; waits until the threads have ended."""
+        self._stop.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        for thread in self._threads:
+            thread.join()
+
+    def _listening(self) -> str:
+        """Choose the address to listen on: the told one where it is one of this machine's, else all."""
+        if self._service is not None or not _is_ip(self._address):
+            return os.environ.get("POD_IP", "") or "0.0.0.0"  # noqa: S104 - a name or a Service leads here by another
+        return self._address
+
+    def _issue(self) -> dict[str, bytes]:
+        names, addresses = self._names()
+        return serving_files(names, addresses, now=self._clock(), lifetime=self._lifetime)
+
+    def _serve(self, server: ReviewServer, files: dict[str, bytes]) -> None:
+        server.serve_with(_context(files))
+        self._served, self._next, self._told_at = files, {}, None
+        self._renewal = self._clock() + self._lifetime * RENEW_AFTER
+
+    def _endpoint(self, server: ReviewServer) -> Endpoint:
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        url = "" if self._service is not None else f"https://{host}:{server.server_port}"
+        authorities = self._served["ca.crt"] + self._next.get("ca.crt", b"")
+        return Endpoint(path=self._path, authority=authorities, url=url, service=self._service)
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        if self._service is not None:
+            namespace, name, _ = self._service
+            return [f"{name}.{namespace}.svc"], []
+        return ([], [self._address]) if _is_ip(self._address) else ([self._address], [])
+
+    def _register(self, server: ReviewServer) -> None:
+        while not self._stop.is_set():
+            try:
+                wait_s = self._look(server)
+            except KubeError as error:
+                log.warning("The CRDs could not be told where conversions are made", why=str(error))
+                wait_s = min(RETRY_S, self._check_every_s)
+            self._stop.wait(wait_s)
+
+    def _look(self, server: ReviewServer) -> float:
+        """See to it that the CRDs lead here and that the certificate is not old; returns seconds until the next look.
+
+        Raises KubeError.
+        """
+        if not self._next and self._clock() >= self._renewal:
+            self._next = self._issue()
+        if not register(self._client, self._endpoint(server), peers_too=self._peer_crds):
+            return min(RETRY_S, self._check_every_s)
+        if not self._next:
+            return min(self._check_every_s, max(0.0, (self._renewal - self._clock()).total_seconds()))
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+        left_s = self._told_at + self._settle_s - now
+        if left_s <= 0:
+            self._serve(server, self._next)
+            log.info("Replaced the certificate of the webhook that converts", renewal=self._renewal)
+        return max(0.0, left_s)
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _context(files: dict[str, bytes]) -> ssl.SSLContext:
+    """Make a server's context; the ssl module takes a key only from a file, which lives as long as that takes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.TemporaryDirectory() as directory:
+        chain = pathlib.Path(directory, "chain.pem")
+        chain.touch(mode=0o600)
+        chain.write_bytes(files["tls.key"] + files["tls.crt"])
+        context.load_cert_chain(chain)
+    return context

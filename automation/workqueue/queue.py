@@ -1,0 +1,154 @@
+"""A work queue of keys for several workers, with the promises of client-go's.
+
+The informers' handlers add keys, the workers of the loop take them. A key that is added many times before it is taken
+is taken once. A key that is being worked on is never given to a second worker: added meanwhile, it comes again after
+`done`. Keys added for later wait in a heap and cost nothing until due.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from automation.workqueue.backoff import Backoff
+
+K = TypeVar("K")
+
+
+class WorkQueue(Generic[K]):
+    """Keys waiting for a worker. Thread-safe; `clock` gives monotonic seconds."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, backoff: Backoff[K] | None = None) -> None:
+        self.admits: Callable[[K], bool] = lambda _: True
+        """Keys that it refuses are not taken in: those that another loop works on."""
+        self._clock = clock
+        self._backoff: Backoff[K] = backoff or Backoff()
+        self._condition = threading.Condition()
+        self._ready: deque[K] = deque()
+        self._dirty: set[K] = set()
+        self._processing: dict[K, float] = {}
+        self._later: list[tuple[float, int, K]] = []
+        self._due: dict[K, float] = {}
+        self._sequence = itertools.count()
+        self._stopped = False
+
+    def add(self, key: K) -> None:
+        """Ask for `key` to be worked on now. Ignored after `shutdown`, and when it waits already."""
+        if not self.admits(key):
+            return
+        with self._condition:
+            self._add(key)
+
+    def add_after(self, key: K, delay_s: float) -> None:
+        """Ask for `key` in `delay_s` seconds. Of several such wishes for one key the earliest holds."""
+        if delay_s <= 0:
+            self.add(key)
+            return
+        if not self.admits(key):
+            return
+        with self._condition:
+            if self._stopped:
+                return
+            due = self._clock() + delay_s
+            known = self._due.get(key)
+            if known is not None and known <= due:
+                return
+            self._due[key] = due
+            sooner = not self._later or due < self._later[0][0]
+            heapq.heappush(self._later, (due, next(self._sequence), key))
+            if sooner:
+                # All, not one: the one that slept for this key may be given other work before it is due.
+                self._condition.notify_all()
+
+    def add_failed(self, key: K) -> float:
+        """Ask for `key` again after its back-off, which grows with each failure in a row; returns the seconds."""
+        delay_s = self._backoff.failed(key)
+        self.add_after(key, delay_s)
+        return delay_s
+
+    def failures(self, key: K) -> int:
+        """How many times in a row `key` failed."""
+        return self._backoff.failures(key)
+
+    def forget(self, key: K) -> None:
+        """End the back-off of `key`. It stays queued if it is."""
+        self._backoff.forget(key)
+
+    def get(self, timeout_s: float | None = None) -> K | None:
+        """Take the next key, waiting for one; its `done` must follow. None at shutdown or when the time ran out."""
+        with self._condition:
+            deadline = None if timeout_s is None else self._clock() + timeout_s
+            while True:
+                self._promote()
+                if self._ready:
+                    key = self._ready.popleft()
+                    self._dirty.discard(key)
+                    self._processing[key] = self._clock()
+                    return key
+                if self._stopped:
+                    return None
+                waits = [at - self._clock() for at in (deadline, self._next_due()) if at is not None]
+                if deadline is not None and deadline <= self._clock():
+                    return None
+                self._condition.wait(max(0.0, min(waits)) if waits else None)
+
+    def done(self, key: K) -> None:
+        """Hand `key` back. If it was added meanwhile, it waits for a worker again."""
+        with self._condition:
+            self._processing.pop(key, None)
+            if key in self._dirty:
+                self._ready.append(key)
+                self._condition.notify()
+
+    def shutdown(self) -> None:
+        """Take no more keys and wake all waiting workers. Keys that are ready are still given out."""
+        with self._condition:
+            self._stopped = True
+            self._later.clear()
+            self._due.clear()
+            self._condition.notify_all()
+
+    def __len__(self) -> int:
+        """Keys that wait for a worker now, without those in progress or for later."""
+        with self._condition:
+            self._promote()
+            return len(self._ready)
+
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is in progress; keys for later do not count."""
+        with self._condition:
+            self._promote()
+            return not self._dirty and not self._processing
+
+    def longest(self) -> tuple[K, float] | None:
+        """The key that has been worked on for the longest time, with the seconds; None when nothing is in progress."""
+        with self._condition:
+            if not self._processing:
+                return None
+            key = min(self._processing, key=self._processing.__getitem__)
+            return key, self._clock() - self._processing[key]
+
+    def _add(self, key: K) -> None:
+        if self._stopped or key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._processing:
+            self._ready.append(key)
+            self._condition.notify()
+
+    def _promote(self) -> None:
+        now = self._clock()
+        while self._later and self._later[0][0] <= now:
+            due, _, key = heapq.heappop(self._later)
+            # An entry that an earlier wish overtook has no say any more.
+            if self._due.get(key) == due:
+                del self._due[key]
+                self._add(key)
+
+    def _next_due(self) -> float | None:
+        return self._later[0][0] if self._later else None
