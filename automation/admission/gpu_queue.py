@@ -1,8 +1,8 @@
 """The services that wait for a GPU, in the order in which they should get one.
 
-`cluster_cache` tells the queue of each service whose pod the scheduler could not place for want of an extended resource or a
-device claim; `observe` asks for a service's place. The order is by the pods' effective priority, then by the age of the
-service, as the scheduler's own queue has it; one queue for each resource.
+`cluster_cache` tells the queue of each service whose pod the scheduler could not place for want of an extended resource
+or a device claim; `observe` asks for a service's place. The order is by the pods' effective priority, then by the age
+of the service, as the scheduler's own queue has it; one queue for each resource.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who lost a place on a node to whom, and by what right: both sides of the scheduler's preemption. Pure but for a book.
 
 The scheduler marks a pod that must go (condition DisruptionTarget, reason PreemptionByScheduler) and names the node for
-the pod that takes its place (`status.nominatedNodeName`), in either order. `cluster_cache` hands both to the book; the pair
-is explained on both services for as long as the one that lost still lacks a replica.
+the pod that takes its place (`status.nominatedNodeName`), in either order. `cluster_cache` hands both to the book; the
+pair is explained on both services for as long as the one that lost still lacks a replica.
 """
 
 from __future__ import annotations

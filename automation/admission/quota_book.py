@@ -1,7 +1,7 @@
 """Who was admitted with what under the GPUQuotas, and who waits. `quota` has the rule.
 
-The controller asks before it hands a service to the engine; `cluster_cache` tells of quotas and namespaces; `quota_controller`
-writes the sums into status. There is no webhook, and no list is read for a decision.
+The controller asks before it hands a service to the engine; `cluster_cache` tells of quotas and namespaces;
+`quota_controller` writes the sums into status. There is no webhook, and no list is read for a decision.
 """
 
 from __future__ import annotations

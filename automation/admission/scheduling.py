@@ -1,7 +1,7 @@
 """What the scheduler does with the pods of services: who waits for a GPU, who can never be placed, who lost a place.
 
-`cluster_cache` tells of pods, Deployments, services and nodes; `observe` asks for what is to be said of one service. Nothing
-here asks the API server.
+`cluster_cache` tells of pods, Deployments, services and nodes; `observe` asks for what is to be said of one service.
+Nothing here asks the API server.
 """
 
 from __future__ import annotations

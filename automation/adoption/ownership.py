@@ -1,7 +1,8 @@
 """Whose a service is, where several controllers look after the same kinds. Pure.
 
-Asked by `cluster_cache` for the loop, by `adoption` and by the commands that move services between loop, fleet and LLMKube. The
-rule is that of IngressClass: a loop with a class takes what names it, one without takes what names nobody else.
+Asked by `cluster_cache` for the loop, by `adoption` and by the commands that move services between loop, fleet and
+LLMKube. The rule is that of IngressClass: a loop with a class takes what names it, one without takes what names nobody
+else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The caches of all dialects beside LLMKube's, for what concerns each of them alike. Made and asked by `cluster_cache`."""
+"""The caches of all dialects but LLMKube's, for calls that each of them takes. `cluster_cache` makes and calls it."""
 
 from __future__ import annotations
 

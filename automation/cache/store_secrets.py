@@ -1,7 +1,7 @@
 """Follows what annotations of Secrets say of the S3 stores of KServe's services.
 
-Called by `dialect_cache`. Each Secret that a service needs is looked at when a pass first asks for it, and every five minutes
-after that, because the loop may not watch Secrets (ADR 28). No value of a Secret is asked for or kept.
+Called by `dialect_cache`. Each Secret that a service needs is looked at when a pass first asks for it, and every five
+minutes after that, because the loop may not watch Secrets (ADR 28). No value of a Secret is asked for or kept.
 """
 
 from __future__ import annotations

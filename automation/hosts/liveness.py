@@ -1,8 +1,8 @@
 """Which hosts live, as the loop has seen it: a host whose Lease has not changed for the Lease's duration is silent.
 
-`cluster_cache` tells of each change of a Lease, `lost_hosts` asks whose time has run out and, once it has fenced such a host,
-calls it lost. Everybody else only reads. Clocks are never compared: what counts is when this process saw a renewal,
-by its own monotonic clock, so that a host whose clock is wrong by minutes lives as long as any other.
+`cluster_cache` tells of each change of a Lease, `lost_hosts` asks whose time has run out and, once it has fenced such a
+host, calls it lost. Everybody else only reads. Clocks are never compared: what counts is when this process saw a
+renewal, by its own monotonic clock, so that a host whose clock is wrong by minutes lives as long as any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the loop knows of hosts: who lives, what each has, who is placed where. Fed by `cluster_cache`, asked by `desire`.
+"""What the loop knows of hosts: which live, what each has, which services are placed where.
 
 A heartbeat alone wakes nobody. A host that appears, grows or comes back wakes the services that wait for one and fit; a
 host that is lost, drained or tainted wakes those that are placed on it.

@@ -1,7 +1,8 @@
 """Leader election: of several loops on one cluster, the holder of a Lease works and the others wait.
 
-Started by `automation.loop` before any worker. Calls `kubeapi` only; `lease_observations` judges the Leases of others, `shards`
-names them where the namespaces are split into parts. Clocks of different machines may differ: nobody compares times.
+Started by `automation.loop` before any worker. Calls `kubeapi` only; `lease_observations` judges the Leases of others,
+`shards` names them where the namespaces are split into parts. Clocks of different machines may differ: nobody compares
+times.
 
 `kubernetes.leaderelection` is not used: it cannot release a lease, and a refused connection escapes it past the
 callback that says that leading is over.

@@ -1,7 +1,8 @@
 """Work out what one pass wants: the parsed service and its rendered objects, or the problem that stands in the way.
 
-Called by the controller. Reads the caches of `cluster_cache`, calls the dialect, the book of hosts and `components.render`;
-decides nothing about what exists, and writes nothing to the cluster. The book of hosts notes the place that it gives.
+Called by the controller. Reads the caches of `cluster_cache`, calls the dialect, the book of hosts and
+`components.render`; decides nothing about what exists, and writes nothing to the cluster. The book of hosts notes the
+place that it gives.
 """
 
 from __future__ import annotations
