@@ -18,7 +18,14 @@ from tests.support import node as real
 from tests.support.controlplane import Api
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds
 from tests.support.model_server import FileServer
-from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, OperatorPods, build_operator_image, installable
+from tests.support.operator_pods import (
+    METRICS_SECRET,
+    METRICS_TOKEN,
+    OperatorImage,
+    OperatorPods,
+    build_operator_image,
+    installable,
+)
 from tools.localcluster import LocalCluster
 from tools.node import image_set
 from tools.node.node import Node
@@ -104,13 +111,18 @@ def loop(
 
 
 @pytest.fixture(scope="session")
-def operator_image(node: Node, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of the operator's image, which the node has."""
+def operator_archive(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorImage]:
+    """The operator's image in an archive, which is built once for all files of the layer and removed after them."""
     folder = tmp_path_factory.mktemp("image")
-    image = build_operator_image(folder)
-    node.load_archive(image.archive)
+    yield build_operator_image(folder)
     shutil.rmtree(folder)
-    return image.name
+
+
+@pytest.fixture(scope="session")
+def operator_image(node: Node, operator_archive: OperatorImage) -> str:
+    """The name of the operator's image, which the node has."""
+    node.load_archive(operator_archive.archive)
+    return operator_archive.name
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from kubeapi.client import KubeClient
 from tests.support import docker_stand_in
 from tests.support.controlplane import tool_or_skip
 from tests.support.model_server import File, FileServer
-from tests.support.operator_pods import build_operator_image, settings_for, wipe
+from tests.support.operator_pods import OperatorImage, settings_for, wipe
 from tools.localcluster import LocalCluster
 from tools.node import configuration, image_set, lifecycle
 from tools.node.node import Node
@@ -68,15 +68,18 @@ def docker(tmp_path: Path, node_cluster: tuple[LocalCluster, Node], client: Kube
 
 
 def test_the_one_command_ends_in_an_answered_chat(
-    tmp_path: Path, example: Path, docker: Path, node_cluster: tuple[LocalCluster, Node]
+    tmp_path: Path,
+    example: Path,
+    docker: Path,
+    node_cluster: tuple[LocalCluster, Node],
+    operator_archive: OperatorImage,
 ) -> None:
-    image = build_operator_image(tmp_path)
     settings = [f"--set={name}={value}" for name, value in settings_for(node_cluster[1]).items()]
     environment = {
         **os.environ,
         "PATH": f"{docker}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        "IMAGE_ARCHIVE": str(image.archive),
+        "IMAGE_ARCHIVE": str(operator_archive.archive),
     }
 
     def run(*command: str) -> str:
@@ -86,7 +89,7 @@ def test_the_one_command_ends_in_an_answered_chat(
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    said = run(str(example / "up.sh"), f"--image={image.name}", *settings)
+    said = run(str(example / "up.sh"), f"--image={operator_archive.name}", *settings)
     answer = json.loads(said.strip().splitlines()[-1])
     assert answer["usage"]["completion_tokens"] > 0, answer
     loaded = [call for line in (docker / "calls").open() if (call := json.loads(line))[0] == "exec" and "ctr" in call]
