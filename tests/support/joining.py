@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.support import needs
+from tests.support.controlplane import tool_or_skip
 
 GUIDE = Path(__file__).parents[2] / "docs" / "hosts.md"
 _HOST = "mac-studio"
@@ -24,9 +24,10 @@ def identity(host: str, administrator: Path, folder: Path) -> Path:
 
     `administrator` is the kubeconfig that kubectl uses.
     """
-    needs.require("kubectl")
+    kubectl = tool_or_skip("kubectl")
     folder.mkdir()
-    environment = {**os.environ, "KUBECONFIG": str(administrator)}
+    path = f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(administrator)}
     for block in _blocks():
         # The files stay here: /etc belongs to this machine.
         lines = [line[4:] for line in block.splitlines() if not line.startswith("    sudo ")]

@@ -113,13 +113,6 @@ NEEDS = (
     ),
     Need("image", _image, "the operator's image", ("mmdebstrap", "skopeo", "umoci")),
     Need("network namespaces", _for_root("ip"), "hosts with addresses of their own", ("iproute2",)),
-    Need(
-        "kubectl",
-        _programs("kubectl"),
-        "hosts that join by the commands of the guide",
-        # Debian's package is older than `kubectl create token`, which came with 1.24.
-        other_command="install kubectl from https://kubernetes.io/docs/tasks/tools",
-    ),
     Need("systemd", _systemd, "the agent as a service of a real systemd", ("systemd", "util-linux")),
     Need("systemd-analyze", _programs("systemd-analyze"), "the check of unit files", ("systemd",)),
     Need("curl", _programs("curl"), "the download script of pods", ("curl",)),
