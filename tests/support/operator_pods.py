@@ -295,11 +295,16 @@ def wipe(node: Node, client: KubeClient) -> None:
     eventually(lambda: not real.pods(client, NAMESPACE, selector), what="the operator's pods to be gone", timeout_s=120)
     for kind, namespace, name in gone:
         eventually(functools.partial(_is_gone, client, kind, namespace, name), what=f"{kind.kind} {name} to be gone")
-    # Also what tests and users add to it by the guides: secrets, and roles that let the loop read them.
-    for kind in (kinds.LEASES, kinds.SECRETS, kinds.ROLE_BINDINGS, kinds.ROLES):
-        for obj in client.list(kind, NAMESPACE)["items"]:
+    # Also what tests and users add to it by the guides: secrets, roles that let the loop read them, accounts of agents.
+    added = (kinds.LEASES, kinds.SECRETS, kinds.ROLE_BINDINGS, kinds.ROLES, kinds.SERVICE_ACCOUNTS)
+    found = [(kind, obj) for kind in added for obj in client.list(kind, NAMESPACE)["items"]]
+    for obj in client.list(kinds.CLUSTER_ROLE_BINDINGS)["items"]:
+        if any(subject.get("namespace") == NAMESPACE for subject in obj.get("subjects") or ()):
+            found.append((kinds.CLUSTER_ROLE_BINDINGS, obj))
+    for kind, obj in found:
+        if (kind, obj["metadata"]["name"]) != (kinds.SERVICE_ACCOUNTS, "default"):
             with contextlib.suppress(NotFound):
-                client.delete(kind, NAMESPACE, obj["metadata"]["name"])
+                client.delete(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
     _empty_volumes(node, client)
 
 
