@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.server.errors import GgufInvalid, NeedMoreBytes
-from agent.server.models.ggml_types import quantization_name, tensor_bytes
+from agent.server.models import gguf_format as form
+from agent.server.models.license_names import normalised_license
 from program.desired.model import GgufFacts
-
-MAGIC = b"GGUF"
 
 
 class Reader(Protocol):
@@ -55,10 +54,6 @@ class Limits:
     """Names and licences are cut at this length; they end up in a status and in a file's name."""
 
 
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_BOOLEAN = 7
-_INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
-_STRING, _ARRAY = 8, 9
 _LONGEST_KEY = 256
 """In bytes. Every key that is looked for is shorter."""
 _LONGEST_TEXT = 4096
@@ -66,36 +61,18 @@ _LONGEST_TEXT = 4096
 _CHUNK = 1 << 20
 _AHEAD = 1 << 15
 
-_ARCHITECTURE = "general.architecture"
-_GENERAL_TEXT = frozenset({_ARCHITECTURE, "general.name", "general.license"})
-_FILE_TYPE = "general.file_type"
+_GENERAL_TEXT = frozenset({form.ARCHITECTURE, form.NAME, form.LICENSE})
 # After the architecture's name. Some of them are lists with one number for each layer; the largest is kept.
 _ARCHITECTURE_NUMBERS = frozenset(
     {
-        "context_length",
-        "embedding_length",
-        "block_count",
-        "feed_forward_length",
-        "expert_count",
-        "expert_used_count",
-        "expert_feed_forward_length",
-        "vocab_size",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.value_length",
-        "attention.key_length_mla",
-        "attention.sliding_window",
+        *(form.CONTEXT_LENGTH, form.EMBEDDING_LENGTH, form.BLOCK_COUNT, form.FEED_FORWARD_LENGTH, form.VOCAB_SIZE),
+        *(form.EXPERT_COUNT, form.EXPERT_USED_COUNT, form.EXPERT_FEED_FORWARD_LENGTH),
+        *(form.HEAD_COUNT, form.HEAD_COUNT_KV, form.KEY_LENGTH, form.VALUE_LENGTH, form.KEY_LENGTH_MLA),
+        form.SLIDING_WINDOW,
     }
 )
-_KV_HEADS = "attention.head_count_kv"
-_WINDOW_PATTERN = "attention.sliding_window_pattern"
-_ALWAYS_THERE = ("context_length", "embedding_length", "block_count", "attention.head_count")
+_ALWAYS_THERE = (form.CONTEXT_LENGTH, form.EMBEDDING_LENGTH, form.BLOCK_COUNT, form.HEAD_COUNT)
 _ARCHITECTURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TOKENIZER = "tokenizer."
-_TOKENS = "tokenizer.ggml.tokens"
-_EXPERTS = re.compile(rb"\.ffn_(up|down|gate|gate_up)_(ch)?exps\b")
-"""The tensors that llama.cpp's `--cpu-moe` keeps in RAM."""
 
 
 def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
@@ -112,20 +89,6 @@ def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
         if not header.tells_enough:
             raise
     return header.facts()
-
-
-def normalised_license(text: str) -> str:
-    """Give the common licences one spelling each; anything else stays as written."""
-    lowered = text.lower()
-    if "apache" in lowered:
-        return "apache-2.0"
-    if match := re.search(r"llama[\s_-]?(\d(?:\.\d)?)", lowered):
-        return f"llama-{match[1]}-community"
-    if "gemma" in lowered:
-        return "gemma"
-    if re.search(r"\bmit\b", lowered):
-        return "mit"
-    return text
 
 
 class Header:
@@ -157,18 +120,18 @@ class Header:
     def tells_enough(self) -> bool:
         """Whether all of the metadata that Herdsman cannot do without was there."""
         # Writers put every other key before the tokenizer; only quantizing moves file_type behind it.
-        architecture = self._texts.get(_ARCHITECTURE, "")
+        architecture = self._texts.get(form.ARCHITECTURE, "")
         return self._metadata_read or (
             self._tokenizer_seen
-            and "general.name" in self._texts
-            and _FILE_TYPE in self._numbers
+            and form.NAME in self._texts
+            and form.FILE_TYPE in self._numbers
             and all(f"{architecture}.{name}" in self._numbers for name in _ALWAYS_THERE)
         )
 
     def read(self) -> None:
         """Read to the end of the header. Raises GgufInvalid, NeedMoreBytes, and whatever the reader raises."""
         magic = self._take(4)
-        if magic != MAGIC:
+        if magic != form.MAGIC:
             raise GgufInvalid(f"not a GGUF file: it begins with {magic!r}")
         (version,) = struct.unpack("<I", self._take(4))
         if version in (2 << 24, 3 << 24):
@@ -181,7 +144,7 @@ class Header:
         keys = self._count("metadata keys", self._limits.keys)
         for _ in range(keys):
             key = self._key()
-            self._tokenizer_seen = self._tokenizer_seen or key.startswith(_TOKENIZER)
+            self._tokenizer_seen = self._tokenizer_seen or key.startswith(form.TOKENIZER)
             (value_type,) = struct.unpack("<I", self._take(4))
             self._value(key, value_type)
         self._check_architecture()
@@ -191,51 +154,51 @@ class Header:
     def facts(self) -> GgufFacts:
         """Give what was read so far. Raises GgufInvalid where the architecture has no sensible name."""
         architecture = self._check_architecture()
-        file_type = self._numbers.get(_FILE_TYPE)
+        file_type = self._numbers.get(form.FILE_TYPE)
 
         def number(name: str) -> int | None:
             return self._numbers.get(f"{architecture}.{name}")
 
-        pattern = self._lists.get(f"{architecture}.{_WINDOW_PATTERN}", ())
+        pattern = self._lists.get(f"{architecture}.{form.SLIDING_WINDOW_PATTERN}", ())
         # With latent attention the cache keeps one compressed vector for key and value together.
-        latent = number("attention.key_length_mla") is not None
+        latent = number(form.KEY_LENGTH_MLA) is not None
         return GgufFacts(
             architecture=architecture,
-            name=self._texts.get("general.name", ""),
-            quantization="" if file_type is None else quantization_name(file_type),
-            license=normalised_license(self._texts.get("general.license", "")),
+            name=self._texts.get(form.NAME, ""),
+            quantization="" if file_type is None else form.quantization_name(file_type),
+            license=normalised_license(self._texts.get(form.LICENSE, "")),
             file_version=self._version,
-            context_length=number("context_length"),
-            embedding_size=number("embedding_length"),
-            layer_count=number("block_count"),
-            head_count=number("attention.head_count"),
-            head_count_kv=number(_KV_HEADS),
-            head_counts_kv=self._lists.get(f"{architecture}.{_KV_HEADS}", ()),
-            sliding_window=number("attention.sliding_window") or None,
+            context_length=number(form.CONTEXT_LENGTH),
+            embedding_size=number(form.EMBEDDING_LENGTH),
+            layer_count=number(form.BLOCK_COUNT),
+            head_count=number(form.HEAD_COUNT),
+            head_count_kv=number(form.HEAD_COUNT_KV),
+            head_counts_kv=self._lists.get(f"{architecture}.{form.HEAD_COUNT_KV}", ()),
+            sliding_window=number(form.SLIDING_WINDOW) or None,
             sliding_window_layers=sum(map(bool, pattern)) if pattern else None,
-            vocabulary_size=number("vocab_size") or self._numbers.get(_TOKENS),
+            vocabulary_size=number(form.VOCAB_SIZE) or self._numbers.get(form.TOKENS),
             feed_forward_length=self._feed_forward(architecture),
-            expert_count=number("expert_count") or None,
+            expert_count=number(form.EXPERT_COUNT) or None,
             weights_bytes=self._weights_bytes,
             expert_bytes=(self._expert_bytes or None) if self._weights_bytes else None,
-            key_length=number("attention.key_length"),
-            value_length=0 if latent else number("attention.value_length"),
+            key_length=number(form.KEY_LENGTH),
+            value_length=0 if latent else number(form.VALUE_LENGTH),
             tensor_count=self._tensors,
         )
 
     def _feed_forward(self, architecture: str) -> int | None:
         """Give the width of what one token passes through: with experts, of all that it uses together."""
-        dense = self._numbers.get(f"{architecture}.feed_forward_length")
-        if not self._numbers.get(f"{architecture}.expert_count"):
+        dense = self._numbers.get(f"{architecture}.{form.FEED_FORWARD_LENGTH}")
+        if not self._numbers.get(f"{architecture}.{form.EXPERT_COUNT}"):
             return dense
-        used = self._numbers.get(f"{architecture}.expert_used_count") or 1
-        of_expert = self._numbers.get(f"{architecture}.expert_feed_forward_length")
+        used = self._numbers.get(f"{architecture}.{form.EXPERT_USED_COUNT}") or 1
+        of_expert = self._numbers.get(f"{architecture}.{form.EXPERT_FEED_FORWARD_LENGTH}")
         if of_expert:
             return max(dense or 0, of_expert * used)
         return dense * used if dense else None
 
     def _check_architecture(self) -> str:
-        architecture = self._texts.get(_ARCHITECTURE, "")
+        architecture = self._texts.get(form.ARCHITECTURE, "")
         if architecture and not _ARCHITECTURE_NAME.fullmatch(architecture):
             raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is no name")
         return architecture
@@ -255,30 +218,30 @@ class Header:
 
     def _value(self, key: str, value_type: int) -> None:
         """Read one value; keep it if it is looked for and of a sensible type, else pass over it."""
-        if value_type == _STRING and key in _GENERAL_TEXT:
+        if value_type == form.STRING and key in _GENERAL_TEXT:
             self._texts[key] = self._kept_text(key)
-            if key == _ARCHITECTURE:
+            if key == form.ARCHITECTURE:
                 self._drop_other_architectures()
-        elif value_type in _INTEGERS and self._is_number(key):
+        elif value_type in form.INTEGERS and self._is_number(key):
             self._numbers[key] = self._integer(key, value_type)
-        elif value_type == _ARRAY:
-            self._array(key if key == _TOKENS or self._is_number(key) or self._is_pattern(key) else "", depth=1)
+        elif value_type == form.ARRAY:
+            self._array(key if key == form.TOKENS or self._is_number(key) or self._is_pattern(key) else "", depth=1)
         else:
             self._pass_over(value_type)
 
     def _is_number(self, key: str) -> bool:
-        if key == _FILE_TYPE:
+        if key == form.FILE_TYPE:
             return True
         architecture, _, name = key.partition(".")
         return name in _ARCHITECTURE_NUMBERS and self._may_be(architecture)
 
     def _is_pattern(self, key: str) -> bool:
         architecture, _, name = key.partition(".")
-        return name == _WINDOW_PATTERN and self._may_be(architecture)
+        return name == form.SLIDING_WINDOW_PATTERN and self._may_be(architecture)
 
     def _may_be(self, architecture: str) -> bool:
         """Tell whether numbers of `architecture` are kept. Before the file has named its own, a few others are, too."""
-        named = self._texts.get(_ARCHITECTURE)
+        named = self._texts.get(form.ARCHITECTURE)
         if named:
             return architecture == named
         self._architectures.add(architecture)
@@ -288,8 +251,8 @@ class Header:
         return True
 
     def _drop_other_architectures(self) -> None:
-        named = self._texts[_ARCHITECTURE]
-        general = (_FILE_TYPE, _TOKENS)
+        named = self._texts[form.ARCHITECTURE]
+        general = (form.FILE_TYPE, form.TOKENS)
         self._numbers = {k: v for k, v in self._numbers.items() if k in general or k.partition(".")[0] == named}
         self._lists = {k: v for k, v in self._lists.items() if k.partition(".")[0] == named}
 
@@ -303,8 +266,8 @@ class Header:
         return self._integers(key, value_type, 1)[0]
 
     def _integers(self, key: str, value_type: int, items: int) -> tuple[int, ...]:
-        code = _INTEGERS[value_type]
-        numbers: tuple[int, ...] = struct.unpack(f"<{items}{code}", self._take(items * _SIZES[value_type]))
+        code = form.INTEGERS[value_type]
+        numbers: tuple[int, ...] = struct.unpack(f"<{items}{code}", self._take(items * form.SIZES[value_type]))
         for extreme in (min(numbers), max(numbers)):
             if not 0 <= extreme <= self._limits.number:
                 raise GgufInvalid(f"{key} is {extreme}")
@@ -318,18 +281,18 @@ class Header:
             raise GgufInvalid(f"an array claims {items} items")
         if self._arrays > self._limits.arrays:
             raise GgufInvalid(f"the header has more than {self._limits.arrays} arrays")
-        if item_type in _SIZES:
-            if key and item_type == _BOOLEAN and 0 < items <= self._limits.layers:
+        if item_type in form.SIZES:
+            if key and item_type == form.BOOLEAN and 0 < items <= self._limits.layers:
                 self._keep_list(key, tuple(self._take(items)))
-            elif key and item_type in _INTEGERS and 0 < items <= self._limits.layers:
+            elif key and item_type in form.INTEGERS and 0 < items <= self._limits.layers:
                 self._keep_list(key, self._integers(key, item_type, items))
             else:
-                self._skip(items * _SIZES[item_type])
-        elif item_type == _STRING:
-            if key == _TOKENS:
-                self._numbers[_TOKENS] = items
+                self._skip(items * form.SIZES[item_type])
+        elif item_type == form.STRING:
+            if key == form.TOKENS:
+                self._numbers[form.TOKENS] = items
             self._skip_strings(items)
-        elif item_type == _ARRAY and depth < self._limits.array_depth:
+        elif item_type == form.ARRAY and depth < self._limits.array_depth:
             for _ in range(items):
                 self._array("", depth=depth + 1)
         else:
@@ -338,17 +301,17 @@ class Header:
     def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
         """Keep the largest number, and a list that is read: of windows, and of key and value heads that differ."""
         name = key.partition(".")[2]
-        pattern = name == _WINDOW_PATTERN
-        if pattern or (name == _KV_HEADS and min(numbers) != max(numbers)):
+        pattern = name == form.SLIDING_WINDOW_PATTERN
+        if pattern or (name == form.HEAD_COUNT_KV and min(numbers) != max(numbers)):
             self._lists[key] = numbers
         if not pattern:
             self._numbers[key] = max(numbers)
 
     def _pass_over(self, value_type: int) -> None:
-        if value_type == _STRING:
+        if value_type == form.STRING:
             self._skip(self._length(self._limits.string_bytes, "a string"))
-        elif value_type in _SIZES:
-            self._skip(_SIZES[value_type])
+        elif value_type in form.SIZES:
+            self._skip(form.SIZES[value_type])
         else:
             raise GgufInvalid(f"a value is of type {value_type}, which does not exist")
 
@@ -366,12 +329,12 @@ class Header:
             numbers = math.prod(shape)
             if numbers > self._limits.number:
                 raise GgufInvalid(f"a tensor claims {numbers} numbers")
-            size = tensor_bytes(kind, numbers)
+            size = form.tensor_bytes(kind, numbers)
             if size is None:
                 known = False
                 continue
             total += size
-            if _EXPERTS.search(name):
+            if form.EXPERT_TENSOR.search(name):
                 self._expert_bytes += size
         return total if known else None
 

@@ -27,7 +27,7 @@ from agent.server.errors import (
 )
 from agent.server.models import remote
 from agent.server.models.credentials import Signer
-from agent.server.models.gguf_header import MAGIC
+from agent.server.models.gguf_format import MAGIC
 from agent.server.models.model_store import Slot, storing, write_whole
 from agent.server.models.remote import Answer, RemoteFile
 from agent.server.models.source_policy import SourcePolicy

@@ -1,0 +1,92 @@
+"""Keys, value types, tensor types and file types of GGUF, from the constants of the package `gguf`.
+
+Used by `gguf_header`. A newer release of the package brings new quantisations without a change here. Only
+`gguf.constants` is imported, because the package itself imports numpy (ADR 47).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from program.module_import import import_alone
+
+_GGUF = import_alone("gguf.constants")
+_GENERAL, _MODEL, _ATTENTION = _GGUF.Keys.General, _GGUF.Keys.LLM, _GGUF.Keys.Attention
+_VALUE = _GGUF.GGUFValueType
+
+MAGIC: bytes = struct.pack("<I", _GGUF.GGUF_MAGIC)
+
+# --- types of values ----------------------------------------------------------------------------------------------
+
+BOOLEAN, STRING, ARRAY = int(_VALUE.BOOL), int(_VALUE.STRING), int(_VALUE.ARRAY)
+INTEGERS = {
+    int(_VALUE.UINT8): "B",
+    int(_VALUE.INT8): "b",
+    int(_VALUE.UINT16): "H",
+    int(_VALUE.INT16): "h",
+    int(_VALUE.UINT32): "I",
+    int(_VALUE.INT32): "i",
+    int(_VALUE.UINT64): "Q",
+    int(_VALUE.INT64): "q",
+}
+"""Codes of `struct`, by the type of an integer."""
+_OTHERS = {BOOLEAN: "?", int(_VALUE.FLOAT32): "f", int(_VALUE.FLOAT64): "d"}
+SIZES = {value: struct.calcsize(f"<{code}") for value, code in (INTEGERS | _OTHERS).items()}
+"""Bytes of a value of fixed size, by its type."""
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+def _after_architecture(key: str) -> str:
+    return key.removeprefix("{arch}.")
+
+
+ARCHITECTURE: str = _GENERAL.ARCHITECTURE
+NAME: str = _GENERAL.NAME
+LICENSE: str = _GENERAL.LICENSE
+FILE_TYPE: str = _GENERAL.FILE_TYPE
+TOKENS: str = _GGUF.Keys.Tokenizer.LIST
+TOKENIZER = TOKENS.partition(".")[0] + "."
+"""How the keys of the tokenizer begin."""
+
+# These follow the architecture's name and a dot.
+CONTEXT_LENGTH = _after_architecture(_MODEL.CONTEXT_LENGTH)
+EMBEDDING_LENGTH = _after_architecture(_MODEL.EMBEDDING_LENGTH)
+BLOCK_COUNT = _after_architecture(_MODEL.BLOCK_COUNT)
+FEED_FORWARD_LENGTH = _after_architecture(_MODEL.FEED_FORWARD_LENGTH)
+EXPERT_COUNT = _after_architecture(_MODEL.EXPERT_COUNT)
+EXPERT_USED_COUNT = _after_architecture(_MODEL.EXPERT_USED_COUNT)
+EXPERT_FEED_FORWARD_LENGTH = _after_architecture(_MODEL.EXPERT_FEED_FORWARD_LENGTH)
+VOCAB_SIZE = _after_architecture(_MODEL.VOCAB_SIZE)
+HEAD_COUNT = _after_architecture(_ATTENTION.HEAD_COUNT)
+HEAD_COUNT_KV = _after_architecture(_ATTENTION.HEAD_COUNT_KV)
+KEY_LENGTH = _after_architecture(_ATTENTION.KEY_LENGTH)
+VALUE_LENGTH = _after_architecture(_ATTENTION.VALUE_LENGTH)
+KEY_LENGTH_MLA = _after_architecture(_ATTENTION.KEY_LENGTH_MLA)
+SLIDING_WINDOW = _after_architecture(_ATTENTION.SLIDING_WINDOW)
+SLIDING_WINDOW_PATTERN = _after_architecture(_ATTENTION.SLIDING_WINDOW_PATTERN)
+
+# --- tensors and mixes of them ------------------------------------------------------------------------------------
+
+EXPERT_TENSOR = re.compile(rb"\.ffn_(up|down|gate|gate_up)_(ch)?exps\b")
+"""The tensors that llama.cpp's `--cpu-moe` keeps in RAM."""
+_BLOCKS: dict[int, tuple[int, int]] = {int(kind): tuple(block) for kind, block in _GGUF.GGML_QUANT_SIZES.items()}
+_GUESSED = int(_GGUF.LlamaFileType.GUESSED)
+_QUANTIZATIONS: dict[int, str] = {
+    int(mix): mix.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    for mix in _GGUF.LlamaFileType
+    if mix != _GGUF.LlamaFileType.GUESSED
+}
+
+
+def quantization_name(file_type: int) -> str:
+    """Name llama.cpp's number for the mix of tensor types: 15 is Q4_K_M; `Unknown` for a number it does not know."""
+    # The writer sets the flag where it guessed the mix from the tensors.
+    return _QUANTIZATIONS.get(file_type & ~_GUESSED, "Unknown")
+
+
+def tensor_bytes(kind: int, numbers: int) -> int | None:
+    """Return the bytes that so many numbers of a tensor type take; None for a type that the package does not know."""
+    block = _BLOCKS.get(kind)
+    return None if block is None else -(-numbers // block[0]) * block[1]
