@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import structlog
 
@@ -46,11 +45,11 @@ from components import naming
 from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 # A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
@@ -162,7 +161,7 @@ class Controller:
         if wanted.desired is not None and not self._consent.modes.still(key, wanted.mode):
             self._care(key, cr, wanted.desired, observed, judged.proofs, now=now)
 
-    def _judge(self, key: ServiceKey, cr: Object, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:
+    def _judge(self, key: ServiceKey, cr: Json, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:
         """Ask everything that has a say in whether, and in what form, the service is made now."""
         desired, rendered = wanted.desired, wanted.rendered
         if desired is None or rendered is None:
@@ -198,7 +197,7 @@ class Controller:
             may_act=problem is None and quota is None and gate.open,
         )
 
-    def _quota_without_model(self, key: ServiceKey, cr: Object, observed: Observed) -> Problem | None:
+    def _quota_without_model(self, key: ServiceKey, cr: Json, observed: Observed) -> Problem | None:
         """Count the GPUs of an InferenceService that waits for its Model: they are asked for already."""
         if key.dialect != naming.LLMKUBE:
             return None
@@ -211,7 +210,7 @@ class Controller:
     def _act(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         wanted: Wanted,
         judged: Judged,
         observed: Observed,
@@ -279,7 +278,7 @@ class Controller:
     def _care(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
         observed: Observed,
         proofs: Proofs | None,
@@ -350,7 +349,7 @@ class Controller:
     def _facts(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         wanted: Wanted,
         judged: Judged,
         observed: Observed,
@@ -392,7 +391,7 @@ class Controller:
         return facts.model_copy(update=more)
 
     def _report(
-        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> None:
         """Write the status, once and only if it says something new, and tell as Events what turned."""
         if facts.problem is None and not facts.rollout.timed_out and self._engine.quiet_for_s(key, now=now) > 0:

@@ -13,7 +13,6 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -22,10 +21,9 @@ from benchmarks.host_start import HOST, NAMESPACE, TIMEOUT_S, install
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
-
-Json = dict[str, Any]
 
 LIMITS = {"agent RSS (MB)": 60.0, "idle: share of a core (%)": 0.5}
 HTTP_PORT = 18474

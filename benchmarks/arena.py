@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -30,12 +29,11 @@ from benchmarks.engine_book import runs, write_wrapper
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support.relay import Relay
 from tools import toolchain
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 NAMESPACES = ("failover-a", "failover-b")
 SERVICES = 3

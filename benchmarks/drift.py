@@ -26,11 +26,10 @@ from benchmarks.subject import Subject, own_loop, running
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import extensions
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 LIMITS = {"repaired p99 (s)": 2.0}
 WHO = "kubectl-edit"

@@ -15,12 +15,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks.arena import Arena
+from kubeapi.json_types import Json
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 LIMIT_S = 20.0
 SLOW = ("stopped", "cut", "frozen", "vanished", "stolen")

@@ -14,16 +14,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
-
-Json = dict[str, Any]
 
 LIMITS = {"spawned p50 (s)": 1.0, "ready p50 (s)": 2.5}
 NAMESPACE = "bench"

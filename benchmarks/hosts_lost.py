@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from agent.server.cluster.host_lease import RENEW_S, HostLease, duration_s
 from benchmarks.host_start import HEALTH_PORT, NAMESPACE, install
@@ -24,9 +23,8 @@ from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 LIMITS = {"out p99 (s)": 15.0}
 SYSTEM_NAMESPACE = "herdsman-system"

@@ -18,7 +18,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from agent.server.cluster.host_lease import lease_name
 from automation.cache import trim
@@ -30,13 +29,12 @@ from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, GgufFacts
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 GIB = 1 << 30
 LIMITS = {"place (CPU s)": 5.0, "heartbeats: share of a core (%)": 10.0}

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from benchmarks.host_start import NAMESPACE, install
 from benchmarks.scenarios import Latencies
@@ -27,13 +26,12 @@ from benchmarks.subject import Subject, own_loop, running
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.dialects.crds import crd_documents
 from program.dialects.registry import dialect_named
 from tests.support import peer_crds
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 LIMITS = {"create (s)": 60.0, "render a service of KServe p50 (ms)": 5.0, "render a Playground p50 (ms)": 5.0}
 HEALTH_PORT = 18485

@@ -25,12 +25,11 @@ from benchmarks.failover import LIMIT_S
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_MODE
 from program.dialects.crds import crd_documents
 from tests.support.postgres import Postgres, stack_key
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 MANAGER = "many-states"
 EDITS = 4

@@ -28,12 +28,11 @@ from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 LIMITS = {"one change, p50 (s)": 0.7, "fleet of new services (s)": 15.0, "fleet, all edited (s)": 15.0}
 WRITERS = 8

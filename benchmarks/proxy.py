@@ -21,7 +21,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from agent.client.http import HttpHost, token_from
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan
@@ -29,10 +28,9 @@ from agent.proxy.limits import Limits
 from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks
 from benchmarks.subject import Subject
+from kubeapi.json_types import Json
 from tools import toolchain
 from tools.tiny_model import write_tiny_model
-
-Json = dict[str, Any]
 
 LIMITS = {"added p50 (ms)": 1.0, "wake beyond start p50 (ms)": 100.0}
 LEAST_REQUESTS_PER_S = 5000.0

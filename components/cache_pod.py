@@ -13,7 +13,7 @@ from components.download_script import script_without_comments
 from components.downloader import CURL_UID
 from components.model_files import CACHE_MOUNT, CACHE_VOLUME
 from components.options import RenderOptions
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 COMPONENT = "cache-inspector"
 DEADLINE_S = 600
@@ -21,14 +21,14 @@ KEY = re.compile(r"[0-9a-f]{16}")
 """What LLMKube and Herdsman name a model's directory."""
 
 
-def inspector_pod(name: str, namespace: str, claim: str, options: RenderOptions, *, node: str = "") -> JsonObject:
+def inspector_pod(name: str, namespace: str, claim: str, options: RenderOptions, *, node: str = "") -> Json:
     """Build a pod that prints what lies in a cache; it mounts the claim read-only."""
     return _pod(name, namespace, claim, options, node=node, command=_command("cache_listing.sh"), read_only=True)
 
 
 def pruning_pod(
     name: str, namespace: str, claim: str, keys: Sequence[str], options: RenderOptions, *, node: str = ""
-) -> JsonObject:
+) -> Json:
     """Build a pod that deletes directories of a cache, and none in which a download is under way.
 
     Raises ValueError for a key that is none.
@@ -53,8 +53,8 @@ def _pod(
     node: str,
     command: list[str],
     read_only: bool,
-) -> JsonObject:
-    security: JsonObject = {
+) -> Json:
+    security: Json = {
         "runAsUser": CURL_UID,
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -63,7 +63,7 @@ def _pod(
         security["fsGroup"] = options.default_fs_group
         # Ownership was set when the files came; going over terabytes again would take minutes.
         security["fsGroupChangePolicy"] = "OnRootMismatch"
-    container: JsonObject = {
+    container: Json = {
         "name": "cache",
         "image": options.init_image,
         "command": command,
@@ -71,7 +71,7 @@ def _pod(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    spec: JsonObject = {
+    spec: Json = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINE_S,
         "automountServiceAccountToken": False,

@@ -8,14 +8,14 @@ from components.object_metadata import object_metadata, selector_labels, workloa
 from components.options import RenderOptions
 from components.pod_template import pod_template
 from components.rendered import RenderedObject, fingerprint_of
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 
 def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObject:
     """Build the Deployment. While the service runs and somebody else scales it, the replicas are left to them."""
     template = pod_template(desired, options)
-    spec: JsonObject = {"selector": {"matchLabels": selector_labels(desired)}, "template": template}
+    spec: Json = {"selector": {"matchLabels": selector_labels(desired)}, "template": template}
     if is_stopped(desired) or options.asleep:
         spec["replicas"] = 0
     elif desired.autoscaling is None and not options.scaled_elsewhere:
@@ -31,7 +31,7 @@ def deployment(desired: DesiredService, options: RenderOptions) -> RenderedObjec
         annotations[naming.ANNOTATION_ASLEEP] = str(desired.replicas)
     name = naming.deployment_name(desired.key.name)
     metadata = object_metadata(desired, name, workload_labels(desired), annotations)
-    manifest: JsonObject = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    manifest: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
     return RenderedObject("deployment", naming.TYPE_SERVICE, manifest)
 
 
@@ -49,12 +49,12 @@ def count_or_share(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 
-def _strategy(desired: DesiredService) -> JsonObject | None:
+def _strategy(desired: DesiredService) -> Json | None:
     """Say how pods are replaced; None leaves it to Kubernetes, which starts a new pod before it ends an old one."""
     away = desired.disruption.max_unavailable
     exclusive = is_exclusive(desired.gpu)
     if away:
-        rolling: JsonObject = {"maxUnavailable": count_or_share(away)}
+        rolling: Json = {"maxUnavailable": count_or_share(away)}
         if exclusive and away not in ("0", "0%"):
             # An additional pod would wait for hardware that only the pods that go can give back.
             rolling["maxSurge"] = 0

@@ -7,14 +7,14 @@ from components.deployment import count_or_share
 from components.object_metadata import object_metadata, selector_labels
 from components.rendered import RenderedObject
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 
 def disruption_budget(desired: DesiredService) -> RenderedObject:
     """Build the budget: node drains and the loop's own evictions respect it."""
     labels = selector_labels(desired)
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.DISRUPTION_BUDGETS.api_version,
         "kind": kinds.DISRUPTION_BUDGETS.kind,
         "metadata": object_metadata(desired, naming.deployment_name(desired.key.name), labels),

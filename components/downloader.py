@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from components.download_script import download_script
 from components.options import RenderOptions
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
 from program.desired.hub import Hub
 from program.desired.model import DesiredModel, SourceKind
@@ -51,10 +51,10 @@ def _primary(model: DesiredModel) -> str:
     return model.files[0] if model.files else ""
 
 
-def source_mounts(model: DesiredModel, options: RenderOptions, host_volume: str) -> tuple[list[JsonObject], ...]:
+def source_mounts(model: DesiredModel, options: RenderOptions, host_volume: str) -> tuple[list[Json], ...]:
     """Return the volumes that only the downloader needs, and its mounts of them: the node's file, certificates."""
-    volumes: list[JsonObject] = []
-    mounts: list[JsonObject] = []
+    volumes: list[Json] = []
+    mounts: list[Json] = []
     if model.source.kind is SourceKind.FILE:
         volumes.append({"name": host_volume, "hostPath": {"path": model.source.path, "type": "File"}})
         mounts.append({"name": host_volume, "mountPath": HOST_FILE, "readOnly": True})
@@ -69,16 +69,16 @@ def downloader(
     place: Place,
     options: RenderOptions,
     *,
-    mounts: Sequence[JsonObject],
-    pod_security: JsonObject,
+    mounts: Sequence[Json],
+    pod_security: Json,
     hub_token: SecretKey | None = None,
     name: str = "model-downloader",
-) -> JsonObject:
+) -> Json:
     """Build the container that fetches a model's files to `place`.
 
     `pod_security` is the user's own pod security context, or empty; `hub_token` the engine's token for Hugging Face.
     """
-    container: JsonObject = {
+    container: Json = {
         "name": name,
         "image": options.init_image,
         "command": ["sh", "-c", download_script()],
@@ -97,9 +97,7 @@ def downloader(
     return container
 
 
-def _environment(
-    model: DesiredModel, place: Place, options: RenderOptions, hub_token: SecretKey | None
-) -> list[JsonObject]:
+def _environment(model: DesiredModel, place: Place, options: RenderOptions, hub_token: SecretKey | None) -> list[Json]:
     source = model.source
     values = {"MODEL_SOURCE": _address(model, options), "CACHE_DIR": place.directory, "MODEL_PATH": place.path}
     if model.sha256:
@@ -128,9 +126,7 @@ def _address(model: DesiredModel, options: RenderOptions) -> str:
     return hub_location(source.download_address, options.hub_url)
 
 
-def cache_prep(
-    options: RenderOptions, *, group: int, volume: str, mount: str, name: str = "model-cache-prep"
-) -> JsonObject:
+def cache_prep(options: RenderOptions, *, group: int, volume: str, mount: str, name: str = "model-cache-prep") -> Json:
     """Build the container that lets `group` write to a cache which a storage driver may hand out as root's alone."""
     if group > 0:
         script = f"chown 0:{group} {mount} && chmod g+rwX {mount}"
@@ -152,15 +148,13 @@ def cache_prep(
     }
 
 
-def must_not_be_root(pod_security: JsonObject) -> bool:
+def must_not_be_root(pod_security: Json) -> bool:
     """Tell whether the kubelet would refuse a container of uid 0; the pod's fsGroup must then do for the cache."""
     return pod_security.get("runAsNonRoot") is True
 
 
-def _inherited_identity(pod_security: JsonObject) -> JsonObject:
-    identity: JsonObject = {
-        field: pod_security[field] for field in ("runAsUser", "runAsGroup") if field in pod_security
-    }
+def _inherited_identity(pod_security: Json) -> Json:
+    identity: Json = {field: pod_security[field] for field in ("runAsUser", "runAsGroup") if field in pod_security}
     if must_not_be_root(pod_security) and "runAsUser" not in identity:
         # The image names its user; the kubelet can prove only a number to be somebody else than root.
         identity["runAsUser"] = CURL_UID

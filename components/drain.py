@@ -12,7 +12,7 @@ import functools
 import math
 
 from components.download_script import script_without_comments
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp, LlamaCppRouter
 from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
@@ -59,7 +59,7 @@ def grace_period_s(desired: DesiredService) -> int:
     return timeout_s(desired) + STOP_S
 
 
-def pre_stop(desired: DesiredService, port: int) -> JsonObject:
+def pre_stop(desired: DesiredService, port: int) -> Json:
     """Build the handler that the kubelet runs before it ends the engine.
 
     The script asks the engine and reads the kernel's table of connections. An engine whose image the user chose gets a
@@ -75,7 +75,7 @@ def pre_stop(desired: DesiredService, port: int) -> JsonObject:
     return {"exec": {"command": command}}
 
 
-def probe_of_drained(probe: JsonObject) -> JsonObject:
+def probe_of_drained(probe: Json) -> Json:
     """Let a failed probe end the engine soon, unless the user says when."""
     return {**probe, _GRACE: probe.get(_GRACE, HUNG_S)}
 
@@ -97,7 +97,7 @@ def as_in_hashes(value: object) -> object:
     return [as_in_hashes(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def without_new_drain(pod: JsonObject) -> JsonObject:
+def without_new_drain(pod: Json) -> Json:
     """Give a pod's spec as releases before the default drain rendered it; the same where it has none."""
     containers, by_default = [], False
     for container in pod["containers"]:
@@ -136,7 +136,7 @@ def without_script(lifecycle: object) -> object:
     return lifecycle
 
 
-def _before(command: list[str]) -> JsonObject | None:
+def _before(command: list[str]) -> Json | None:
     """Give the hooks of a container as releases before rendered them for the same wish."""
     _, _, _, name, url, left, _, what = command
     if name == OWN_ACCORD:
@@ -147,7 +147,7 @@ def _before(command: list[str]) -> JsonObject | None:
     return {"preStop": {"exec": {"command": ["sh", "-c", script, ASKED, url, left]}}}
 
 
-def _own_probe(probe: JsonObject) -> JsonObject:
+def _own_probe(probe: Json) -> Json:
     return {key: each for key, each in probe.items() if (key, each) != (_GRACE, HUNG_S)}
 
 

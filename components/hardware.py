@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from components.options import RenderOptions
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.model import Gpu, GpuVendor
 from program.desired.service import DesiredService
@@ -17,12 +17,12 @@ RENDER_NODE = "devic.es/dri-render"
 """The resource of the generic device plugin for /dev/dri/renderD*, which belongs to a group of the node."""
 
 
-def resources(desired: DesiredService) -> JsonObject:
+def resources(desired: DesiredService) -> Json:
     """Build the container's resources. GPUs are limits, CPU and memory requests, as LLMKube has it."""
     pod = desired.pod
     requests = {"cpu": pod.cpu_request, "memory": pod.memory_request, "ephemeral-storage": pod.ephemeral_storage}
     limits = {"ephemeral-storage": pod.ephemeral_storage}
-    built: JsonObject = {}
+    built: Json = {}
     if desired.gpu and desired.gpu.claims:
         built["claims"] = [{"name": claim["name"]} for claim in desired.gpu.claims]
     elif desired.gpu:
@@ -33,14 +33,14 @@ def resources(desired: DesiredService) -> JsonObject:
     return built
 
 
-def tolerations(desired: DesiredService) -> list[JsonObject]:
+def tolerations(desired: DesiredService) -> list[Json]:
     """Tolerate the taint of GPU nodes, and then what the user says; each toleration once."""
     return once([*_gpu_tolerations(desired.gpu), *desired.pod.tolerations])
 
 
-def once(written: Iterable[JsonObject]) -> list[JsonObject]:
+def once(written: Iterable[Json]) -> list[Json]:
     """Keep the first of tolerations that mean the same."""
-    found: dict[tuple[object, ...], JsonObject] = {}
+    found: dict[tuple[object, ...], Json] = {}
     for each in written:
         seconds = each.get("tolerationSeconds")
         said = (each.get("key") or "", each.get("operator") or "Equal", each.get("value") or "")
@@ -49,7 +49,7 @@ def once(written: Iterable[JsonObject]) -> list[JsonObject]:
     return list(found.values())
 
 
-def _gpu_tolerations(gpu: Gpu | None) -> list[JsonObject]:
+def _gpu_tolerations(gpu: Gpu | None) -> list[Json]:
     if gpu is None:
         return []
     return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from components.host_program import host_program
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Generic
 from program.desired.errors import SpecInvalid
 from program.desired.service import DesiredService, Written
@@ -97,7 +97,7 @@ def _of_llmkube(desired: DesiredService) -> Written:
     )
 
 
-def _is_secret(variable: JsonObject) -> bool:
+def _is_secret(variable: Json) -> bool:
     return "valueFrom" in variable
 
 

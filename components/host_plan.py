@@ -15,8 +15,8 @@ from components.object_metadata import object_metadata, workload_labels
 from components.rendered import RenderedObject
 from components.service import service_port
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program import sizing
-from program.desired.base import JsonObject
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
 from program.dialects.host_names import hosted_service_name
@@ -32,7 +32,7 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
     labels = {**workload_labels(desired), naming.LABEL_HOST: host}
     name = naming.host_process_name(desired.key.name, replica, desired.key.dialect)
     plan = process_plan(desired, host, replica)
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.HOST_PROCESSES.api_version,
         "kind": kinds.HOST_PROCESSES.kind,
         "metadata": object_metadata(desired, name, labels),

@@ -14,7 +14,7 @@ from typing import Any
 from components import naming
 from components.providers.kubernetes_diff import MISSING, Path, covers, parse_path, path_text, value_at
 from components.rendered import RenderedObject
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ANNOTATION_DRIFT_IGNORE, SERVICE_MARKS
 from program.desired.service import DriftPolicy
@@ -46,7 +46,7 @@ def leaving_to_others(obj: RenderedObject, policy: DriftPolicy) -> RenderedObjec
     return replace(obj, ignore=ignore, on_drift=policy.of(obj.kind))
 
 
-def _resolved(manifest: JsonObject, patterns: Iterable[str]) -> Iterator[str]:
+def _resolved(manifest: Json, patterns: Iterable[str]) -> Iterator[str]:
     for text in patterns:
         pattern = parse_path(text)
         if any(covers(pattern, path) for path in _PROTECTED):
@@ -96,12 +96,12 @@ class IgnoredFields:
                 else:
                     self._paths.pop(_key(obj.manifest), None)
 
-    def of(self, manifest: JsonObject) -> tuple[str, ...]:
+    def of(self, manifest: Json) -> tuple[str, ...]:
         """Give the paths that are ignored of an object."""
         with self._lock:
             return self._paths.get(_key(manifest), ()) if self._paths else ()
 
 
-def _key(manifest: JsonObject) -> tuple[str, str, str]:
+def _key(manifest: Json) -> tuple[str, str, str]:
     metadata = manifest["metadata"]
     return str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])

@@ -15,7 +15,7 @@ import pulumi
 
 from components import urns
 from components.rendered import RenderedObject
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
 
@@ -60,7 +60,7 @@ class ServiceObjectsArgs:
     objects: tuple[RenderedObject, ...]
     at: str = ""
     """Where the service is, as `naming.place_suffix` says it, in a stack of several namespaces or clusters."""
-    ways: Mapping[str, JsonObject] = field(default_factory=dict)
+    ways: Mapping[str, Json] = field(default_factory=dict)
     """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
     standing: frozenset[tuple[str, str]] = frozenset()
     """Type token and id of the objects that exist, which an engine without a state of them imports."""

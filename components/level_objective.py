@@ -6,7 +6,7 @@ from components import naming
 from components.object_metadata import object_metadata, selector_labels
 from components.rendered import RenderedObject
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import EngineSettings, Sglang, Tgi, Vllm
 from program.desired.service import DesiredService, ServiceLevelObjective
 
@@ -27,7 +27,7 @@ def level_objective(desired: DesiredService, slo: ServiceLevelObjective) -> Rend
     """Build the objective from the series that the service's PodMonitor makes; None for what its engine never says."""
     series = f'{{namespace="{desired.key.namespace}",service="{desired.key.name}"'
     if slo.indicator == "availability":
-        indicator: JsonObject = {"bool_gauge": {"metric": f"up{series}}}"}}
+        indicator: Json = {"bool_gauge": {"metric": f"up{series}}}"}}
     elif measures_latency(desired.engine):
         histogram = _LATENCY[type(desired.engine)]
         # Prometheus writes the bounds of buckets as floats.
@@ -40,7 +40,7 @@ def level_objective(desired: DesiredService, slo: ServiceLevelObjective) -> Rend
         }
     else:
         return None
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.SERVICE_LEVEL_OBJECTIVES.api_version,
         "kind": kinds.SERVICE_LEVEL_OBJECTIVES.kind,
         "metadata": object_metadata(

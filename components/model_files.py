@@ -20,7 +20,7 @@ from components.downloader import (
     source_mounts,
 )
 from components.options import RenderOptions
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import SecretKey, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
@@ -43,10 +43,10 @@ class ModelFiles:
     """What the engine opens; empty when it finds its weights by itself."""
     draft_path: str = ""
     """The draft model's file, where the service has a draft Model that pods fetch or mount."""
-    volumes: tuple[JsonObject, ...] = ()
-    mounts: tuple[JsonObject, ...] = ()
+    volumes: tuple[Json, ...] = ()
+    mounts: tuple[Json, ...] = ()
     """Mounts of the engine's container."""
-    init_containers: tuple[JsonObject, ...] = ()
+    init_containers: tuple[Json, ...] = ()
     uses_cache_claim: bool = False
     """A claim is mounted that Herdsman makes where it is missing."""
 
@@ -159,7 +159,7 @@ def _is_cached(desired: DesiredService, model: DesiredModel) -> bool:
     return bool(model.cache_key) and desired.storage.persistence == "Cached"
 
 
-def _storage(desired: DesiredService, model: DesiredModel, options: RenderOptions) -> JsonObject:
+def _storage(desired: DesiredService, model: DesiredModel, options: RenderOptions) -> Json:
     if _is_cached(desired, model):
         return {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": claim_name(desired, options)}}
     limit = desired.pod.ephemeral_storage if desired.storage.persistence == "Ephemeral" else None
@@ -174,7 +174,7 @@ def _place(desired: DesiredService, model: DesiredModel, root: str) -> Place:
 
 def _prepared(
     desired: DesiredService, model: DesiredModel, options: RenderOptions, volume: str, mount: str, name: str
-) -> tuple[JsonObject, ...]:
+) -> tuple[Json, ...]:
     security = _security(desired)
     if not _is_cached(desired, model) or must_not_be_root(security):
         return ()
@@ -182,7 +182,7 @@ def _prepared(
     return (cache_prep(options, group=group, volume=volume, mount=mount, name=name),)
 
 
-def _security(desired: DesiredService) -> JsonObject:
+def _security(desired: DesiredService) -> Json:
     return desired.pod.pod_security_context or {}
 
 

@@ -7,7 +7,7 @@ from components.object_metadata import object_metadata, selector_labels
 from components.pod_template import container_port
 from components.rendered import RenderedObject
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService, NetworkAccess
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
@@ -26,11 +26,11 @@ def network_policy(desired: DesiredService, access: NetworkAccess) -> RenderedOb
     The kubelet's probes come from the node, which network plugins let through. What a pod itself asks for is free.
     """
     labels = selector_labels(desired)
-    sources: list[JsonObject] = [{"podSelector": {}}]
+    sources: list[Json] = [{"podSelector": {}}]
     sources += [
         {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: name}}} for name in other_namespaces(desired, access)
     ]
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.NETWORK_POLICIES.api_version,
         "kind": kinds.NETWORK_POLICIES.kind,
         "metadata": object_metadata(desired, naming.deployment_name(desired.key.name), labels),

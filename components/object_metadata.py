@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components import naming
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.keys import Owner
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
@@ -28,9 +28,9 @@ def workload_labels(desired: DesiredService) -> dict[str, str]:
 
 def object_metadata(
     desired: DesiredService, name: str, labels: dict[str, str], annotations: dict[str, str] | None = None
-) -> JsonObject:
+) -> Json:
     """Build the metadata of an object that lives and dies with the service."""
-    metadata: JsonObject = {"name": name, "namespace": desired.key.namespace, "labels": labels}
+    metadata: Json = {"name": name, "namespace": desired.key.namespace, "labels": labels}
     notes = {**(annotations or {}), **adoption(desired)}
     if notes:
         metadata["annotations"] = notes
@@ -44,7 +44,7 @@ def adoption(desired: DesiredService) -> dict[str, str]:
     return {naming.ANNOTATION_ADOPT: "true"} if desired.adopt else {}
 
 
-def owner_reference(owner: Owner) -> JsonObject:
+def owner_reference(owner: Owner) -> Json:
     """Name the custom resource that an object is deleted with."""
     return {
         "apiVersion": owner.api_version,

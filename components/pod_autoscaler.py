@@ -5,7 +5,7 @@ from __future__ import annotations
 from components import naming
 from components.object_metadata import object_metadata, selector_labels
 from components.rendered import RenderedObject
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, ScalingMetric
 from program.runtimes import runtime_for
@@ -24,7 +24,7 @@ def pod_autoscaler(desired: DesiredService, scaling: Autoscaling) -> RenderedObj
     if not metrics:
         own = runtime_for(desired.engine).default_hpa_metric
         metrics = [_pods_metric(own, DEFAULT_TARGET) if own else _resource_metric("cpu", DEFAULT_UTILIZATION)]
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
         "metadata": object_metadata(desired, naming.autoscaler_name(desired.key.name), selector_labels(desired)),
@@ -55,17 +55,17 @@ def target_utilization(metric: ScalingMetric) -> int:
     return DEFAULT_UTILIZATION if target is None else target
 
 
-def _metric(metric: ScalingMetric, field: str) -> JsonObject:
+def _metric(metric: ScalingMetric, field: str) -> Json:
     if metric.type == "Pods":
         return _pods_metric(metric.name, target_average(metric, field))
     return _resource_metric(metric.name, target_utilization(metric))
 
 
-def _resource_metric(name: str, utilization: int) -> JsonObject:
-    target: JsonObject = {"type": "Utilization", "averageUtilization": utilization}
+def _resource_metric(name: str, utilization: int) -> Json:
+    target: Json = {"type": "Utilization", "averageUtilization": utilization}
     return {"type": "Resource", "resource": {"name": name, "target": target}}
 
 
-def _pods_metric(name: str, average: str) -> JsonObject:
-    target: JsonObject = {"type": "AverageValue", "averageValue": average}
+def _pods_metric(name: str, average: str) -> Json:
+    target: Json = {"type": "AverageValue", "averageValue": average}
     return {"type": "Pods", "pods": {"metric": {"name": name}, "target": target}}

@@ -9,7 +9,7 @@ from components import naming
 from components.object_metadata import object_metadata, selector_labels
 from components.rendered import RenderedObject
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 JOB = "llmkube-inference"
@@ -20,7 +20,7 @@ _LABELS = {"service": naming.LABEL_SERVICE, "model": naming.LABEL_MODEL, "runtim
 
 def pod_monitor(desired: DesiredService) -> RenderedObject:
     """Build the monitor. Where the engine wants an API key, Prometheus reads it from the same Secret."""
-    relabelings: list[JsonObject] = [
+    relabelings: list[Json] = [
         {"action": "replace", "sourceLabels": [_meta_label(label)], "targetLabel": name}
         for name, label in _LABELS.items()
     ]
@@ -28,12 +28,12 @@ def pod_monitor(desired: DesiredService) -> RenderedObject:
         {"action": "replace", "sourceLabels": ["__meta_kubernetes_namespace"], "targetLabel": "namespace"},
         {"action": "replace", "replacement": JOB, "targetLabel": "job"},
     ]
-    endpoint: JsonObject = {"port": "http", "path": "/metrics", "interval": INTERVAL, "relabelings": relabelings}
+    endpoint: Json = {"port": "http", "path": "/metrics", "interval": INTERVAL, "relabelings": relabelings}
     if desired.api_key is not None:
         key = {"name": desired.api_key.name, "key": desired.api_key.key}
         endpoint["authorization"] = {"type": "Bearer", "credentials": key}
     labels = selector_labels(desired)
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.POD_MONITORS.api_version,
         "kind": kinds.POD_MONITORS.kind,
         "metadata": object_metadata(desired, naming.deployment_name(desired.key.name), labels),

@@ -11,7 +11,7 @@ from components.drain import drains, grace_period_s, pre_stop, probe_of_drained
 from components.model_files import ModelFiles, model_files
 from components.object_metadata import workload_labels
 from components.options import RenderOptions
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
@@ -30,7 +30,7 @@ def container_port(desired: DesiredService) -> int:
     return runtime.default_port
 
 
-def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
+def pod_template(desired: DesiredService, options: RenderOptions) -> Json:
     """Build the pod template.
 
     Raises SpecInvalid when the runtime has no image of its own and the user names none, for a time-shared GPU that the
@@ -39,11 +39,11 @@ def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
     pod = desired.pod
     files = model_files(desired, options)
     runtime = runtime_for(desired.engine)
-    metadata: JsonObject = {"labels": {**pod.labels, **workload_labels(desired)}}
+    metadata: Json = {"labels": {**pod.labels, **workload_labels(desired)}}
     if annotations := {**_disruption(desired), **_undrained(desired), **pod.annotations}:
         metadata["annotations"] = annotations
     # What is empty says nothing, and is left out.
-    optional: JsonObject = {
+    optional: Json = {
         "initContainers": list(files.init_containers),
         "volumes": _volumes(desired, files),
         "resourceClaims": list(desired.gpu.claims) if desired.gpu else [],
@@ -56,7 +56,7 @@ def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
         "readinessGates": [{"conditionType": naming.CONDITION_COMPLETED}] if desired.readiness_gate else [],
         "terminationGracePeriodSeconds": grace_period_s(desired) if drains(desired) else None,
     }
-    spec: JsonObject = {
+    spec: Json = {
         "containers": [_container(desired, runtime, files, options)],
         "securityContext": _pod_security(desired, options),
         "priorityClassName": pod.priority_class_name,
@@ -67,12 +67,12 @@ def pod_template(desired: DesiredService, options: RenderOptions) -> JsonObject:
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles, options: RenderOptions) -> JsonObject:
+def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles, options: RenderOptions) -> Json:
     pod = desired.pod
     port = container_port(desired)
     probes = runtime.probes(port)
     host = desired.bind_address or BIND_ADDRESS
-    optional: JsonObject = {
+    optional: Json = {
         "command": list(desired.command or runtime.command),
         "args": runtime.argv(desired, model_path=files.path, port=port, host=host, draft_path=files.draft_path),
         "env": _last_of_each_name((*runtime.env(desired), *pod.env)),
@@ -119,10 +119,10 @@ def _undrained(desired: DesiredService) -> dict[str, str]:
     return {naming.ANNOTATION_DRAIN: "false"} if desired.drain_s == 0 else {}
 
 
-def _pod_security(desired: DesiredService, options: RenderOptions) -> JsonObject:
+def _pod_security(desired: DesiredService, options: RenderOptions) -> Json:
     if desired.pod.pod_security_context is not None:
         return desired.pod.pod_security_context
-    security: JsonObject = {"seccompProfile": {"type": "RuntimeDefault"}}
+    security: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if options.default_fs_group > 0:
         security["fsGroup"] = options.default_fs_group
     if groups := hardware.supplemental_groups(desired, options):
@@ -130,7 +130,7 @@ def _pod_security(desired: DesiredService, options: RenderOptions) -> JsonObject
     return security
 
 
-def _volumes(desired: DesiredService, files: ModelFiles) -> list[JsonObject]:
+def _volumes(desired: DesiredService, files: ModelFiles) -> list[Json]:
     taken = {volume["name"] for volume in files.volumes}
     for index, volume in enumerate(desired.pod.extra_volumes):
         if volume.get("name") in taken:
@@ -141,7 +141,7 @@ def _volumes(desired: DesiredService, files: ModelFiles) -> list[JsonObject]:
     return [*files.volumes, *desired.pod.extra_volumes]
 
 
-def _mounts(desired: DesiredService, files: ModelFiles) -> list[JsonObject]:
+def _mounts(desired: DesiredService, files: ModelFiles) -> list[Json]:
     taken = {mount["mountPath"] for mount in files.mounts}
     for index, mount in enumerate(desired.pod.extra_volume_mounts):
         if mount.get("mountPath") in taken:
@@ -152,6 +152,6 @@ def _mounts(desired: DesiredService, files: ModelFiles) -> list[JsonObject]:
     return [*files.mounts, *desired.pod.extra_volume_mounts]
 
 
-def _last_of_each_name(entries: tuple[JsonObject, ...]) -> list[JsonObject]:
+def _last_of_each_name(entries: tuple[Json, ...]) -> list[Json]:
     """Keep the last entry of each name, as the kubelet would; server-side apply refuses the same name twice."""
     return list({entry["name"]: entry for entry in entries}.values())

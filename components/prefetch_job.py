@@ -16,7 +16,7 @@ from components.model_files import CACHE_MOUNT, CACHE_VOLUME
 from components.object_metadata import owner_reference
 from components.options import RenderOptions
 from components.rendered import fingerprint_of
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel
@@ -45,16 +45,16 @@ def prefetch_name(model: str) -> str:
 
 def prefetch_job(
     model: DesiredModel, namespace: str, owner: Owner, options: RenderOptions, *, warm: bool = False
-) -> JsonObject:
+) -> Json:
     """Build the Job; `warm` for one that a person asked for. Its applied hash changes with what is fetched, not how."""
     place = place_in_cache(model, CACHE_MOUNT)
     volumes, mounts = source_mounts(model, options, "host-model")
-    claim: JsonObject = {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": naming.CACHE_CLAIM}}
+    claim: Json = {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": naming.CACHE_CLAIM}}
     prep = cache_prep(options, group=options.default_fs_group, volume=CACHE_VOLUME, mount=CACHE_MOUNT)
     fetch = downloader(
         model, place, options, mounts=[{"name": CACHE_VOLUME, "mountPath": CACHE_MOUNT}, *mounts], pod_security={}
     )
-    done: JsonObject = {
+    done: Json = {
         "name": "prefetch-done",
         "image": options.init_image,
         "command": ["sh", "-c", 'echo "The model is in the cache"'],
@@ -66,7 +66,7 @@ def prefetch_job(
         "app.kubernetes.io/managed-by": "llmkube-controller",
         naming.LABEL_MODEL: model.name,
     }
-    pod: JsonObject = {
+    pod: Json = {
         "restartPolicy": "Never",
         "securityContext": _pod_security(options),
         "initContainers": [prep, fetch],
@@ -97,7 +97,7 @@ def prefetch_job(
     }
 
 
-def namespace_claim(model: DesiredModel, namespace: str, options: RenderOptions) -> JsonObject:
+def namespace_claim(model: DesiredModel, namespace: str, options: RenderOptions) -> Json:
     """Build the claim that the Job writes to: the one that all services of the namespace share."""
     # The claim is the same whichever service asks for it.
     anyone = DesiredService(
@@ -106,8 +106,8 @@ def namespace_claim(model: DesiredModel, namespace: str, options: RenderOptions)
     return cache_claim(anyone, options.model_copy(update={"claim_mode": "shared"})).manifest
 
 
-def _pod_security(options: RenderOptions) -> JsonObject:
-    security: JsonObject = {"seccompProfile": {"type": "RuntimeDefault"}}
+def _pod_security(options: RenderOptions) -> Json:
+    security: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if options.default_fs_group > 0:
         security["fsGroup"] = options.default_fs_group
     return security

@@ -12,16 +12,16 @@ import sys
 import yaml
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.priorities import NEVER_PREEMPTS, PRIORITIES, class_name
 
 
-def priority_classes() -> list[JsonObject]:
+def priority_classes() -> list[Json]:
     """Give the classes as documents ready to apply, the highest first; they are LLMKube's, whose classes stay valid."""
     return [_document(priority, value) for priority, value in PRIORITIES.items()]
 
 
-def _document(priority: str, value: int) -> JsonObject:
+def _document(priority: str, value: int) -> Json:
     waits = priority in NEVER_PREEMPTS
     return {
         "apiVersion": kinds.PRIORITY_CLASSES.api_version,

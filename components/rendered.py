@@ -10,7 +10,7 @@ from components import naming
 from components.download_script import script_by_version
 from components.drain import as_in_hashes
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
 
@@ -32,12 +32,12 @@ class RenderedObject:
     """Its name within the service (`deployment`, `service`, `hpa`, `process`); the logical name follows from it."""
     component: str
     """Type token of the component resource that it is a child of (`naming.TYPE_…`)."""
-    manifest: JsonObject
+    manifest: Json
     ignore: tuple[str, ...] = ()
     """Paths of fields that others may change: Pulumi's `ignoreChanges`. No part of the fingerprint."""
     on_drift: DriftAction = "repair"
     """What happens where others change anything else of it. No part of the fingerprint."""
-    counted_spec: JsonObject | None = None
+    counted_spec: Json | None = None
     """The spec that hashes count, where it is another than that of `manifest` (`components.uncounted_fields`)."""
 
     @property
@@ -57,7 +57,7 @@ class RenderedObject:
         return self.kind in ACCESSORY_KINDS or self.component == naming.TYPE_ROUTING
 
     @property
-    def counted(self) -> JsonObject:
+    def counted(self) -> Json:
         """The manifest as the fingerprint counts it."""
         if self.counted_spec is None:
             return self.manifest

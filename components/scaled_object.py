@@ -13,7 +13,7 @@ from components.options import RenderOptions
 from components.pod_autoscaler import DEFAULT_TARGET, target_average, target_utilization
 from components.rendered import RenderedObject
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import Autoscaling, DesiredService, ScalingMetric
 from program.dialects.quantities import parse_quantity
 from program.runtimes import runtime_for
@@ -26,7 +26,7 @@ def scaled_object(desired: DesiredService, scaling: Autoscaling, options: Render
 
     Metrics whose name Prometheus cannot have are left out. Raises SpecInvalid for a metric without its target.
     """
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.SCALED_OBJECTS.api_version,
         "kind": kinds.SCALED_OBJECTS.kind,
         "metadata": object_metadata(desired, naming.autoscaler_name(desired.key.name), selector_labels(desired)),
@@ -55,8 +55,8 @@ def is_in_prometheus(metric: ScalingMetric) -> bool:
     return metric.type == "Pods" and _METRIC_NAME.fullmatch(metric.name) is not None
 
 
-def _triggers(desired: DesiredService, scaling: Autoscaling, server: str) -> list[JsonObject]:
-    triggers: list[JsonObject] = []
+def _triggers(desired: DesiredService, scaling: Autoscaling, server: str) -> list[Json]:
+    triggers: list[Json] = []
     targets: list[str] = []
     for index, metric in enumerate(scaling.metrics):
         if metric.type == "Resource":
@@ -78,7 +78,7 @@ def _query(desired: DesiredService, metric: str) -> str:
     return f'sum({metric}{{namespace="{desired.key.namespace}",service="{desired.key.name}"}})'
 
 
-def _prometheus(server: str, query: str, target: str) -> JsonObject:
+def _prometheus(server: str, query: str, target: str) -> Json:
     threshold = f"{parse_quantity(target, field='spec.autoscaling.metrics'):f}"
     if "." in threshold:
         threshold = threshold.rstrip("0").rstrip(".")

@@ -6,7 +6,7 @@ from components import naming
 from components.object_metadata import object_metadata, selector_labels
 from components.pod_template import container_port
 from components.rendered import RenderedObject
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 DEFAULT_PORT = 8080
@@ -21,7 +21,7 @@ def service_port(desired: DesiredService) -> int:
 def service(desired: DesiredService) -> RenderedObject:
     """Build the Service: the clients' port in front, the container's real port behind."""
     labels = selector_labels(desired)
-    port: JsonObject = {
+    port: Json = {
         "name": "http",
         "protocol": "TCP",
         "port": service_port(desired),
@@ -29,7 +29,7 @@ def service(desired: DesiredService) -> RenderedObject:
     }
     if desired.endpoint.type == "NodePort" and desired.endpoint.node_port is not None:
         port["nodePort"] = desired.endpoint.node_port
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": object_metadata(desired, naming.service_name(desired.key.name), labels),

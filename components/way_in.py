@@ -7,7 +7,7 @@ from components.object_metadata import object_metadata, selector_labels
 from components.rendered import RenderedObject
 from components.service import service_port
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService, Exposure
 
 MODEL_HEADER = "x-ai-eg-model"
@@ -18,20 +18,20 @@ LONGEST_ANSWER = "1h"
 
 def http_route(desired: DesiredService, expose: Exposure) -> RenderedObject:
     """Build the HTTPRoute. The Gateway decides which namespaces may attach routes to it."""
-    parent: JsonObject = {"name": expose.gateway}
+    parent: Json = {"name": expose.gateway}
     if expose.gateway_namespace:
         parent["namespace"] = expose.gateway_namespace
-    match: JsonObject = {"path": {"type": "PathPrefix", "value": "/"}}
+    match: Json = {"path": {"type": "PathPrefix", "value": "/"}}
     if expose.model_name:
         match["headers"] = [{"type": "Exact", "name": MODEL_HEADER, "value": expose.model_name}]
-    backend: JsonObject = {"name": naming.service_name(desired.key.name), "port": service_port(desired)}
-    spec: JsonObject = {
+    backend: Json = {"name": naming.service_name(desired.key.name), "port": service_port(desired)}
+    spec: Json = {
         "parentRefs": [parent],
         "rules": [{"matches": [match], "backendRefs": [backend], "timeouts": {"request": LONGEST_ANSWER}}],
     }
     if expose.host:
         spec["hostnames"] = [expose.host]
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.HTTP_ROUTES.api_version,
         "kind": kinds.HTTP_ROUTES.kind,
         "metadata": _metadata(desired),
@@ -42,16 +42,16 @@ def http_route(desired: DesiredService, expose: Exposure) -> RenderedObject:
 
 def ingress(desired: DesiredService, expose: Exposure) -> RenderedObject:
     """Build the Ingress. It has no field for timeouts: each controller has an annotation of its own, left to users."""
-    service: JsonObject = {"name": naming.service_name(desired.key.name), "port": {"name": "http"}}
-    rule: JsonObject = {"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": service}}]}}
+    service: Json = {"name": naming.service_name(desired.key.name), "port": {"name": "http"}}
+    rule: Json = {"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": service}}]}}
     if expose.host:
         rule["host"] = expose.host
-    spec: JsonObject = {"rules": [rule]}
+    spec: Json = {"rules": [rule]}
     if expose.ingress_class:
         spec["ingressClassName"] = expose.ingress_class
     if expose.tls_secret:
         spec["tls"] = [{"secretName": expose.tls_secret, **({"hosts": [expose.host]} if expose.host else {})}]
-    manifest: JsonObject = {
+    manifest: Json = {
         "apiVersion": kinds.INGRESSES.api_version,
         "kind": kinds.INGRESSES.kind,
         "metadata": _metadata(desired),
@@ -60,5 +60,5 @@ def ingress(desired: DesiredService, expose: Exposure) -> RenderedObject:
     return RenderedObject("ingress", naming.TYPE_EXPOSURE, manifest)
 
 
-def _metadata(desired: DesiredService) -> JsonObject:
+def _metadata(desired: DesiredService) -> Json:
     return object_metadata(desired, naming.service_name(desired.key.name), selector_labels(desired))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from kubeapi.config import default_access, kubeconfig_access
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import RestClient
 from kubeapi.watching import Watch
-
-Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"

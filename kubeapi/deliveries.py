@@ -12,11 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
-Json = dict[str, Any]
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped kinds) and name."""
 Handler = Callable[[Json | None, Json | None], None]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Unreadable
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.reflector import Hooks, Reflector
 
-Json = dict[str, Any]
 Objects = list[Json]
 
 INACTIVITY_S = 150.0

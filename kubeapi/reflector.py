@@ -12,15 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from kubeapi.client import KubeClient
 from kubeapi.deliveries import Deliveries, FailedDelivery, Key, key_of
 from kubeapi.errors import ApiError, Gone, KubeError, NotFound, Unreachable
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.watching import Watch
-
-Json = dict[str, Any]
 
 PAGE_SIZE = 500
 WATCH_S = (240.0, 300.0)

@@ -35,9 +35,8 @@ from kubeapi.errors import (
     error_of_response,
 )
 from kubeapi.exchange import Exchange, read_bounded
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Json = dict[str, Any]
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

@@ -23,7 +23,7 @@ from components.model_cache import ModelCache, ModelCacheArgs
 from components.monitoring import Monitoring
 from components.rendered import RenderedObject, RenderedService
 from components.routing import Routing
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 WINDOW = 32
 
@@ -47,7 +47,7 @@ class Place:
     """What tells their logical names apart (`naming.place_suffix`)."""
     provider: pulumi.ProviderResource | None = None
     """Instead of the default provider of the `kubernetes` package."""
-    ways: Mapping[str, JsonObject] = field(default_factory=dict)
+    ways: Mapping[str, Json] = field(default_factory=dict)
     """Hosts that are reached without a cluster, by name."""
     standing: frozenset[tuple[str, str]] = frozenset()
     """Type token and id of the objects that exist there and are the fleet's to take."""
@@ -150,7 +150,7 @@ class _Program:
 
     opts: pulumi.ResourceOptions | None = None
     at: str = ""
-    ways: Mapping[str, JsonObject] = field(default_factory=dict)
+    ways: Mapping[str, Json] = field(default_factory=dict)
     standing: frozenset[tuple[str, str]] = frozenset()
     version: str = ""
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)

@@ -18,8 +18,8 @@ import yaml
 from components.extensions import asked_in_vain
 from components.options import RenderOptions
 from kubeapi import kinds, yaml_text
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
@@ -49,7 +49,7 @@ class Document:
     """One custom resource and where it stands."""
 
     where: str
-    cr: JsonObject
+    cr: Json
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class Manifests:
         """Give the services of a dialect, in the order in which they were read."""
         return tuple(document for (each, _, _), document in self._services.items() if each == dialect)
 
-    def model_document(self, namespace: str, name: str) -> JsonObject | None:
+    def model_document(self, namespace: str, name: str) -> Json | None:
         """Give a Model as it is written."""
         found = self._models.get((namespace, name))
         return found.cr if found is not None else None
@@ -192,13 +192,13 @@ class Manifests:
                 yield document, desired
         self.note_unused()
 
-    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         """Find an object among the files, in whatever version it is written: `program.dialects.dialect.Lookup`."""
         identity = (kind.group, kind.kind, namespace or "", name)
         self._asked_for.add(identity)
         return found.cr if (found := self._find(identity)) is not None else None
 
-    def listed(self, kind: Kind, namespace: str) -> tuple[JsonObject, ...]:
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         """Find all objects of a kind in a namespace among the files, by name."""
         documents = (*self._referred.values(), *self._services.values(), *self._others.values())
         found = (each for each in documents if _identity(each.cr)[:3] == (kind.group, kind.kind, namespace))
@@ -329,7 +329,7 @@ class Manifests:
         return parsed.desired
 
 
-def _allowance(host: JsonObject) -> Allowance:
+def _allowance(host: Json) -> Allowance:
     spec = host.get("spec")
     said = spec.get("allow") if isinstance(spec, dict) else None
     return allowance_of(said if isinstance(said, dict) else None)
@@ -339,18 +339,18 @@ def _group_kind(api_version: str, kind: str) -> tuple[str, str]:
     return api_version.rpartition("/")[0], kind
 
 
-def _identity(cr: JsonObject) -> _Identity:
+def _identity(cr: Json) -> _Identity:
     metadata = cr["metadata"]
     group, kind = _group_kind(str(cr.get("apiVersion", "")), str(cr.get("kind", "")))
     return group, kind, str(metadata.get("namespace", "")), str(metadata["name"])
 
 
-def _is_list(document: JsonObject) -> bool:
+def _is_list(document: Json) -> bool:
     kind = document.get("kind")
     return isinstance(kind, str) and (kind == "List" or (kind.endswith("List") and "items" in document))
 
 
-def _named(where: str, cr: JsonObject) -> str:
+def _named(where: str, cr: Json) -> str:
     """Say which object of a file is meant, as far as it says so itself."""
     metadata, kind = cr.get("metadata"), cr.get("kind")
     name = metadata.get("name") if isinstance(metadata, dict) else None

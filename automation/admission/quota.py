@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from components.deployment import is_stopped
 from components.workloads import demand
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
@@ -19,8 +20,6 @@ from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
 from program.dialects.quantities import bytes_of
-
-Object = dict[str, Any]
 
 REASON = "QuotaExceeded"
 
@@ -77,7 +76,7 @@ def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaCl
     )
 
 
-def claim_without_model(cr: Object, *, priority: int, created: str) -> QuotaClaim:
+def claim_without_model(cr: Json, *, priority: int, created: str) -> QuotaClaim:
     """Say what an InferenceService asks for whose Model is missing or not Ready, as far as its own spec tells.
 
     What makes no sense counts as nothing: the status says so once the Model is there.
@@ -98,7 +97,7 @@ def _described(desired: DesiredService, workloads: Workloads) -> QuotaClaim:
         return NOTHING
     counted = [(pods, demand.most_replicas(pods)) for pods in workloads.pods]
 
-    def memory(container: Object) -> Decimal:
+    def memory(container: Json) -> Decimal:
         return demand.requested(container, "memory")
 
     return QuotaClaim(
@@ -119,7 +118,7 @@ class Quota:
 
     name: QuotaName
     namespace_ref: str = ""
-    selector: Object | None = None
+    selector: Json | None = None
     """A label selector on namespaces, as the API has it; used when there is no `namespace_ref`."""
     gpus: int | None = None
     gpu_memory_bytes: int | None = None
@@ -155,7 +154,7 @@ class QuotaUsage:
     last_denial: Denial | None = None
 
 
-def quota_of(cr: Object) -> Quota:
+def quota_of(cr: Json) -> Quota:
     """Read a GPUQuota. What the schema would refuse, but older CRDs let in, counts as absent."""
     spec = cr.get("spec") or {}
     metadata = cr["metadata"]
@@ -197,7 +196,7 @@ def _limit(value: object, *, zero_is_none: bool) -> int | None:
     return None if zero_is_none and value == 0 else value
 
 
-def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+def selects(selector: Json, labels: Mapping[str, str]) -> bool:
     """Apply a Kubernetes label selector. An empty one selects everything; an unknown operator nothing."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from math import ceil
-from typing import Any
 
 import structlog
 
@@ -22,11 +21,11 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Type, set_condition
 from program.dialects.quantities import read_quantity
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
@@ -55,7 +54,7 @@ class QuotaController:
         self._others: dict[ServiceKey, QuotaClaim] = {}
         self._client = client
         self._world = world
-        self._written: dict[QuotaName, tuple[str, int, Object]] = {}
+        self._written: dict[QuotaName, tuple[str, int, Json]] = {}
         """Of each quota its uid, and the version and the status that were written last."""
         self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
         self._retry = Debounce(self.report, delay_s=RETRY_S)
@@ -117,7 +116,7 @@ class QuotaController:
                 log.warning("Could not write a quota's status", quota=f"{name.namespace}/{name.name}", error=str(error))
                 self._retry.ask()
 
-    def _report(self, cr: Object, name: QuotaName, quota: Quota, usage: QuotaUsage) -> None:
+    def _report(self, cr: Json, name: QuotaName, quota: Quota, usage: QuotaUsage) -> None:
         metadata = cr["metadata"]
         uid, version, written = self._written.get(name, ("", 0, {}))
         # The cache shows our own write a moment later. Of a quota that was made again nothing was written.
@@ -143,11 +142,11 @@ class QuotaController:
         self._written[name] = metadata["uid"], int(answer["metadata"]["resourceVersion"]), status
 
 
-def quota_status(quota: Quota, usage: QuotaUsage, current: Object, *, generation: int, now: datetime) -> Object:
+def quota_status(quota: Quota, usage: QuotaUsage, current: Json, *, generation: int, now: datetime) -> Json:
     """Make the status of a quota; equal to `current` when that says all of this."""
     over = over_use(quota, usage)
     message = f"In use beyond the quota, by services that were there before it: {over}" if over else "In force"
-    status: Object = {
+    status: Json = {
         "observedGeneration": generation,
         "usedGPUCount": usage.gpus,
         "usedVRAMBytes": usage.gpu_memory_bytes,
@@ -184,7 +183,7 @@ def running_claims(world: World) -> dict[ServiceKey, QuotaClaim]:
     return found
 
 
-def running_claim(world: World, cr: Object, deployment: Object) -> QuotaClaim:
+def running_claim(world: World, cr: Json, deployment: Json) -> QuotaClaim:
     """Work out what one service holds by its Deployment, whoever made that."""
     metadata, spec = cr["metadata"], deployment["spec"]
     made = world.index.objects(metadata["namespace"], metadata["name"]).values()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from automation.admission.capacity import NodeCapacity, largest_memory_bytes, never_fits
 from automation.admission.gpu_queue import GpuQueue, Waiting, waited_resource
@@ -16,10 +15,9 @@ from automation.admission.preemption import Nominee, PreemptionBook, Victim
 from automation.cache.service_index import ServiceIndex
 from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.facts import Problem, QueuePlace
 from program.desired.keys import ServiceKey
-
-Object = dict[str, Any]
 
 NODES_SETTLE_S = 1.0
 """Nodes come and go in crowds; those who wait for one are looked at again once for all of them."""
@@ -35,8 +33,8 @@ class Scheduling:
         index: ServiceIndex,
         *,
         enqueue: Callable[[ServiceKey], None],
-        service: Callable[[str, str], Object | None],
-        nodes: Callable[[], Iterable[Object]],
+        service: Callable[[str, str], Json | None],
+        nodes: Callable[[], Iterable[Json]],
         later: Callable[[float, Callable[[], None]], None] = start_timer,
     ) -> None:
         self._index = index
@@ -92,7 +90,7 @@ class Scheduling:
 
     # --- what happened --------------------------------------------------------------------------------------------
 
-    def pod_changed(self, key: ServiceKey, new: Object | None, *, name: str) -> None:
+    def pod_changed(self, key: ServiceKey, new: Json | None, *, name: str) -> None:
         """A pod of the service changed; None when it is gone."""
         concerned: frozenset[ServiceKey] = frozenset()
         if new is None:
@@ -157,12 +155,12 @@ class Scheduling:
                 self.refresh(key)
                 self._enqueue(key)
 
-    def _waiting_pods(self, key: ServiceKey) -> list[Object]:
+    def _waiting_pods(self, key: ServiceKey) -> list[Json]:
         pods = self._index.pods(key.namespace, key.name)
         found = [p for p in pods if p["unschedulable"] and not p["metadata"]["deleting"]]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def _verdict(self, pod: Object) -> str:
+    def _verdict(self, pod: Json) -> str:
         nodes = self.nodes()
         asked = (tuple(sorted(pod["needs"].items())), tuple(sorted(pod["node_selector"].items())))
         with self._lock:

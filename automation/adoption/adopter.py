@@ -31,9 +31,8 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
-
-Object = dict[str, Any]
 
 POLL_S = 0.1
 SLOW_POLL_S = 1.0
@@ -74,9 +73,9 @@ class Adopter:
 
     # --- looking --------------------------------------------------------------------------------------------------
 
-    def candidates(self, services: Sequence[Object]) -> list[Candidate]:
+    def candidates(self, services: Sequence[Json]) -> list[Candidate]:
         """Judge services by what exists for them; a handful of requests for each namespace."""
-        by_place: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        by_place: dict[tuple[str, str], list[Json]] = defaultdict(list)
         for service in services:
             by_place[service["metadata"]["namespace"], dialect_of_cr(service)].append(service)
         found: list[Candidate] = []
@@ -87,7 +86,7 @@ class Adopter:
                 found += described_candidates(self._client, there, self._class)
         return found
 
-    def _in(self, namespace: str, services: list[Object]) -> Iterable[Candidate]:
+    def _in(self, namespace: str, services: list[Json]) -> Iterable[Candidate]:
         said = (self._client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations")) or {}
         models = _by_name(self._client.list(kinds.MODELS, namespace)["items"])
         deployments = _by_name(
@@ -111,7 +110,7 @@ class Adopter:
                 controller_class=self._class,
             )
 
-    def as_adopted(self, one: Candidate) -> Object:
+    def as_adopted(self, one: Candidate) -> Json:
         """Give the service as it would be marked, for a preview."""
         metadata = one.cr["metadata"]
         notes = {**(metadata.get("annotations") or {}), **self._marks(one)}
@@ -230,7 +229,7 @@ class Adopter:
             return Result(one, "failed", f"{len(gone)} of its pods are gone, though its pod templates stayed")
         return Result(one, "")
 
-    def _workload(self, one: Candidate, name: ObjectName) -> Object | None:
+    def _workload(self, one: Candidate, name: ObjectName) -> Json | None:
         kind = kinds.DEPLOYMENTS if name.kind == kinds.DEPLOYMENTS.kind else kinds.LEADER_WORKER_SETS
         try:
             return self._client.get(kind, one.key.namespace, name.name)
@@ -253,11 +252,11 @@ class Adopter:
         ready = _conditions(self._status(one)).get("Ready") or {}
         return f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") == "False" else ""
 
-    def _status(self, one: Candidate) -> Object:
+    def _status(self, one: Candidate) -> Json:
         found = self._client.get(kind_of_cr(one.cr), one.key.namespace, one.key.name)
         return dict(found.get("status") or {})
 
-    def _deployment(self, one: Candidate) -> Object | None:
+    def _deployment(self, one: Candidate) -> Json | None:
         try:
             return self._client.get(kinds.DEPLOYMENTS, one.key.namespace, naming.deployment_name(one.key.name))
         except NotFound:
@@ -269,7 +268,7 @@ class Adopter:
         return frozenset(str(pod["metadata"]["uid"]) for pod in found if "deletionTimestamp" not in pod["metadata"])
 
 
-def _by_name(items: Iterable[Object]) -> dict[str, Object]:
+def _by_name(items: Iterable[Json]) -> dict[str, Json]:
     return {str(item["metadata"]["name"]): item for item in items}
 
 
@@ -278,5 +277,5 @@ def _mark_of(one: Candidate) -> str:
     return "Ready" if one.key.dialect == LLMKUBE else "Reconciling"
 
 
-def _conditions(status: Object) -> dict[str, Object]:
+def _conditions(status: Json) -> dict[str, Json]:
     return {str(each["type"]): each for each in status.get("conditions") or ()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from automation.adoption.kept_template import digest_of
 from automation.adoption.ownership import controller_of
@@ -14,9 +13,9 @@ from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_ownership import managers_words
 from components.providers.kubernetes_records import applied_fields
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Object = dict[str, Any]
 MANAGED_BY_AGENT = ("llmkube.ai/managed-by", "metal-agent")
 
 
@@ -36,17 +35,17 @@ class State(StrEnum):
 class Candidate:
     """One service, and what was found to exist for it."""
 
-    cr: Object
+    cr: Json
     state: State
     why: str = ""
-    deployment: Object | None = None
+    deployment: Json | None = None
     pods: frozenset[str] = field(default_factory=frozenset)
     """The uids of its pods."""
-    workloads: Mapping[ObjectName, Object] = field(default_factory=dict)
+    workloads: Mapping[ObjectName, Json] = field(default_factory=dict)
     """Of a service of another dialect than LLMKube's: what runs its pods."""
-    between: Object | None = None
+    between: Json | None = None
     """The Service of llmaz that a Playground's objects belong to, which `adopt` takes out of the way."""
-    held: tuple[Object, ...] = ()
+    held: tuple[Json, ...] = ()
     """What belongs to it."""
     foreign_names: tuple[str, ...] = ()
     """Objects of the service that nothing in a namespace can own, so that only `herdsman.dev/adopt` takes them over."""
@@ -62,12 +61,12 @@ class Candidate:
 
 
 def candidate(
-    cr: Object,
+    cr: Json,
     *,
-    model: Object | None,
-    deployment: Object | None,
-    pods: Sequence[Object],
-    slices: Sequence[Object],
+    model: Json | None,
+    deployment: Json | None,
+    pods: Sequence[Json],
+    slices: Sequence[Json],
     namespace_annotations: Mapping[str, str],
     controller_class: str,
 ) -> Candidate:
@@ -90,7 +89,7 @@ def candidate(
     return found(State.ADOPTABLE)
 
 
-def is_applied(deployment: Object) -> bool:
+def is_applied(deployment: Json) -> bool:
     """Whether a loop of ours has applied a live Deployment, and all before it."""
     annotations = deployment["metadata"].get("annotations") or {}
     return (
@@ -98,7 +97,7 @@ def is_applied(deployment: Object) -> bool:
     )
 
 
-def _on_host(model: Object | None, slices: Sequence[Object]) -> bool:
+def _on_host(model: Json | None, slices: Sequence[Json]) -> bool:
     label, value = MANAGED_BY_AGENT
     if any((each["metadata"].get("labels") or {}).get(label) == value for each in slices):
         return True
@@ -106,6 +105,6 @@ def _on_host(model: Object | None, slices: Sequence[Object]) -> bool:
     return hardware.get("accelerator") == "metal"
 
 
-def _is_its_own(cr: Object, deployment: Object) -> bool:
+def _is_its_own(cr: Json, deployment: Json) -> bool:
     owners = deployment["metadata"].get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("uid") == cr["metadata"]["uid"] for owner in owners)

@@ -21,11 +21,10 @@ from components.providers.kubernetes_records import applied_fields
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Forbidden, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE
 from program.dialects.llmaz.naming import ANNOTATION_WORKLOAD, LABEL_GROUP
-
-Object = dict[str, Any]
 
 _RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
 _HELD = {kind.kind: kind for kind in (*_RUNS, kinds.SERVICES)}
@@ -34,7 +33,7 @@ FIELD_MANAGER = "herdsman-adopt"
 _TRIES = 10
 
 
-def described_candidates(client: KubeClient, services: Sequence[Object], controller_class: str) -> Iterable[Candidate]:
+def described_candidates(client: KubeClient, services: Sequence[Json], controller_class: str) -> Iterable[Candidate]:
     """Judge services of one dialect in one namespace by what exists for them. Raises ApiError."""
     dialect, namespace = dialect_of_cr(services[0]), services[0]["metadata"]["namespace"]
     said = client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations") or {}
@@ -71,8 +70,8 @@ def described_candidates(client: KubeClient, services: Sequence[Object], control
         )
 
 
-def _candidate(cr: Object, *, named: str, controller_class: str, **found: Any) -> Candidate:
-    workloads: Mapping[ObjectName, Object] = found["workloads"]
+def _candidate(cr: Json, *, named: str, controller_class: str, **found: Any) -> Candidate:
+    workloads: Mapping[ObjectName, Json] = found["workloads"]
     state, why = State.ADOPTABLE, ""
     if is_part_of_another(cr):
         owner = next(each for each in cr["metadata"]["ownerReferences"] if each.get("controller"))
@@ -137,19 +136,19 @@ def give_back(client: KubeClient, one: Candidate) -> None:
             _change_owner(client, obj, take=uid, give=_reference(one.between) if one.between is not None else None)
 
 
-def controller_uid(obj: Object) -> str:
+def controller_uid(obj: Json) -> str:
     """Give the uid of an object's controller; empty for none."""
     references = obj["metadata"].get("ownerReferences") or ()
     return next((str(each["uid"]) for each in references if each.get("controller")), "")
 
 
-def _reference(owner: Object) -> Object:
+def _reference(owner: Json) -> Json:
     metadata = owner["metadata"]
     named = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"]}
     return {**named, "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
-def _change_owner(client: KubeClient, obj: Object, *, take: str, give: Object | None) -> None:
+def _change_owner(client: KubeClient, obj: Json, *, take: str, give: Json | None) -> None:
     """Change the controller of an object in one write that nobody's comes between."""
     kind, metadata = _HELD[obj["kind"]], obj["metadata"]
     for _ in range(_TRIES):
@@ -180,7 +179,7 @@ def _change_owner(client: KubeClient, obj: Object, *, take: str, give: Object | 
     raise Conflict(409, "Conflict", f"{obj['kind']} `{metadata['name']}` is written to all the time")
 
 
-def _runs_for(pod: Object, workloads: Mapping[ObjectName, Object]) -> bool:
+def _runs_for(pod: Json, workloads: Mapping[ObjectName, Json]) -> bool:
     """Tell whether a pod is a service's, by the labels that its own pods have or that LeaderWorkerSet gives."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
@@ -203,7 +202,7 @@ def pods_of(client: KubeClient, one: Candidate) -> frozenset[str]:
     return frozenset(str(each["metadata"]["uid"]) for each in pods if _runs_for(each, one.workloads))
 
 
-def _binds(binding: Object, cr: Object) -> bool:
+def _binds(binding: Json, cr: Json) -> bool:
     """Tell whether a ClusterRoleBinding is for the accounts of a service; names of two namespaces may be one."""
     labels, metadata = binding["metadata"].get("labels") or {}, cr["metadata"]
     subjects = binding.get("subjects") or ()
@@ -211,7 +210,7 @@ def _binds(binding: Object, cr: Object) -> bool:
     return bool(labels.get("app.kubernetes.io/name") == metadata["name"] and subjects and own)
 
 
-def _listed(client: KubeClient, kind: Kind, namespace: str | None, selector: str | None = None) -> list[Object]:
+def _listed(client: KubeClient, kind: Kind, namespace: str | None, selector: str | None = None) -> list[Json]:
     try:
         return list(client.list(kind, namespace, label_selector=selector)["items"])
     except NotFound:

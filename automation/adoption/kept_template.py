@@ -15,7 +15,7 @@ import threading
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from automation.serving.replica_sets import replica_sets_of
 from automation.serving.rollback import Template, with_template
@@ -25,10 +25,9 @@ from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE, ServiceKey
-
-Object = dict[str, Any]
 
 REASON = "Adopted"
 
@@ -45,7 +44,7 @@ class Record(NamedTuple):
         return f"{self.digest}.{self.asked}"
 
 
-def comparable(template: Object) -> Object:
+def comparable(template: Json) -> Json:
     """Give a pod template without what the API server or a ReplicaSet adds to it."""
     metadata = template.get("metadata") or {}
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key != "pod-template-hash"}
@@ -53,7 +52,7 @@ def comparable(template: Object) -> Object:
     return {**template, "metadata": {**kept, **({"labels": labels} if labels else {})}}
 
 
-def digest_of(template: Object) -> str:
+def digest_of(template: Json) -> str:
     """Name a live pod template: 16 hex digits, the same for a Deployment's and its ReplicaSet's."""
     text = json.dumps(comparable(template), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -77,19 +76,19 @@ def asked_hash(rendered: RenderedService) -> str:
     return fingerprint_of({**template, "spec": spec})
 
 
-def wanted_digest(cr: Object) -> str:
+def wanted_digest(cr: Json) -> str:
     """Give the digest of the template that a service is to keep; empty where none is."""
     return str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_KEPT_TEMPLATE, "")).strip()
 
 
-def record_of(deployment: Object) -> Record | None:
+def record_of(deployment: Json) -> Record | None:
     """Read what a live Deployment notes; None where it keeps nothing."""
     text = (deployment["metadata"].get("annotations") or {}).get(ANNOTATION_KEPT_TEMPLATE, "")
     digest, _, asked = text.partition(".")
     return Record(digest, asked) if digest and asked else None
 
 
-def may_keep(cr: Object, rendered: RenderedService, deployment: Object) -> bool:
+def may_keep(cr: Json, rendered: RenderedService, deployment: Json) -> bool:
     """Tell by what is noted whether a service still keeps the template that it is to keep.
 
     A Deployment that notes nothing has it still while we never applied it; afterwards its template is ours.
@@ -102,7 +101,7 @@ def may_keep(cr: Object, rendered: RenderedService, deployment: Object) -> bool:
     return naming.ANNOTATION_APPLIED_HASH not in (deployment["metadata"].get("annotations") or {})
 
 
-def keeping(cr: Object, rendered: RenderedService, deployment: Object, template: Object) -> RenderedService:
+def keeping(cr: Json, rendered: RenderedService, deployment: Json, template: Json) -> RenderedService:
     """Put a kept template into what is rendered, and note so. The template's hash stays too, whoever wrote it."""
     record = Record(wanted_digest(cr), asked_hash(rendered))
     name = live_template_hash({"metadata": {"annotations": deployment["metadata"].get("annotations") or {}}})
@@ -110,7 +109,7 @@ def keeping(cr: Object, rendered: RenderedService, deployment: Object, template:
     return RenderedService.of(kept.key, tuple(_noting(obj, record) for obj in kept.objects), kept.shared)
 
 
-def kept_live(cr: Object, rendered: RenderedService, deployment: Object | None) -> RenderedService | None:
+def kept_live(cr: Json, rendered: RenderedService, deployment: Json | None) -> RenderedService | None:
     """Do the same with a whole live Deployment, for a preview; None where nothing is kept."""
     if deployment is None or _deployment(rendered) is None or not may_keep(cr, rendered, deployment):
         return None
@@ -129,7 +128,7 @@ def _noting(obj: RenderedObject, record: Record) -> RenderedObject:
     return replace(obj, manifest={**obj.manifest, "metadata": {**metadata, "annotations": notes}})
 
 
-def _deployment(rendered: RenderedService) -> Object | None:
+def _deployment(rendered: RenderedService) -> Json | None:
     return next((obj.manifest for obj in rendered.objects if obj.kind == "Deployment"), None)
 
 
@@ -151,7 +150,7 @@ class KeptTemplates:
         self._packed: dict[ServiceKey, tuple[str, bytes]] = {}
 
     def apply(
-        self, key: ServiceKey, cr: Object, rendered: RenderedService, deployment: Object | None
+        self, key: ServiceKey, cr: Json, rendered: RenderedService, deployment: Json | None
     ) -> tuple[RenderedService, Problem | None]:
         """Return what is to be made, with the kept template where one is, and what to say of it.
 
@@ -171,11 +170,11 @@ class KeptTemplates:
         with self._lock:
             self._packed.pop(key, None)
 
-    def _template(self, key: ServiceKey, digest: str, *, noted: bool) -> Object | None:
+    def _template(self, key: ServiceKey, digest: str, *, noted: bool) -> Json | None:
         with self._lock:
             known = self._packed.get(key)
         if known is not None and known[0] == digest:
-            unpacked: Object = json.loads(zlib.decompress(known[1]))
+            unpacked: Json = json.loads(zlib.decompress(known[1]))
             return unpacked
         template = self._find(key, digest, noted=noted)
         if template is not None:
@@ -184,16 +183,16 @@ class KeptTemplates:
                 self._packed[key] = (digest, packed)
         return template
 
-    def _find(self, key: ServiceKey, digest: str, *, noted: bool) -> Object | None:
+    def _find(self, key: ServiceKey, digest: str, *, noted: bool) -> Json | None:
         """Find a template by its digest: it lives, or somebody changed it since and a ReplicaSet has it.
 
         One that was noted and is nowhere got other defaults by an upgrade of Kubernetes: then the live one is it.
         """
         try:
-            live: Object = self._client.get(kinds.DEPLOYMENTS, key.namespace, naming.deployment_name(key.name))
+            live: Json = self._client.get(kinds.DEPLOYMENTS, key.namespace, naming.deployment_name(key.name))
         except NotFound:
             return None
-        template: Object = live["spec"]["template"]
+        template: Json = live["spec"]["template"]
         if digest_of(template) == digest:
             return comparable(template)
         if not noted:
@@ -202,7 +201,7 @@ class KeptTemplates:
         return older if older is not None else comparable(template)
 
 
-def template_by_digest(replica_sets: Iterable[Object], digest: str) -> Object | None:
+def template_by_digest(replica_sets: Iterable[Json], digest: str) -> Json | None:
     """Find the template of a digest among ReplicaSets."""
     for replica_set in replica_sets:
         template = replica_set["spec"]["template"]

@@ -14,7 +14,6 @@ import threading
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from automation.adoption.kept_template import REASON, Record, comparable, digest_of, record_of, template_by_digest
 from automation.cache.service_kinds import qualified
@@ -25,10 +24,9 @@ from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE, ServiceKey
-
-Object = dict[str, Any]
 
 _FIELDS = {kinds.DEPLOYMENTS.kind: "template", kinds.LEADER_WORKER_SETS.kind: "leaderWorkerTemplate"}
 """Where each kind has what its pods are made from."""
@@ -41,7 +39,7 @@ def runs_pods(kind: str) -> bool:
     return kind in _FIELDS
 
 
-def kept_digests(cr: Object) -> dict[ObjectName, str]:
+def kept_digests(cr: Json) -> dict[ObjectName, str]:
     """Read which templates a service is to keep, by the object that has each: `Kind/name=digest`, by comma."""
     text = str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_KEPT_TEMPLATE, ""))
     found = {}
@@ -53,7 +51,7 @@ def kept_digests(cr: Object) -> dict[ObjectName, str]:
     return found
 
 
-def digests_text(objects: Mapping[ObjectName, Object]) -> str:
+def digests_text(objects: Mapping[ObjectName, Json]) -> str:
     """Write the annotation that keeps the templates of these live objects; empty where none of them has any."""
     parts = [
         f"{name.kind}/{name.name}={workload_digest(obj)}"
@@ -63,12 +61,12 @@ def digests_text(objects: Mapping[ObjectName, Object]) -> str:
     return ",".join(parts)
 
 
-def workload_digest(obj: Object) -> str:
+def workload_digest(obj: Json) -> str:
     """Name what the pods of a whole live object are made from: 16 hex digits."""
     return digest_of(_made_from(obj))
 
 
-def may_keep(name: ObjectName, digests: Mapping[ObjectName, str], each: RenderedObject, live: Object) -> bool:
+def may_keep(name: ObjectName, digests: Mapping[ObjectName, str], each: RenderedObject, live: Json) -> bool:
     """Tell by what is noted whether an object still keeps the template that it is to keep. `live` may be trimmed.
 
     One that notes nothing has it still while we never applied it; afterwards its template is ours.
@@ -91,9 +89,7 @@ def asked_of(each: RenderedObject) -> str:
     return fingerprint_of({key: _asked(value) if key in _TEMPLATES else value for key, value in made.items()})
 
 
-def kept_live_workloads(
-    cr: Object, rendered: RenderedService, live: Mapping[ObjectName, Object]
-) -> RenderedService | None:
+def kept_live_workloads(cr: Json, rendered: RenderedService, live: Mapping[ObjectName, Json]) -> RenderedService | None:
     """Put what whole live objects keep into what is rendered, for a preview; None where nothing is kept."""
     digests, found = kept_digests(cr), {}
     for each in rendered.objects:
@@ -125,7 +121,7 @@ class KeptWorkloads:
         self._packed: dict[ServiceKey, dict[ObjectName, tuple[str, bytes]]] = {}
 
     def apply(
-        self, key: ServiceKey, cr: Object, rendered: RenderedService, live: Mapping[ObjectName, Object]
+        self, key: ServiceKey, cr: Json, rendered: RenderedService, live: Mapping[ObjectName, Json]
     ) -> tuple[RenderedService, Problem | None]:
         """Return what is to be made, with kept templates where there are any, and what to say of it.
 
@@ -134,7 +130,7 @@ class KeptWorkloads:
         the API server cannot be asked.
         """
         digests = kept_digests(cr)
-        found: dict[ObjectName, Object] = {}
+        found: dict[ObjectName, Json] = {}
         known = dict(live)
         for each in rendered.objects if digests else ():
             name = ObjectName(each.kind, each.name)
@@ -157,11 +153,11 @@ class KeptWorkloads:
         with self._lock:
             self._packed.pop(key, None)
 
-    def _kept(self, key: ServiceKey, name: ObjectName, digest: str, *, noted: bool) -> Object | None:
+    def _kept(self, key: ServiceKey, name: ObjectName, digest: str, *, noted: bool) -> Json | None:
         with self._lock:
             known = self._packed.get(key, {}).get(name)
         if known is not None and known[0] == digest:
-            unpacked: Object = json.loads(zlib.decompress(known[1]))
+            unpacked: Json = json.loads(zlib.decompress(known[1]))
             return unpacked
         kept = self._find(key, name, digest, noted=noted)
         if kept is not None:
@@ -170,7 +166,7 @@ class KeptWorkloads:
                 self._packed.setdefault(key, {})[name] = (digest, packed)
         return kept
 
-    def _find(self, key: ServiceKey, name: ObjectName, digest: str, *, noted: bool) -> Object | None:
+    def _find(self, key: ServiceKey, name: ObjectName, digest: str, *, noted: bool) -> Json | None:
         """Find a template by its digest: it lives, or somebody changed it since and a ReplicaSet has it.
 
         One that was noted and is nowhere got other defaults by an upgrade: then the live one is it.
@@ -187,14 +183,14 @@ class KeptWorkloads:
         older = template_by_digest(replica_sets_of(self._client, key), digest) if deployed else None
         return {**kept, "template": older} if older is not None else kept
 
-    def _get(self, key: ServiceKey, name: ObjectName) -> Object | None:
+    def _get(self, key: ServiceKey, name: ObjectName) -> Json | None:
         try:
             return self._client.get(_KINDS[name.kind], key.namespace, name.name)
         except NotFound:
             return None
 
 
-def _owner_uid(obj: Object) -> str:
+def _owner_uid(obj: Json) -> str:
     """Give the uid of the custom resource that an object belongs to, of a whole object or of a trimmed one."""
     metadata = obj["metadata"]
     references = metadata.get("ownerReferences") or ()
@@ -202,12 +198,12 @@ def _owner_uid(obj: Object) -> str:
     return str(metadata.get("owner") or whole)
 
 
-def _made_from(obj: Object) -> Object:
-    found: Object = obj["spec"][_FIELDS[obj["kind"]]]
+def _made_from(obj: Json) -> Json:
+    found: Json = obj["spec"][_FIELDS[obj["kind"]]]
     return found
 
 
-def _kept_of(obj: Object) -> Object:
+def _kept_of(obj: Json) -> Json:
     """Give the fields of a live object's spec that are kept."""
     spec, field = obj["spec"], _FIELDS[obj["kind"]]
     if obj["kind"] != kinds.DEPLOYMENTS.kind:
@@ -215,7 +211,7 @@ def _kept_of(obj: Object) -> Object:
     return {field: comparable(spec[field]), "selector": spec["selector"]}
 
 
-def _asked(template: Object) -> Object:
+def _asked(template: Json) -> Json:
     spec = dict(template.get("spec") or {})
     if "initContainers" in spec:
         spec["initContainers"] = [
@@ -227,8 +223,8 @@ def _asked(template: Object) -> Object:
 def _keeping(
     rendered: RenderedService,
     digests: Mapping[ObjectName, str],
-    found: Mapping[ObjectName, Object],
-    live: Mapping[ObjectName, Object],
+    found: Mapping[ObjectName, Json],
+    live: Mapping[ObjectName, Json],
 ) -> RenderedService:
     objects = []
     for each in rendered.objects:

@@ -8,7 +8,6 @@ first, then the status is left, and last the engine's state forgets its objects,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
@@ -17,9 +16,9 @@ from automation.cache.cluster_cache import World
 from automation.engine.batches import Batcher
 from automation.status.writer import StatusWriter
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 BUSY_RECHECK_S = 0.5
@@ -54,7 +53,7 @@ class LettingGo:
         """Note that a service is ours."""
         self._gone.discard(key)
 
-    def let_go(self, key: ServiceKey, cr: Object) -> None:
+    def let_go(self, key: ServiceKey, cr: Json) -> None:
         """Do the next step of letting go of a service, as the cache has it. Raises ApiError."""
         if key not in self._gone:
             if self._batcher.busy(key):
@@ -76,7 +75,7 @@ class LettingGo:
             log.debug("Left a service to another controller")
         self._count(key, cr)
 
-    def _count(self, key: ServiceKey, cr: Object) -> None:
+    def _count(self, key: ServiceKey, cr: Json) -> None:
         """What it runs with counts against quotas, which it was never asked about."""
         deployment = self._world.deployments.get(key.namespace, naming.deployment_name(key.name))
         if deployment is None or deployment["metadata"]["owner"] != cr["metadata"]["uid"]:

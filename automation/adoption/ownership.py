@@ -8,11 +8,9 @@ else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_CONTROLLER
-
-Object = dict[str, Any]
 
 HERDSMAN = "herdsman"
 """The class that `herdsman adopt` gives; a loop without a class takes it for its own name."""
@@ -20,13 +18,13 @@ LLMKUBE = "llmkube"
 """What is handed back is marked so: no loop takes it, whatever its class."""
 
 
-def controller_of(cr: Object, namespace_annotations: Mapping[str, str]) -> str:
+def controller_of(cr: Json, namespace_annotations: Mapping[str, str]) -> str:
     """Name the controller that looks after an object by its annotation, or else its namespace's; empty for none."""
     own = (cr["metadata"].get("annotations") or {}).get(ANNOTATION_CONTROLLER, "").strip()
     return own or namespace_annotations.get(ANNOTATION_CONTROLLER, "").strip()
 
 
-def is_ours(cr: Object, namespace_annotations: Mapping[str, str], controller_class: str) -> bool:
+def is_ours(cr: Json, namespace_annotations: Mapping[str, str], controller_class: str) -> bool:
     """Tell whether a loop of this class (empty: of none) looks after an object."""
     named = controller_of(cr, namespace_annotations)
     if controller_class:
@@ -35,7 +33,7 @@ def is_ours(cr: Object, namespace_annotations: Mapping[str, str], controller_cla
 
 
 def model_is_ours(
-    model: Object, users: Iterable[Object], namespace_annotations: Mapping[str, str], controller_class: str
+    model: Json, users: Iterable[Json], namespace_annotations: Mapping[str, str], controller_class: str
 ) -> bool:
     """Tell whether a loop writes a Model's status: one of the services that use it is ours, or, while none uses it, it
     is ours itself.
@@ -47,7 +45,7 @@ def model_is_ours(
     return any(using) if using else is_ours(model, namespace_annotations, controller_class)
 
 
-def says_another(old: Object | None, new: Object | None) -> bool:
+def says_another(old: Json | None, new: Json | None) -> bool:
     """Tell whether a change of an object, or its coming or going, may be one of who looks after it."""
     before, after = (controller_of(obj, {}) if obj is not None else "" for obj in (old, new))
     return before != after

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from automation.adoption.ownership import LLMKUBE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Object = dict[str, Any]
 
 LEASE = "882d6afe.llmkube.dev"
 """The id of LLMKube's leader election, which its chart switches on."""
@@ -95,7 +93,7 @@ def webhooks_in_the_way(client: KubeClient, peer: Peer) -> list[str]:
     return found
 
 
-def checks(configuration: Object, peer: Peer) -> bool:
+def checks(configuration: Json, peer: Peer) -> bool:
     """Tell whether a webhook configuration has writes of the peer's kinds refused unless the peer answers. Pure."""
     for webhook in configuration.get("webhooks") or ():
         service = (webhook.get("clientConfig") or {}).get("service") or {}
@@ -129,7 +127,7 @@ def _deployments(client: KubeClient, peer: Peer) -> Iterable[str]:
             yield f"Deployment {peer.namespace}/{name} has {replicas} replicas"
 
 
-def held_by(lease: Object, now: datetime) -> str:
+def held_by(lease: Json, now: datetime) -> str:
     """Name who holds a Lease now; empty when nobody does, or has not renewed it for as long as it lasts. Pure."""
     spec = lease.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), spec.get("renewTime")

@@ -18,7 +18,7 @@ from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
@@ -38,7 +38,7 @@ class Consent:
 
 
 def modes_now(
-    client: KubeClient, namespace: str, services: Mapping[ServiceKey, JsonObject | None], *, controller_class: str = ""
+    client: KubeClient, namespace: str, services: Mapping[ServiceKey, Json | None], *, controller_class: str = ""
 ) -> dict[ServiceKey, Mode | None]:
     """Tell the mode of services of one namespace, which the API server is asked about.
 
@@ -55,7 +55,7 @@ def modes_now(
     return {key: _mode(cr, said, controller_class) for key, cr in services.items()}
 
 
-def _mode(cr: JsonObject | None, said_by_namespace: Mapping[str, str], controller_class: str) -> Mode | None:
+def _mode(cr: Json | None, said_by_namespace: Mapping[str, str], controller_class: str) -> Mode | None:
     if cr is None or "deletionTimestamp" in cr["metadata"] or not is_ours(cr, said_by_namespace, controller_class):
         return None
     try:
@@ -66,19 +66,19 @@ def _mode(cr: JsonObject | None, said_by_namespace: Mapping[str, str], controlle
 
 def comparing(
     client: KubeClient, options: RenderOptions
-) -> Callable[[DesiredService, RenderedService, JsonObject, tuple[LiveObject, ...]], ServicePreview]:
+) -> Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...]], ServicePreview]:
     """Give what works out a change: dry runs of a Previewer. Policies are not asked again: the pass has, before."""
     previewer = Previewer(client, options=options)
 
     def compare(
-        desired: DesiredService, rendered: RenderedService, cr: JsonObject, live: tuple[LiveObject, ...]
+        desired: DesiredService, rendered: RenderedService, cr: Json, live: tuple[LiveObject, ...]
     ) -> ServicePreview:
         return previewer.compared(desired, rendered, cr=cr, live=live)
 
     return compare
 
 
-def is_current(client: KubeClient, cr: JsonObject) -> bool:
+def is_current(client: KubeClient, cr: Json) -> bool:
     """Tell whether a service's spec and annotations are still as a cache has them. Raises ApiError."""
     metadata = cr["metadata"]
     try:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from automation.preview.changes import ServicePreview
 from automation.preview.telling import phrases, summary
 from automation.reconcile.plan import LiveObject
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange
 from program.desired.keys import ANNOTATION_APPROVED, ANNOTATION_MODE, ServiceKey
 from program.desired.service import DesiredService
 
-Object = dict[str, Any]
 Mode = Literal["Apply", "Preview", "Paused"]
 
 MOST_CHANGES = 32
@@ -31,11 +31,11 @@ LONGEST_CHANGE = 300
 _MODES: tuple[Mode, ...] = ("Apply", "Preview", "Paused")
 _Part = tuple[str, str, str, str]
 
-Compare = Callable[[DesiredService, RenderedService, Object, tuple[LiveObject, ...]], ServicePreview]
+Compare = Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...]], ServicePreview]
 """Works out what applying would change; raises ApiError when the API server cannot be asked."""
 
 
-def mode_of(cr: Object, namespace_annotations: Mapping[str, str]) -> Mode:
+def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
     """Read the mode of a service: its own, or else its namespace's, or else Apply. Raises SpecInvalid."""
     namespace = cr["metadata"]["namespace"]
     for said, where in (
@@ -52,7 +52,7 @@ def mode_of(cr: Object, namespace_annotations: Mapping[str, str]) -> Mode:
     return "Apply"
 
 
-def approved(cr: Object) -> str:
+def approved(cr: Json) -> str:
     """Give the digest of the change that somebody approved last; empty for none."""
     return str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_APPROVED, "")).strip()
 
@@ -84,7 +84,7 @@ class _Known:
 class Modes:
     """What is held back of each service. Thread-safe for different services."""
 
-    def __init__(self, compare: Compare, *, is_current: Callable[[Object], bool] = lambda _cr: True) -> None:
+    def __init__(self, compare: Compare, *, is_current: Callable[[Json], bool] = lambda _cr: True) -> None:
         """`is_current` asks the API server whether the spec of a custom resource is still as a cache has it."""
         self._compare = compare
         self._is_current = is_current
@@ -99,7 +99,7 @@ class Modes:
             known = self._known.get(key)
         return mode == "Paused" or known is None or not known.looked or known.held is not None
 
-    def waits(self, key: ServiceKey, cr: Object, mode: Mode) -> bool:
+    def waits(self, key: ServiceKey, cr: Json, mode: Mode) -> bool:
         """Whether a change would be held back as things stand, so that nobody need ask if it may go out now."""
         if mode == "Apply":
             return False
@@ -119,7 +119,7 @@ class Modes:
     def holds(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         mode: Mode,
         desired: DesiredService,
         rendered: RenderedService,
@@ -165,7 +165,7 @@ class Modes:
             self._known.pop(key, None)
 
     @staticmethod
-    def _may(known: _Known, cr: Object) -> bool:
+    def _may(known: _Known, cr: Json) -> bool:
         """Whether just this was approved, or is what is left of it."""
         assert known.preview is not None
         digest, wanted = known.preview.digest, approved(cr)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
@@ -20,12 +20,12 @@ from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies, Violation
 from components.policies.reading import PolicyUnreadable, digest_of, load_policies, read_texts
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 LOOK_S = 2.0
@@ -88,7 +88,7 @@ class PolicyBook:
     def verdict(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
         rendered: RenderedService,
         *,
@@ -180,7 +180,7 @@ class PolicyBook:
                 log.exception("Could not look at the policies")
 
     def _fingerprint(
-        self, cr: Object, desired: DesiredService, rendered: RenderedService, labels: Mapping[str, str]
+        self, cr: Json, desired: DesiredService, rendered: RenderedService, labels: Mapping[str, str]
     ) -> int:
         metadata = cr["metadata"]
         own = [metadata.get(name) for name in ("uid", "generation", "labels", "annotations")]

@@ -26,10 +26,10 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Fault, Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_DIALECT, ServiceKey
 
-Object = dict[str, Any]
 DIALECT = "llmkube"
 
 SPREAD_S = 0.02
@@ -53,7 +53,7 @@ class World:
         controller_class: str = "",
         api_check_s: float = CHECK_EVERY_S,
     ) -> None:
-        self.on_pod: Callable[[Object | None, Object | None], None] = lambda _old, _new: None
+        self.on_pod: Callable[[Json | None, Json | None], None] = lambda _old, _new: None
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
         """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
         self._enqueue = enqueue
@@ -69,7 +69,7 @@ class World:
 
         self._host_process_changed = self._on_object("HostProcess")
 
-        def informer(kind: Kind, transform: Callable[[Object], Object], on_change: Any, **options: Any) -> Informer:
+        def informer(kind: Kind, transform: Callable[[Json], Json], on_change: Any, **options: Any) -> Informer:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
 
         of_dialects: dict[str, Any] = {"informer": informer, "enqueue": enqueue, "enqueue_after": self._enqueue_after}
@@ -121,7 +121,7 @@ class World:
         self.scheduling = Scheduling(
             self.index, enqueue=enqueue, service=self.services.get, nodes=lambda: self.nodes.list()
         )
-        optional: dict[Kind, tuple[Callable[[Object], Object], Any, dict[str, Any]]] = {
+        optional: dict[Kind, tuple[Callable[[Json], Json], Any, dict[str, Any]]] = {
             kinds.HTTP_ROUTES: (trim.route, self._on_object("HTTPRoute"), made_for_service),
             kinds.SCALED_OBJECTS: (trim.autoscaler, self._on_object("ScaledObject"), made_for_service),
             kinds.POD_MONITORS: (trim.owned, self._on_object("PodMonitor"), made_for_service),
@@ -208,7 +208,7 @@ class World:
         """What was made for the services of each dialect."""
         return {DIALECT: self.index, **{name: each.index for name, each in self.dialects.caches.items()}}
 
-    def every_service(self) -> list[Object]:
+    def every_service(self) -> list[Json]:
         """The custom resources of the services of all dialects."""
         return [*self.services.list(), *(cr for _, cr in self.dialects.services())]
 
@@ -228,7 +228,7 @@ class World:
         """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
         return MADE | {kind.kind for kind in self.optional.served if kind in kinds.OPTIONAL}
 
-    def models_of(self, cr: Object) -> tuple[Object, ...]:
+    def models_of(self, cr: Json) -> tuple[Json, ...]:
         """The Models that a service names, as far as they exist."""
         namespace = cr["metadata"]["namespace"]
         found = (self.models.get(namespace, name) for name in sorted(models_of(cr)))
@@ -269,7 +269,7 @@ class World:
         annotations: Mapping[str, str] = found["annotations"] if found is not None else {}
         return annotations
 
-    def is_ours(self, cr: Object, *, held: bool = False) -> bool:
+    def is_ours(self, cr: Json, *, held: bool = False) -> bool:
         """Whether this loop looks after a service; see `ownership`.
 
         One that is `held`, by the marks of a peer's controller which may still run, is so only where somebody said it.
@@ -279,7 +279,7 @@ class World:
             return False
         return ownership.is_ours(cr, said, self.controller_class)
 
-    def model_is_ours(self, model: Object) -> bool:
+    def model_is_ours(self, model: Json) -> bool:
         """Whether this loop writes the status of a Model."""
         namespace, name = model["metadata"]["namespace"], model["metadata"]["name"]
         found = (self.services.get(namespace, user) for user in self.index.services_of_model(namespace, name))
@@ -289,7 +289,7 @@ class World:
 
     # Each handler runs in its informer's thread and only touches the index and the queue.
 
-    def _service_changed(self, old: Object | None, new: Object | None) -> None:
+    def _service_changed(self, old: Json | None, new: Json | None) -> None:
         self.index.service_changed(old, new)
         if old is not None and new is not None and not asks_for_work(old, new):
             return
@@ -310,7 +310,7 @@ class World:
         if old is None or new is None:
             self._enqueue_services(namespace, self.index.rivals(namespace, name))
 
-    def _model_changed(self, old: Object | None, new: Object | None) -> None:
+    def _model_changed(self, old: Json | None, new: Json | None) -> None:
         obj = new or old
         assert obj is not None
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
@@ -319,8 +319,8 @@ class World:
         if old is None or new is None or old.get("status") != new.get("status") or old["spec"] != new["spec"]:
             self._enqueue_services(namespace, self.index.services_of_model(namespace, name))
 
-    def _on_object(self, kind: str) -> Callable[[Object | None, Object | None], None]:
-        def changed(old: Object | None, new: Object | None) -> None:
+    def _on_object(self, kind: str) -> Callable[[Json | None, Json | None], None]:
+        def changed(old: Json | None, new: Json | None) -> None:
             if changed_hands(old, new):
                 changed(old, None)
                 old = None
@@ -334,7 +334,7 @@ class World:
 
         return changed
 
-    def _process_changed(self, old: Object | None, new: Object | None) -> None:
+    def _process_changed(self, old: Json | None, new: Json | None) -> None:
         metadata = (new or old or {})["metadata"]
         service = metadata["labels"].get(naming.LABEL_SERVICE, "")
         key = ServiceKey(metadata["labels"].get(LABEL_DIALECT, DIALECT), metadata["namespace"], service)
@@ -342,7 +342,7 @@ class World:
         if not self.dialects.process_changed(key, old, new):
             self._host_process_changed(old, new)
 
-    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+    def _pod_changed(self, old: Json | None, new: Json | None) -> None:
         if changed_hands(old, new):
             self._pod_changed(old, None)
             old = None
@@ -355,7 +355,7 @@ class World:
         self.on_pod(old, new)
         self._enqueue(key)
 
-    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
+    def _claim_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["status"] == new["status"]:
             return
         namespace, name = (new or old or {})["metadata"]["namespace"], (new or old or {})["metadata"]["name"]
@@ -364,7 +364,7 @@ class World:
                 self._enqueue_model(namespace, model["metadata"]["name"])
         self._enqueue_services(namespace, self.index.services_of_claim(namespace, name))
 
-    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+    def _node_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["trouble"] != new["trouble"]:
             for pod in self.pods.list():
                 if pod["node"] == new["metadata"]["name"]:
@@ -380,7 +380,7 @@ class World:
             if (model.get("spec") or {}).get("hardware"):
                 self._enqueue_model(model["metadata"]["namespace"], model["metadata"]["name"])
 
-    def _priority_class_changed(self, old: Object | None, new: Object | None) -> None:
+    def _priority_class_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["value"] == new["value"]:
             return
         name = (new or old or {})["metadata"]["name"]
@@ -388,7 +388,7 @@ class World:
             if priority_class_of(service) == name:
                 self._enqueue_services(service["metadata"]["namespace"], (service["metadata"]["name"],))
 
-    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
+    def _namespace_changed(self, old: Json | None, new: Json | None) -> None:
         name = (new or old or {})["metadata"]["name"]
         if new is None:
             self.on_namespace_gone(name)
@@ -405,7 +405,7 @@ class World:
         if new is not None and new["terminating"] and not (old is not None and old["terminating"]):
             self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
 
-    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
+    def _quota_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]:
             # It was deleted and made again between two looks.
             self._quota_changed(old, None)
@@ -428,7 +428,7 @@ class World:
             key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])
             self._enqueue_after(key, number * SPREAD_S)
 
-    def _slice_changed(self, old: Object | None, new: Object | None) -> None:
+    def _slice_changed(self, old: Json | None, new: Json | None) -> None:
         # A new heartbeat alone changes nothing; the controller looks again when a heartbeat would have grown stale.
         if old is not None and new is not None and old["ready"] == new["ready"]:
             return

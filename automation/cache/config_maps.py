@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
@@ -18,8 +17,8 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 Name = tuple[str, str]
 """Namespace and name."""
 log = structlog.get_logger(__name__)
@@ -43,14 +42,14 @@ class _ConfigMap:
     def __init__(self) -> None:
         self.informer: Informer | None = None
         """None for one that is read once a minute."""
-        self.obj: Object | None = None
+        self.obj: Json | None = None
         """The object as it was read last, of one that is not watched."""
         self.answered = threading.Event()
         """The API server gave the object, said that there is none, or refused to tell."""
         self.awaited = False
         """A pass went without the answer."""
 
-    def get(self, namespace: str, name: str) -> Object | None:
+    def get(self, namespace: str, name: str) -> Json | None:
         return self.informer.get(namespace, name) if self.informer is not None else self.obj
 
 
@@ -81,7 +80,7 @@ class ConfigMaps:
         self._stopping = threading.Event()
         self._reader: threading.Thread | None = None
 
-    def get(self, namespace: str, name: str) -> Object | None:
+    def get(self, namespace: str, name: str) -> Json | None:
         """Give a ConfigMap; None where there is none, where it may not be read, or while it is `pending`."""
         at = (namespace, name)
         dropped: Informer | None = None
@@ -142,7 +141,7 @@ class ConfigMaps:
     def _informer(self, at: Name, made: _ConfigMap) -> Informer:
         namespace, name = at
 
-        def changed(old: Object | None, new: Object | None) -> None:
+        def changed(old: Json | None, new: Json | None) -> None:
             if (old or {}).get("data") != (new or {}).get("data"):
                 self._changed(namespace, name)
 

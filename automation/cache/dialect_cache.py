@@ -22,11 +22,10 @@ from automation.cache.store_secrets import StoreSecrets
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import SERVICE_MARKS, ServiceKey
 from program.dialects.registry import DIALECT_KINDS, REFERS_TO
-
-Object = dict[str, Any]
 
 SPREAD_S = 0.02
 """When an API appears or goes, the services that it may concern come one after the other, this far apart."""
@@ -140,7 +139,7 @@ class DialectCaches:
         """Why objects of a kind that is served are not known; empty when nothing is missing."""
         return self.apis.trouble(kind)
 
-    def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+    def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
         """Give an object of a kind that is followed."""
         if (single := self._one_by_one.get(kind)) is not None:
             return single.get(namespace or "", name)
@@ -155,7 +154,7 @@ class DialectCaches:
         single = self._one_by_one.get(kind)
         return single is not None and single.pending(namespace, name)
 
-    def listed(self, kind: Kind, namespace: str | None = None) -> list[Object]:
+    def listed(self, kind: Kind, namespace: str | None = None) -> list[Json]:
         """Give all objects of a kind that is followed, of a namespace or of all."""
         informer = self.apis.informer(kind)
         found = informer.list(namespace) if informer is not None else []
@@ -239,19 +238,19 @@ class DialectCaches:
         options["label_selector"] = mark.selector
         return self._informer(kind, kept or trim.owned, self._on_object(kind), **options)
 
-    def _key(self, obj: Object, name: str) -> ServiceKey:
+    def _key(self, obj: Json, name: str) -> ServiceKey:
         return ServiceKey(self.name, obj["metadata"].get("namespace", ""), name)
 
-    def _service_changed(self, old: Object | None, new: Object | None) -> None:
-        obj: Object = new or old or {}
+    def _service_changed(self, old: Json | None, new: Json | None) -> None:
+        obj: Json = new or old or {}
         key = self._key(obj, obj["metadata"]["name"])
         self._reference_changed(self.kind, key.namespace, key.name)
         if old is None or new is None or asks_for_work(old, new):
             self._enqueue(key)
         self.on_change(self.kind, key.namespace, key.name)
 
-    def _on_object(self, kind: Kind) -> Callable[[Object | None, Object | None], None]:
-        def changed(old: Object | None, new: Object | None) -> None:
+    def _on_object(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
+        def changed(old: Json | None, new: Json | None) -> None:
             if kind is not kinds.HOST_PROCESSES and changed_hands(old, new, SERVICE_MARKS[self.name].service_of):
                 changed(old, None)
                 old = None
@@ -261,7 +260,7 @@ class DialectCaches:
 
         return changed
 
-    def process_changed(self, old: Object | None, new: Object | None) -> None:
+    def process_changed(self, old: Json | None, new: Json | None) -> None:
         """Take note of a HostProcess of one of the services."""
         self._process_changed(old, new)
 
@@ -271,7 +270,7 @@ class DialectCaches:
             if at == namespace and any(kind == "HostProcess" for kind, _ in self.index.objects(at, service)):
                 self._enqueue(ServiceKey(self.name, at, service))
 
-    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+    def _pod_changed(self, old: Json | None, new: Json | None) -> None:
         if changed_hands(old, new, SERVICE_MARKS[self.name].service_of):
             self._pod_changed(old, None)
             old = None
@@ -279,8 +278,8 @@ class DialectCaches:
         if service and (old is None or new is None or without_version(old) != without_version(new)):
             self._enqueue(self._key(new or old or {}, service))
 
-    def _on_reference(self, kind: Kind) -> Callable[[Object | None, Object | None], None]:
-        def changed(old: Object | None, new: Object | None) -> None:
+    def _on_reference(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
+        def changed(old: Json | None, new: Json | None) -> None:
             if old is not None and new is not None and without_version(old) == without_version(new):
                 return
             metadata = (new or old or {})["metadata"]
@@ -292,10 +291,10 @@ class DialectCaches:
 
         return changed
 
-    def _both(self, kind: Kind) -> Callable[[Object | None, Object | None], None]:
+    def _both(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
         as_object, as_reference = self._on_object(kind), self._on_reference(kind)
 
-        def changed(old: Object | None, new: Object | None) -> None:
+        def changed(old: Json | None, new: Json | None) -> None:
             as_object(old, new)
             as_reference(old, new)
 
@@ -333,12 +332,12 @@ class DialectCaches:
         return any(kind not in self.apis.served for kind in builtin)
 
 
-def _asked(obj: Object) -> Object:
+def _asked(obj: Json) -> Json:
     """Give an object without its status. A config's says who uses it: for those that do, nothing has changed."""
     return {key: value for key, value in without_version(obj).items() if key != "status"}
 
 
-def _content_version(obj: Object) -> str:
+def _content_version(obj: Json) -> str:
     """Name what an object says, whatever its status: the generation where there is one."""
     metadata = obj["metadata"]
     generation = metadata.get("generation")

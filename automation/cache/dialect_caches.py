@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from automation.cache.dialect_cache import DialectCaches
 from automation.cache.optional_apis import OptionalApis
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECT_KINDS
-
-Object = dict[str, Any]
 
 
 class EveryDialect:
@@ -43,11 +41,11 @@ class EveryDialect:
         """The informers of single ConfigMaps."""
         return tuple(informer for each in self.caches.values() for informer in each.config_maps.informers)
 
-    def services(self) -> list[tuple[str, Object]]:
+    def services(self) -> list[tuple[str, Json]]:
         """Give all services, each with the name of its dialect."""
         return [(name, cr) for name, each in self.caches.items() for cr in each.listed(each.kind)]
 
-    def process_changed(self, key: ServiceKey, old: Object | None, new: Object | None) -> bool:
+    def process_changed(self, key: ServiceKey, old: Json | None, new: Json | None) -> bool:
         """Take note of a HostProcess; False when it is of no service of theirs."""
         dialect = self.caches.get(key.dialect)
         if dialect is None:

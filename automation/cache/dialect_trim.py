@@ -6,18 +6,16 @@ Called by the informers of `dialect_cache`. Pure.
 from __future__ import annotations
 
 from sys import intern
-from typing import Any
 
 from automation.cache import trim
 from automation.serving.engine_start import engine_of
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 _ENGINES = ("main", "model-runner")
 """Names of the containers in which KServe and llmaz run the engine."""
 
 
-def workload(obj: Object) -> Object:
+def workload(obj: Json) -> Json:
     """Keep of a Deployment or LeaderWorkerSet of a service that describes its pods itself: also its conditions."""
     status = obj.get("status") or {}
     conditions = {
@@ -35,7 +33,7 @@ def workload(obj: Object) -> Object:
     }
 
 
-def scaler(obj: Object) -> Object:
+def scaler(obj: Json) -> Json:
     """Keep of an autoscaler also its conditions, but for their words, which change with every measurement."""
     kept = trim.autoscaler(obj)
     conditions = [
@@ -47,13 +45,13 @@ def scaler(obj: Object) -> Object:
     return {**kept, "metadata": metadata, "status": {"conditions": conditions}}
 
 
-def whole(obj: Object) -> Object:
+def whole(obj: Json) -> Json:
     """Keep an object that others read by its own fields, and what tells whose it is beside that."""
     kept = trim.custom_resource(obj)
     return {**kept, "metadata": {**kept["metadata"], **trim.made(obj), "labels": obj["metadata"].get("labels") or {}}}
 
 
-def described_pod(obj: Object) -> Object:
+def described_pod(obj: Json) -> Json:
     """Keep of a pod of such a service what is kept of others; its engine is known by the container's name, too."""
     kept = trim.pod(obj)
     engine = engine_of(obj, _ENGINES)

@@ -7,16 +7,14 @@ peers may be on objects of others as well.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from automation.cache.service_kinds import dialect_of_cr
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, SERVICE_MARKS, ServiceKey
 
-Object = dict[str, Any]
 
-
-def service_of(obj: Object) -> ServiceKey | None:
+def service_of(obj: Json) -> ServiceKey | None:
     """Name the service that an object was made for; None where it was made for none.
 
     An object without owner references (as caches keep them) is told by its labels alone.

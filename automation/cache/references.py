@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ANNOTATION_EXPOSE, SERVICE_MARKS
-
-Object = dict[str, Any]
 
 MADE = frozenset(
     {
@@ -25,7 +23,7 @@ MADE = frozenset(
 """Kinds that are made for InferenceServices and that every cluster serves."""
 
 
-def uses(service: Object, changed: frozenset[Kind]) -> bool:
+def uses(service: Json, changed: frozenset[Kind]) -> bool:
     """Tell whether what is rendered for a service depends on one of these kinds being served."""
     spec = service.get("spec") or {}
     exposed = (service["metadata"].get("annotations") or {}).get(ANNOTATION_EXPOSE) == "gateway"
@@ -38,7 +36,7 @@ def uses(service: Object, changed: frozenset[Kind]) -> bool:
     )
 
 
-def asks_for_work(old: Object, new: Object) -> bool:
+def asks_for_work(old: Json, new: Json) -> bool:
     """Tell an edit by somebody from our own status write."""
     before, after = old["metadata"], new["metadata"]
     return bool(
@@ -50,8 +48,8 @@ def asks_for_work(old: Object, new: Object) -> bool:
 
 
 def changed_hands(
-    old: Object | None,
-    new: Object | None,
+    old: Json | None,
+    new: Json | None,
     service_of: Callable[[Mapping[str, str]], str] = SERVICE_MARKS["llmkube"].service_of,
 ) -> bool:
     """Tell whether somebody gave an object the label of another service: for the first it is gone."""
@@ -61,12 +59,12 @@ def changed_hands(
     return before != after
 
 
-def without_version(obj: Object) -> Object:
+def without_version(obj: Json) -> Json:
     metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
     return {**obj, "metadata": metadata}
 
 
-def priority_class_of(service: Object) -> str:
+def priority_class_of(service: Json) -> str:
     """Name the PriorityClass that a service's pods have."""
     spec = service.get("spec") or {}
     return str(spec.get("priorityClassName") or f"llmkube-{spec.get('priority') or 'normal'}")

@@ -5,18 +5,15 @@ Called by `certificates` and by `dialects/store_secrets.py`. ADR 28 says why the
 
 from __future__ import annotations
 
-from typing import Any
-
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import MERGE_PATCH, KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 
-Object = dict[str, Any]
 
-
-def secret_metadata(client: KubeClient, namespace: str, name: str, *, timeout_s: float | None = None) -> Object | None:
+def secret_metadata(client: KubeClient, namespace: str, name: str, *, timeout_s: float | None = None) -> Json | None:
     """Give a Secret's metadata, by a patch that changes nothing and is answered with no more; None without a Secret.
 
     Raises ApiError.
@@ -33,5 +30,5 @@ def secret_metadata(client: KubeClient, namespace: str, name: str, *, timeout_s:
         )
     except NotFound:
         return None
-    metadata: Object = answer["metadata"]
+    metadata: Json = answer["metadata"]
     return metadata

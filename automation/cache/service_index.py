@@ -7,9 +7,8 @@ from collections import defaultdict
 from typing import Any
 
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import SERVICE_MARKS, ServiceMark
-
-Object = dict[str, Any]
 
 
 class ServiceIndex:
@@ -22,10 +21,10 @@ class ServiceIndex:
         self._by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._by_service_name: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._by_claim: dict[tuple[str, str], set[str]] = defaultdict(set)
-        self._objects: dict[tuple[str, str], dict[tuple[str, str], Object]] = defaultdict(dict)
-        self._pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
+        self._objects: dict[tuple[str, str], dict[tuple[str, str], Json]] = defaultdict(dict)
+        self._pods: dict[tuple[str, str], dict[str, Json]] = defaultdict(dict)
 
-    def service_changed(self, old: Object | None, new: Object | None) -> None:
+    def service_changed(self, old: Json | None, new: Json | None) -> None:
         with self._lock:
             for obj, add in ((old, False), (new, True)):
                 if obj is None:
@@ -35,7 +34,7 @@ class ServiceIndex:
                     _update(self._by_model, (namespace, model), name, add=add)
                 _update(self._by_service_name, (namespace, naming.service_name(name)), name, add=add)
 
-    def object_changed(self, kind: str, old: Object | None, new: Object | None) -> str:
+    def object_changed(self, kind: str, old: Json | None, new: Json | None) -> str:
         """Record an object of a service and return that service's name (empty if it belongs to none)."""
         obj = new or old
         if obj is None:
@@ -58,7 +57,7 @@ class ServiceIndex:
                     del self._objects[key]
         return service
 
-    def pod_changed(self, old: Object | None, new: Object | None) -> str:
+    def pod_changed(self, old: Json | None, new: Json | None) -> str:
         obj = new or old
         if obj is None:
             return ""
@@ -93,15 +92,15 @@ class ServiceIndex:
         with self._lock:
             return sorted(self._by_service_name.get((namespace, service_name), ()))
 
-    def objects(self, namespace: str, service: str) -> dict[tuple[str, str], Object]:
+    def objects(self, namespace: str, service: str) -> dict[tuple[str, str], Json]:
         with self._lock:
             return dict(self._objects.get((namespace, service), {}))
 
-    def pods(self, namespace: str, service: str) -> list[Object]:
+    def pods(self, namespace: str, service: str) -> list[Json]:
         with self._lock:
             return list(self._pods.get((namespace, service), {}).values())
 
-    def _service_of(self, obj: Object) -> str:
+    def _service_of(self, obj: Json) -> str:
         return str(self._mark.service_of(obj["metadata"]["labels"]))
 
     def services_with_objects(self) -> list[tuple[str, str]]:
@@ -118,7 +117,7 @@ def _update(index: dict[tuple[str, str], set[str]], key: tuple[str, str], name: 
             del index[key]
 
 
-def models_of(service: Object) -> set[str]:
+def models_of(service: Json) -> set[str]:
     """Name the Models that a service refers to: the one it serves and, for speculative decoding, the draft."""
     names = (_at(service, "spec", *path) for path in _MODEL_PATHS)
     return {name for name in names if name and isinstance(name, str)}

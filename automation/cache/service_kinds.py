@@ -5,14 +5,11 @@ Used by whatever meets services of all dialects: previews, adoption, history and
 
 from __future__ import annotations
 
-from typing import Any
-
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECT_KINDS, dialect_of
-
-Object = dict[str, Any]
 
 LLMKUBE = "llmkube"
 KINDS: dict[str, Kind] = {LLMKUBE: kinds.INFERENCE_SERVICES, **DIALECT_KINDS}
@@ -22,7 +19,7 @@ _SAID = {LLMKUBE: "inferenceservice", "kserve": "llminferenceservice", "llmaz": 
 _KIND_TEXTS = {"llmaz-service": "llmaz Service"}
 
 
-def dialect_of_cr(cr: Object) -> str:
+def dialect_of_cr(cr: Json) -> str:
     """Name the dialect of a custom resource, in whatever version; empty where it is no service."""
     api_version, kind = str(cr.get("apiVersion", "")), str(cr.get("kind", ""))
     own = kinds.INFERENCE_SERVICES
@@ -31,12 +28,12 @@ def dialect_of_cr(cr: Object) -> str:
     return dialect_of(api_version, kind)
 
 
-def kind_of_cr(cr: Object) -> Kind:
+def kind_of_cr(cr: Json) -> Kind:
     """Give the kind of a service's custom resource. Raises KeyError where it is no service."""
     return KINDS[dialect_of_cr(cr)]
 
 
-def key_of(cr: Object) -> ServiceKey:
+def key_of(cr: Json) -> ServiceKey:
     """Give the key of a service by its custom resource."""
     metadata = cr["metadata"]
     return ServiceKey(dialect_of_cr(cr), str(metadata.get("namespace") or "default"), str(metadata["name"]))
@@ -85,7 +82,7 @@ def kind_text(dialect: str) -> str:
     return _KIND_TEXTS.get(dialect) or KINDS[dialect].kind
 
 
-def is_part_of_another(cr: Object) -> bool:
+def is_part_of_another(cr: Json) -> bool:
     """Tell whether a service is itself made for another one: a Service of llmaz that a Playground controls."""
     references = cr["metadata"].get("ownerReferences") or ()
     return any(each.get("controller") and each.get("kind") == kinds.PLAYGROUNDS.kind for each in references)

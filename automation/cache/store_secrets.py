@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from automation.cache.secret_metadata import secret_metadata
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden
+from kubeapi.json_types import Json
 from program.dialects.kserve.store_secrets import store_secret
 
-Object = dict[str, Any]
 Name = tuple[str, str]
 """Namespace and name."""
 log = structlog.get_logger(__name__)
@@ -43,11 +42,11 @@ class StoreSecrets:
         self._in_use = in_use
         self._look_every_s = look_every_s
         self._lock = threading.Lock()
-        self._known: dict[Name, Object | None] = {}
+        self._known: dict[Name, Json | None] = {}
         self._stopping = threading.Event()
         self._looker: threading.Thread | None = None
 
-    def get(self, namespace: str, name: str) -> Object | None:
+    def get(self, namespace: str, name: str) -> Json | None:
         """Give a Secret as `store_secret` writes it; None without one, without the right, or while it is `pending`."""
         at = (namespace, name)
         with self._lock:
@@ -74,7 +73,7 @@ class StoreSecrets:
         """End the thread; returns at once."""
         self._stopping.set()
 
-    def _look(self, at: Name) -> Object | None:
+    def _look(self, at: Name) -> Json | None:
         """Look at a Secret now. Raises ApiError, but for a missing right."""
         try:
             metadata = secret_metadata(self._client, *at, timeout_s=TIMEOUT_S)
@@ -111,5 +110,5 @@ class StoreSecrets:
                     self._changed(*at)
 
 
-def _annotations(secret: Object | None) -> Object:
+def _annotations(secret: Json | None) -> Json:
     return dict(secret["metadata"]["annotations"]) if secret is not None else {}

@@ -21,14 +21,13 @@ from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
 from program.dialects.quantities import read_quantity
 from program.dialects.registry import DIALECT_KINDS
 
-Object = dict[str, Any]
 
-
-def custom_resource(obj: Object) -> Object:
+def custom_resource(obj: Json) -> Json:
     """Keep a custom resource whole but for what nobody reads."""
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     annotations = metadata.get("annotations")
@@ -43,7 +42,7 @@ def custom_resource(obj: Object) -> Object:
 _OWNERS = frozenset({kinds.INFERENCE_SERVICES.kind, *(kind.kind for kind in DIALECT_KINDS.values())})
 
 
-def _is_ours(owner: Object) -> bool:
+def _is_ours(owner: Json) -> bool:
     return bool(owner.get("controller")) and owner.get("kind") in _OWNERS
 
 
@@ -60,11 +59,11 @@ _LABELS = (
     *(naming.LABEL_SERVICE, naming.LABEL_HOST, naming.LABEL_MODEL, LABEL_DIALECT, LABEL_PLAYGROUND),
     *(LABEL_LLMAZ_SERVICE, LABEL_COMPONENT, "app.kubernetes.io/name", "app.kubernetes.io/part-of"),
 )
-_EMPTY: Object = {}
+_EMPTY: Json = {}
 """Shared by all that have none; what is cached is never changed."""
 
 
-def _metadata(obj: Object) -> Object:
+def _metadata(obj: Json) -> Json:
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
     labels = metadata.get("labels") or {}
@@ -81,7 +80,7 @@ def _metadata(obj: Object) -> Object:
     }
 
 
-def made(obj: Object) -> Object:
+def made(obj: Json) -> Json:
     """Keep of the metadata of an object that we made also what tells drift (`automation.drift`)."""
     kept = _metadata(obj)
     kept["owned"] = owned_text(obj)
@@ -92,12 +91,12 @@ def made(obj: Object) -> Object:
     return kept
 
 
-def owned(obj: Object) -> Object:
+def owned(obj: Json) -> Json:
     """Keep of an object made for a service: who it is and whose it is."""
     return {"metadata": made(obj)}
 
 
-def deployment(obj: Object) -> Object:
+def deployment(obj: Json) -> Json:
     """Keep of a Deployment: the live replica target and who set it, what a replica asks for, and how far it is."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     pod_spec = (spec.get("template") or {}).get("spec") or {}
@@ -122,7 +121,7 @@ def deployment(obj: Object) -> Object:
     }
 
 
-def _scaler(obj: Object) -> str:
+def _scaler(obj: Json) -> str:
     """Name who set the replicas through the scale subresource (an autoscaler, `kubectl scale`); empty when nobody did.
 
     The API server keeps that in managedFields, and drops it as soon as somebody else sets the field.
@@ -133,12 +132,12 @@ def _scaler(obj: Object) -> str:
     return ""
 
 
-def conditions_of(obj: Object) -> dict[str, Object]:
+def conditions_of(obj: Json) -> dict[str, Json]:
     """The conditions of an object by type."""
     return {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if "type" in c}
 
 
-def autoscaler(obj: Object) -> Object:
+def autoscaler(obj: Json) -> Json:
     """Keep of an autoscaler, HorizontalPodAutoscaler or ScaledObject: a digest of its spec, and what it complains of.
 
     Its status is written every 15 s and concerns nobody as long as its conditions say the same; so their digest and
@@ -162,7 +161,7 @@ def autoscaler(obj: Object) -> Object:
     }
 
 
-def _is_false(condition: Object) -> bool:
+def _is_false(condition: Json) -> bool:
     # An autoscaler that was told to rest (ScaledToZero, ScalingDisabled) has no problem.
     return condition.get("status") == "False" and condition.get("reason") != "ScalingDisabled"
 
@@ -171,7 +170,7 @@ MESSAGE_LENGTH = 1024
 _UNREMARKABLE = (None, "", "Completed", "PodInitializing", "ContainerCreating")
 
 
-def pod(obj: Object) -> Object:
+def pod(obj: Json) -> Json:
     """Keep of a pod: where it is, which start of its engine it runs, and, while it is not ready, why."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     conditions = conditions_of(obj)
@@ -198,12 +197,12 @@ def pod(obj: Object) -> Object:
     }
 
 
-def _running_init(status: Object) -> str:
+def _running_init(status: Json) -> str:
     entries = status.get("initContainerStatuses") or ()
     return next((intern(e["name"]) for e in entries if "running" in (e.get("state") or {})), "")
 
 
-def _problems(spec: Object, status: Object) -> Iterator[Object]:
+def _problems(spec: Json, status: Json) -> Iterator[Json]:
     """What is wrong with a pod that is not ready: the pod's own end first, then each container's."""
     if status.get("phase") == "Failed" and status.get("reason"):
         yield _problem("", status["reason"], str(status.get("message", ""))[:MESSAGE_LENGTH])
@@ -230,13 +229,13 @@ def _problems(spec: Object, status: Object) -> Iterator[Object]:
             )
 
 
-def _problem(container: str, reason: str, message: str, **more: Any) -> Object:
+def _problem(container: str, reason: str, message: str, **more: Any) -> Json:
     return {"container": container, "reason": reason, "message": message, **more}
 
 
-def _resources(pod_spec: Object, field: str) -> Object:
+def _resources(pod_spec: Json, field: str) -> Json:
     """Sum `limits` or `requests` of all containers that run side by side."""
-    total: Object = {}
+    total: Json = {}
     for container in pod_spec.get("containers") or ():
         for name, amount in ((container.get("resources") or {}).get(field) or {}).items():
             total[intern(name)] = str(amount) if name not in total else _sum(total[name], str(amount))
@@ -251,7 +250,7 @@ def _sum(left: str, right: str) -> str:
     return format(both.normalize(), "f")
 
 
-def node(obj: Object) -> Object:
+def node(obj: Json) -> Json:
     """Keep of a node: its labels, its extended resources, what it can give to pods, and why it is not ready."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     ready = conditions_of(obj).get("Ready") or {"status": "True"}
@@ -276,14 +275,14 @@ def node(obj: Object) -> Object:
     }
 
 
-def _pod_ranges(spec: Object) -> Iterator[str]:
+def _pod_ranges(spec: Json) -> Iterator[str]:
     """Give the CIDRs of a node's pods that can be read."""
     for text in {*(spec.get("podCIDRs") or ()), *filter(None, (spec.get("podCIDR"),))}:
         with suppress(ValueError):
             yield str(ipaddress.ip_network(text, strict=False))
 
 
-def namespace(obj: Object) -> Object:
+def namespace(obj: Json) -> Json:
     """Keep of a namespace: its labels, which quotas select by, what it says of its services, and whether it goes."""
     metadata = obj["metadata"]
     said = {intern(k): v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("herdsman.dev/")}
@@ -295,12 +294,12 @@ def namespace(obj: Object) -> Object:
     }
 
 
-def priority_class(obj: Object) -> Object:
+def priority_class(obj: Json) -> Json:
     """Keep of a PriorityClass: its value."""
     return {"metadata": {"name": obj["metadata"]["name"]}, "value": obj.get("value", 0)}
 
 
-def route(obj: Object) -> Object:
+def route(obj: Json) -> Json:
     """Keep of an HTTPRoute: which gateways took it, and what those that did not say."""
     hostnames = (obj.get("spec") or {}).get("hostnames") or ()
     refused, accepted = "", False
@@ -320,7 +319,7 @@ def route(obj: Object) -> Object:
     }
 
 
-def ingress(obj: Object) -> Object:
+def ingress(obj: Json) -> Json:
     """Keep of an Ingress: its host, or the address that its controller published."""
     spec = obj.get("spec") or {}
     rules = tuple(rule["host"] for rule in spec.get("rules") or () if rule.get("host"))
@@ -335,12 +334,12 @@ def ingress(obj: Object) -> Object:
     }
 
 
-def claim(obj: Object) -> Object:
+def claim(obj: Json) -> Json:
     """Keep of a volume claim: its phase."""
     return {"metadata": _metadata(obj), "status": {"phase": (obj.get("status") or {}).get("phase", "Pending")}}
 
 
-def host_process(obj: Object) -> Object:
+def host_process(obj: Json) -> Json:
     """Keep of a HostProcess: which replica is placed where, and what its host reported."""
     spec = obj.get("spec") or {}
     placed = {
@@ -351,7 +350,7 @@ def host_process(obj: Object) -> Object:
     return {"metadata": made(obj), "spec": placed, "status": obj.get("status") or {}}
 
 
-def host(obj: Object) -> Object:
+def host(obj: Json) -> Json:
     """Keep of a Host: what placement asks for. What else its status says changes often and concerns nobody here."""
     metadata = obj["metadata"]
     return {
@@ -360,7 +359,7 @@ def host(obj: Object) -> Object:
     }
 
 
-def endpoint_slice(obj: Object) -> Object:
+def endpoint_slice(obj: Json) -> Json:
     """Keep of an agent's EndpointSlice: ready addresses, the host whose they are, and the heartbeat.
 
     A heartbeat alone concerns nobody, so what does concern stands for the resourceVersion.
@@ -385,7 +384,7 @@ def endpoint_slice(obj: Object) -> Object:
     }
 
 
-def lease(obj: Object) -> Object:
+def lease(obj: Json) -> Json:
     """Keep of a host's Lease: whose it is, who holds it, what each renewal changes, and whether it is fenced.
 
     The label says of which host it is; a Lease of another name says nothing of that host.

@@ -23,13 +23,13 @@ from components.object_metadata import owner_reference
 from kubeapi import kinds
 from kubeapi.client import APPLY_PATCH, KubeClient
 from kubeapi.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid
+from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Certificate
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 ANNOTATION_NAMES = "herdsman.dev/certificate-names"
@@ -85,7 +85,7 @@ class CertificateIssuer:
         self._lock = threading.Lock()
         self._issued: dict[ServiceKey, _Issued] = {}
 
-    def ensure(self, key: ServiceKey, cr: Object, certificate: Certificate, desired: DesiredService) -> Problem | None:
+    def ensure(self, key: ServiceKey, cr: Json, certificate: Certificate, desired: DesiredService) -> Problem | None:
         """See to it that the Secret stands, is valid and names what it must; None when it does.
 
         One request for a service after a start, one every `LOOK_EVERY` at most after that. A Secret that the user made,
@@ -157,7 +157,7 @@ class CertificateIssuer:
         return issued
 
     def _replace(
-        self, key: ServiceKey, certificate: Certificate, owner: Owner, live: Object, now: datetime.datetime
+        self, key: ServiceKey, certificate: Certificate, owner: Owner, live: Json, now: datetime.datetime
     ) -> _Issued:
         body, issued = _secret(key, certificate, owner, now)
         # The very object that was looked at, so that a Secret of somebody else's is never written over.
@@ -190,7 +190,7 @@ def _read(metadata: Mapping[str, Any], owner: Owner, now: datetime.datetime) -> 
     return _Issued(name, None, _time(annotations.get(PEER_EXPIRY)) or made + PEER_KEEPS, now)
 
 
-def _secret(key: ServiceKey, certificate: Certificate, owner: Owner, now: datetime.datetime) -> tuple[Object, _Issued]:
+def _secret(key: ServiceKey, certificate: Certificate, owner: Owner, now: datetime.datetime) -> tuple[Json, _Issued]:
     names: Sequence[str] = (*certificate.dns_names, *certificate.ip_addresses)
     files = serving_files(certificate.dns_names, certificate.ip_addresses, now=now)
     renewal = (now + RENEW_AFTER).replace(microsecond=0)
@@ -209,7 +209,7 @@ def _secret(key: ServiceKey, certificate: Certificate, owner: Owner, now: dateti
     return body, _Issued(certificate.secret, frozenset(names), renewal, now)
 
 
-def _owner(cr: Object) -> Owner:
+def _owner(cr: Json) -> Owner:
     metadata = cr["metadata"]
     return Owner(
         api_version=str(cr.get("apiVersion", "")),

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from automation.certificates.issuing import CertificateIssuer
 from automation.reconcile.desire import Wanted
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
-
-Object = dict[str, Any]
 
 RECHECK_S = 12 * 3600.0
 """A service that nobody touches is looked at this often, so that no certificate runs out."""
@@ -26,7 +24,7 @@ class Certifying:
         self._issuer = issuer
         self._requeue = requeue
 
-    def certified(self, key: ServiceKey, cr: Object, wanted: Wanted) -> Wanted:
+    def certified(self, key: ServiceKey, cr: Json, wanted: Wanted) -> Wanted:
         """Issue what is needed; what stands in the way is told with what cannot be honoured. Raises ApiError."""
         desired = wanted.desired
         workloads = desired.workloads if desired is not None and not desired.suspended else None

@@ -16,6 +16,7 @@ import typer
 
 from automation.cli.finding import find_service, listed
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
+from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
     from automation.adoption.adopter import Adopter, Result
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from automation.preview.changes import Preview
     from kubeapi.client import KubeClient
 
-Object = dict[str, Any]
 COLUMNS = ("NAMESPACE", "NAME", "STATE", "TOOK", "WHY")
 THREADS = 4
 
@@ -87,7 +87,7 @@ def adopt(
     raise typer.Exit(1 if any(result.failed for result in results) else 0)
 
 
-def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *, everywhere: bool) -> list[Object]:
+def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *, everywhere: bool) -> list[Json]:
     from automation.cache.service_kinds import is_part_of_another
 
     if names:

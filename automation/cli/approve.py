@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,10 +19,9 @@ from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.service_view import conditions_of, judged_generation, pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_APPROVED
 from program.dialects.conditions import Reason
-
-Object = dict[str, Any]
 
 FIELD_MANAGER = "herdsman-approve"
 EXIT_NOTHING_PENDING = 2
@@ -96,7 +95,7 @@ def approve(
         raise typer.Exit(1)
 
 
-def _pending(service: Object) -> Object:
+def _pending(service: Json) -> Json:
     """Give the change that waits. Says why there is none and raises typer.Exit."""
     pending = pending_of(service)
     name = service["metadata"]["name"]
@@ -117,14 +116,14 @@ def _pending(service: Object) -> Object:
     return pending
 
 
-def _show(service: Object, pending: Object) -> None:
+def _show(service: Json, pending: Json) -> None:
     metadata = service["metadata"]
     say(f"{metadata['namespace']}/{metadata['name']}: change {pending['digest']}: {pending.get('summary', '')}")
     for change in pending.get("changes") or ():
         say(f"  {change}")
 
 
-def _agreed(pending: Object) -> bool:
+def _agreed(pending: Json) -> bool:
     if not sys.stdin.isatty():
         complain(
             "there is no terminal to ask on",
@@ -134,7 +133,7 @@ def _agreed(pending: Object) -> bool:
     return typer.confirm("Make this change?", default=False)
 
 
-def _write(client: KubeClient, service: Object, pending: Object) -> None:
+def _write(client: KubeClient, service: Json, pending: Json) -> None:
     """Write the digest on the version that was shown. Raises Conflict when it was edited since.
 
     The loop's own word in the status makes a new version too; there the same change still waits.
@@ -159,7 +158,7 @@ def _write(client: KubeClient, service: Object, pending: Object) -> None:
     raise Conflict(409, "Conflict", "the service is written to all the time")
 
 
-def _outcome(client: KubeClient, service: Object, pending: Object, *, timeout_s: float) -> str:
+def _outcome(client: KubeClient, service: Json, pending: Json, *, timeout_s: float) -> str:
     """Wait until the change was made, another is pending, or the time is over; then say what stands in the way."""
     metadata, kind, deadline = service["metadata"], kind_of_cr(service), time.monotonic() + timeout_s
     while True:
@@ -175,5 +174,5 @@ def _outcome(client: KubeClient, service: Object, pending: Object, *, timeout_s:
         time.sleep(LOOK_S)
 
 
-def _condition(service: Object, kind: str) -> Object:
+def _condition(service: Json, kind: str) -> Json:
     return conditions_of(service).get(kind) or {}

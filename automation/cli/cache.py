@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -42,13 +42,13 @@ from components.prefetch_job import namespace_claim, prefetch_job
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import Owner
 from program.dialects.llmkube.model_judging import prefetch_problem
 from program.dialects.llmkube.model_status import human_size, known_status
 from program.dialects.llmkube.parse_model import model_of
 
-Object = dict[str, Any]
 app = typer.Typer(no_args_is_help=True)
 
 LOOK_EVERY_S = 2.0
@@ -217,11 +217,11 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
     return kept
 
 
-def _node(client: KubeClient, claim: Object) -> str:
+def _node(client: KubeClient, claim: Json) -> str:
     return node_of(claim, client.list(kinds.PODS, claim["metadata"]["namespace"])["items"])
 
 
-def _row(entry: Entry, *, now: float) -> Object:
+def _row(entry: Entry, *, now: float) -> Json:
     directory = entry.directory
     return {
         "namespace": entry.namespace,
@@ -256,7 +256,7 @@ def _cells(entry: Entry, *, now: float) -> list[str]:
 # --- warm -------------------------------------------------------------------------------------------------------------
 
 
-def _start(client: KubeClient, namespace: str, job: Object, claim: Object) -> None:
+def _start(client: KubeClient, namespace: str, job: Json, claim: Json) -> None:
     """Make the Job, or take the one that is there: it does the same. One that has ended is made anew."""
     try:
         client.get(kinds.CLAIMS, namespace, naming.CACHE_CLAIM)
@@ -315,7 +315,7 @@ def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -
     _fail(f"Job {namespace}/{name} has not ended in time; it goes on by itself")
 
 
-def _said(client: KubeClient, namespace: str, pod: Object) -> tuple[int, int | None] | None:
+def _said(client: KubeClient, namespace: str, pod: Json) -> tuple[int, int | None] | None:
     path = kinds.PODS.path(namespace, pod["metadata"]["name"], "log")
     try:
         return progress_of(client.text(path, query={"container": CONTAINER, "tailLines": "5"}))
@@ -323,17 +323,17 @@ def _said(client: KubeClient, namespace: str, pod: Object) -> tuple[int, int | N
         return None
 
 
-def _why_waiting(pod: Object) -> str:
+def _why_waiting(pod: Json) -> str:
     started = any("running" in (e.get("state") or {}) for e in pod["status"].get("initContainerStatuses") or ())
     return "Fetching" if started else why_pending(pod)[:80]
 
 
-def _ended(job: Object) -> str:
+def _ended(job: Json) -> str:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c["type"] for c in conditions if c["type"] in ("Complete", "Failed") and c["status"] == "True"), "")
 
 
-def _hash(job: Object) -> str:
+def _hash(job: Json) -> str:
     return str((job["metadata"].get("annotations") or {}).get(naming.ANNOTATION_APPLIED_HASH, ""))
 
 
@@ -361,7 +361,7 @@ def _options(image: str | None) -> RenderOptions:
     )
 
 
-def _model(client: KubeClient, namespace: str, name: str) -> Object:
+def _model(client: KubeClient, namespace: str, name: str) -> Json:
     try:
         return client.get(kinds.MODELS, namespace, name)
     except NotFound:
@@ -370,7 +370,7 @@ def _model(client: KubeClient, namespace: str, name: str) -> Object:
         _fail(str(error))
 
 
-def _of(objects: list[Object], namespace: str) -> list[Object]:
+def _of(objects: list[Json], namespace: str) -> list[Json]:
     return [obj for obj in objects if obj["metadata"]["namespace"] == namespace]
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from kubeapi import kinds
-from kubeapi.client import Json, KubeClient
+from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from tools import build
 from tools.localcluster import LocalCluster
 from tools.node import image_set

@@ -15,7 +15,7 @@ from rich.table import Table
 from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import complain, say, say_yaml, styled
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.dialects.converting.checking import Target
 from program.dialects.converting.convert import Converted, Writing, describe
@@ -94,16 +94,16 @@ def _convert_one(
         return None
 
 
-def _distinct(converted: list[Converted]) -> list[JsonObject]:
+def _distinct(converted: list[Converted]) -> list[Json]:
     """Leave out what several services share, as a Model or an OpenModel, after its first time."""
-    found: dict[str, JsonObject] = {}
+    found: dict[str, Json] = {}
     for each in converted:
         for document in each.documents:
             found.setdefault(json.dumps(document, sort_keys=True), document)
     return list(found.values())
 
 
-def _refused(manifests: Manifests, documents: list[JsonObject]) -> list[str]:
+def _refused(manifests: Manifests, documents: list[Json]) -> list[str]:
     """Name what the hosts of the converted services do not allow. Host objects among the files say what they do."""
     written = Manifests(manifests.namespace)
     for each in (*documents, *manifests.listed(kinds.HOSTS, "")):

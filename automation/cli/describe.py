@@ -21,9 +21,8 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Object = dict[str, Any]
 
 EVENTS_SHOWN = 20
 _PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}
@@ -52,14 +51,14 @@ def describe(
         print_description(told)
 
 
-def _around(client: KubeClient, service: Object) -> dict[str, Any]:
+def _around(client: KubeClient, service: Json) -> dict[str, Any]:
     """Ask for what belongs to the service. What the user may not see is left out rather than refused."""
     metadata = service["metadata"]
     namespace = metadata["namespace"]
 
     def listed(
-        kind: Kind, *, fields: str | None = None, labels: str | None = None, unseen: Sequence[Object] = ()
-    ) -> list[Object]:
+        kind: Kind, *, fields: str | None = None, labels: str | None = None, unseen: Sequence[Json] = ()
+    ) -> list[Json]:
         try:
             found = client.list(kind, namespace, field_selector=fields, label_selector=labels)
             return list(found["items"])
@@ -68,7 +67,7 @@ def _around(client: KubeClient, service: Object) -> dict[str, Any]:
 
     key = key_of(service)
     processes = listed(kinds.HOST_PROCESSES, labels=process_selector_of(key.dialect, (key.name,)))
-    model: Object | None = {}
+    model: Json | None = {}
     if key.dialect == LLMKUBE:
         models = listed(kinds.MODELS, fields=f"metadata.name={service['spec']['modelRef']}", unseen=({},))
         model = models[0] if models else None
@@ -80,7 +79,7 @@ def _around(client: KubeClient, service: Object) -> dict[str, Any]:
     }
 
 
-def _pods_of(service: Object) -> str:
+def _pods_of(service: Json) -> str:
     """Give the selector of a service's pods: what llmaz made carries no label of ours, and the status tells theirs."""
     key = key_of(service)
     told = (service.get("status") or {}).get("selector") if key.dialect.startswith("llmaz") else ""
@@ -91,14 +90,14 @@ def _pods_of(service: Object) -> str:
 
 
 def description(
-    service: Object,
+    service: Json,
     *,
-    model: Object | None,
-    pods: Sequence[Object],
-    events: Sequence[Object],
-    process: Object | None,
+    model: Json | None,
+    pods: Sequence[Json],
+    events: Sequence[Json],
+    process: Json | None,
     now: datetime,
-) -> Object:
+) -> Json:
     """Gather one service as a document: what `-o json` prints, and the text is made of. Empty parts are left out.
 
     `model` is None when there is none, and empty when it may not be seen.
@@ -106,7 +105,7 @@ def description(
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     view = view_of(service)
     ready = conditions_of(service).get("Ready") or {}
-    told: Object = {
+    told: Json = {
         "kind": view.kind,
         "name": metadata["name"],
         "namespace": metadata["namespace"],
@@ -142,27 +141,27 @@ def description(
     return {key: value for key, value in told.items() if value not in ("", None, {}, [])}
 
 
-def _model(model: Object | None, *, now: datetime) -> Object:
+def _model(model: Json | None, *, now: datetime) -> Json:
     if not model:
         return {"phase": "missing"} if model is None else {}
     row = model_row(model, now=now)
     return {key: row[key] for key in ("phase", "size", "architecture", "quantization", "source") if row[key]}
 
 
-def _queue(status: Object) -> Object:
+def _queue(status: Json) -> Json:
     if not status.get("waitingFor"):
         return {}
     told = {"waitingFor": status["waitingFor"], "position": status.get("queuePosition")}
     return {**told, "length": status.get("queueLength")}
 
 
-def _condition(condition: Object, *, now: datetime) -> Object:
+def _condition(condition: Json, *, now: datetime) -> Json:
     since = datetime.fromisoformat(condition["lastTransitionTime"])
     kept = {key: condition.get(key, "") for key in ("type", "status", "reason", "message")}
     return {**kept, "for": duration_text((now - since).total_seconds())}
 
 
-def _replica(pod: Object, *, now: datetime) -> Object:
+def _replica(pod: Json, *, now: datetime) -> Json:
     status = pod.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
@@ -177,7 +176,7 @@ def _replica(pod: Object, *, now: datetime) -> Object:
     }
 
 
-def _proof(condition: Object, containers: Sequence[Object]) -> str:
+def _proof(condition: Json, containers: Sequence[Json]) -> str:
     """Say what the completion check found; its message names the start of the engine that it is about."""
     start = condition.get("message")
     if start and start not in {entry.get("containerID") for entry in containers}:
@@ -185,7 +184,7 @@ def _proof(condition: Object, containers: Sequence[Object]) -> str:
     return _PROOF.get(str(condition.get("reason")), "-")
 
 
-def _state(pod: Object, containers: Sequence[Object]) -> str:
+def _state(pod: Json, containers: Sequence[Json]) -> str:
     """Say in a word what a pod does, as `kubectl get pods` would."""
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
@@ -197,10 +196,10 @@ def _state(pod: Object, containers: Sequence[Object]) -> str:
     return str((pod.get("status") or {}).get("phase", "Unknown"))
 
 
-def _story(events: Sequence[Object], *, now: datetime) -> list[Object]:
+def _story(events: Sequence[Json], *, now: datetime) -> list[Json]:
     """The last Events, the oldest first."""
 
-    def at(event: Object) -> str:
+    def at(event: Json) -> str:
         return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
     return [
@@ -218,7 +217,7 @@ def _story(events: Sequence[Object], *, now: datetime) -> list[Object]:
 # --- the text ---------------------------------------------------------------------------------------------------------
 
 
-def print_description(told: Object) -> None:
+def print_description(told: Json) -> None:
     """Print it for people; colours only where the output is a terminal."""
     console = Console(soft_wrap=True, highlight=False)
 
@@ -268,7 +267,7 @@ def _cell(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def counts_text(counts: Object) -> str:
+def counts_text(counts: Json) -> str:
     """Say how many replicas serve, and what the others do."""
     text = f"{counts['ready']} of {counts['desired']} serve"
     if counts["existing"] != counts["desired"]:
@@ -278,7 +277,7 @@ def counts_text(counts: Object) -> str:
     return text
 
 
-def queue_text(queue: Object) -> str:
+def queue_text(queue: Json) -> str:
     """Say where the service stands; empty when it waits for no GPU."""
     if not queue:
         return ""
@@ -286,7 +285,7 @@ def queue_text(queue: Object) -> str:
     return f"{place}waits for {queue['waitingFor']}"
 
 
-def memory_text(memory: Object) -> str:
+def memory_text(memory: Json) -> str:
     """Say what a replica is estimated to need beside what it asks for."""
     if not memory:
         return ""
@@ -300,7 +299,7 @@ def memory_text(memory: Object) -> str:
     return text
 
 
-def acceleration_text(acceleration: Object) -> str:
+def acceleration_text(acceleration: Json) -> str:
     """Say what computes."""
     if not acceleration:
         return ""
@@ -312,12 +311,12 @@ _TOLD_ALREADY = frozenset({"Ready", "Reconciling", "Stalled", "Available", "Prog
 _WELL_WHEN_FALSE = frozenset({"Suspended", "RolledBack", "RolloutDeferred", "ChangePending", "TemplateKept", "Drifted"})
 
 
-def notable(conditions: Sequence[Object], *, why: str = "") -> list[Object]:
+def notable(conditions: Sequence[Json], *, why: str = "") -> list[Json]:
     """Pick the conditions that say that something is not as it should be and that no other line says.
 
     `why` is what is told of the service itself. KServe's conditions repeat what those of their parts say.
     """
-    found: list[Object] = []
+    found: list[Json] = []
     for condition in conditions:
         kind, message = condition["type"], condition.get("message", "")
         if kind in _TOLD_ALREADY or kind == "Suspended":

@@ -10,19 +10,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from automation.cli.finding import split_or_end
 from automation.cli.output import complain, print_json, say
+from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
     from automation.engine.port import Stack
     from automation.engine.pulumi_engine import PulumiEngine
     from automation.settings import Settings
 
-Json = dict[str, Any]
 
 _FILES_EVERY_S = 0.5
 _CLI_EVERY_S = 5.0

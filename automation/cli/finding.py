@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from automation.cache.service_kinds import (
@@ -18,13 +16,12 @@ from automation.cache.service_kinds import (
 from automation.cli.output import complain
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, NotFound
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 NAME_HELP = "NAME, or KIND/NAME where several kinds have it (playground/chat, llminferenceservice/chat)."
 
 
-def find_service(client: KubeClient, namespace: str | None, name: str) -> Object:
+def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
     """Find a service by `NAME` or `KIND/NAME`, of all dialects that the cluster serves.
 
     Says what is wrong and raises typer.Exit(1) when there is none, or several, or the cluster does not know the kind.
@@ -72,7 +69,7 @@ def split_or_end(name: str) -> tuple[str | None, str]:
 
 def listed(
     client: KubeClient, namespace: str | None, *, dialect: str | None = None, name: str | None = None
-) -> list[Object]:
+) -> list[Json]:
     """List services of one dialect, or of all that the cluster serves, LLMKube's first.
 
     A dialect that is not asked for by name and that the caller may not see has none. Raises NotFound where the cluster
@@ -80,7 +77,7 @@ def listed(
     """
     wanted = KINDS if dialect is None else {dialect: KINDS[dialect]}
     selector = f"metadata.name={name}" if name is not None else None
-    found: list[Object] = []
+    found: list[Json] = []
     unserved: NotFound | None = None
     served = 0
     for each, kind in wanted.items():

@@ -20,6 +20,7 @@ import yaml
 
 from automation.cli.finding import NAME_HELP, find_service, split_or_end
 from automation.cli.output import complain, say
+from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
     from automation.adoption.moving.move import Move
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from program.desired.keys import ServiceKey
     from program.manifests import Document, Manifests
 
-Object = dict[str, Any]
 app = typer.Typer(no_args_is_help=True)
 PULUMI_TIMEOUT_S = 300.0
 
@@ -163,7 +163,7 @@ def _named(manifests: Manifests, names: list[str]) -> list[Document]:
     return list(found.values())
 
 
-def _forgotten(given: str, namespace: str, deployment: Object) -> list[str]:
+def _forgotten(given: str, namespace: str, deployment: Json) -> list[str]:
     """Find what a stack is to forget by `NAME` or `KIND/NAME`; nothing for a service that it does not know."""
     from automation.cache.service_kinds import KINDS, qualified
     from program.desired.keys import ServiceKey
@@ -221,18 +221,18 @@ def _tell(moves: list[Move], words: str) -> None:
         raise typer.Exit(1)
 
 
-def _once(documents: Iterable[Object]) -> list[Object]:
+def _once(documents: Iterable[Json]) -> list[Json]:
     """Give each document once, what services refer to before them."""
     from automation.cache.service_kinds import dialect_of_cr
 
-    found: dict[tuple[str, str, str], Object] = {}
+    found: dict[tuple[str, str, str], Json] = {}
     for each in documents:
         metadata = each["metadata"]
         found.setdefault((each["kind"], metadata.get("namespace", ""), metadata["name"]), each)
     return sorted(found.values(), key=lambda each: bool(dialect_of_cr(each)))
 
 
-def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
+def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
     """Say what a stack must be told to render the same."""
     from pydantic.alias_generators import to_camel
 
@@ -240,7 +240,7 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
     from components.options import RenderOptions
 
     namespaces = sorted({move.key.namespace for move in moves})
-    config: Object = {"herdsman:manifests": [str(into)], "herdsman:namespace": namespaces[0]}
+    config: Json = {"herdsman:manifests": [str(into)], "herdsman:namespace": namespaces[0]}
     extensions = sorted(set().union(*(move.extensions for move in moves)))
     # Where nothing is said a service of another dialect has all that it asks for, also what this cluster lacks.
     if extensions or any(move.key.dialect != LLMKUBE for move in moves):
@@ -255,14 +255,14 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Object:
     return {"config": config}
 
 
-def _urns(key: ServiceKey, deployment: Object | None) -> list[str]:
+def _urns(key: ServiceKey, deployment: Json | None) -> list[str]:
     from automation.adoption.moving.acting import urns_of
 
     return urns_of(key, deployment) if deployment is not None else []
 
 
-def _exported(stack: str, cwd: Path) -> Object:
-    exported: Object = json.loads(_pulumi("stack", "export", "--stack", stack, cwd=cwd))
+def _exported(stack: str, cwd: Path) -> Json:
+    exported: Json = json.loads(_pulumi("stack", "export", "--stack", stack, cwd=cwd))
     return exported.get("deployment") or {}
 
 

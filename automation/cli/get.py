@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,9 @@ from automation.cli.service_view import view_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Object = dict[str, Any]
 MODELS = frozenset({"model", "models", "mdl"})
 """Words that, as the first one, ask for Models instead of services."""
 
@@ -96,7 +96,7 @@ def get(
     print_table(tuple(columns), [[row[key] for key in columns.values()] for row in rows], phase_column=2)
 
 
-def _models_named(models: list[Object], names: list[str]) -> list[Object]:
+def _models_named(models: list[Json], names: list[str]) -> list[Json]:
     if not names:
         return models
     found = [model for model in models if model["metadata"]["name"] in names]
@@ -104,7 +104,7 @@ def _models_named(models: list[Object], names: list[str]) -> list[Object]:
     return found
 
 
-def _services_named(client: KubeClient, namespace: str | None, names: list[str]) -> list[Object]:
+def _services_named(client: KubeClient, namespace: str | None, names: list[str]) -> list[Json]:
     """Find the services of all dialects, or those named. What a Playground keeps for itself is no service."""
     asked = {split_or_end(name) for name in names}
     found, seen = [], set()
@@ -124,7 +124,7 @@ def _end_without(missing: set[str], kind: str) -> None:
         raise typer.Exit(1)
 
 
-def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, Object]:
+def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, Json]:
     """Find the first process of each service on hosts; none where the cluster knows no hosts."""
     try:
         found = client.list(kinds.HOST_PROCESSES, namespace)["items"]
@@ -133,16 +133,16 @@ def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, 
     return processes_by_service(found)
 
 
-def processes_by_service(processes: Iterable[Object]) -> dict[ServiceKey, Object]:
+def processes_by_service(processes: Iterable[Json]) -> dict[ServiceKey, Json]:
     """Sort processes by the service that they belong to; of several the first replica's."""
-    first: dict[ServiceKey, Object] = {}
+    first: dict[ServiceKey, Json] = {}
     for process in sorted(processes, key=lambda each: int(each["spec"].get("replica") or 0), reverse=True):
         if (key := service_of(process)) is not None:
             first[key] = process
     return first
 
 
-def service_row(service: Object, processes: Mapping[ServiceKey, Object], *, now: datetime) -> dict[str, str]:
+def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: datetime) -> dict[str, str]:
     """Flatten one service to what a person asks first; of another dialect than LLMKube's with its `kind`."""
     metadata, status, view = service["metadata"], service.get("status") or {}, view_of(service)
     queue = ""
@@ -165,7 +165,7 @@ def service_row(service: Object, processes: Mapping[ServiceKey, Object], *, now:
     }
 
 
-def runs_on(process: Object | None) -> str:
+def runs_on(process: Json | None) -> str:
     """Say where a service runs: in pods, or on which host and where that listens."""
     if process is None:
         return "pods"
@@ -176,7 +176,7 @@ def runs_on(process: Object | None) -> str:
     return place
 
 
-def model_row(model: Object, *, now: datetime) -> dict[str, str]:
+def model_row(model: Json, *, now: datetime) -> dict[str, str]:
     """Flatten one Model to what a person asks first."""
     metadata, spec, status = model["metadata"], model["spec"], model.get("status") or {}
     gguf, ready = status.get("gguf") or {}, condition_of(status, "Ready")

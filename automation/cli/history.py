@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,8 +19,8 @@ from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 
 
@@ -52,7 +52,7 @@ def history(
         print_table(COLUMNS, [_row(each, current=each.digest == now) for each in found], phase_column=3)
 
 
-def revisions_of(client: KubeClient, service: Object) -> tuple[Revision, ...]:
+def revisions_of(client: KubeClient, service: Json) -> tuple[Revision, ...]:
     """Read the revisions of a service, the newest first. Raises KubeError."""
     metadata, key = service["metadata"], key_of(service)
     selector = selector_of(key.dialect, (key.name,))
@@ -60,7 +60,7 @@ def revisions_of(client: KubeClient, service: Object) -> tuple[Revision, ...]:
     return read_all(found, owner=metadata["uid"])
 
 
-def models_of(client: KubeClient, service: Object) -> list[Object]:
+def models_of(client: KubeClient, service: Json) -> list[Json]:
     """Read the Models, or what else of `revision.RECORDED` a service names, as far as it exists. Raises KubeError."""
     if dialect_of_cr(service) != LLMKUBE:
         # Imported here: it brings the dialects.
@@ -77,7 +77,7 @@ def models_of(client: KubeClient, service: Object) -> list[Object]:
     return models
 
 
-def _group_kind(obj: Object) -> tuple[str, str]:
+def _group_kind(obj: Json) -> tuple[str, str]:
     return str(obj["apiVersion"]).rpartition("/")[0], str(obj["kind"])
 
 

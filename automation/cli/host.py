@@ -6,7 +6,7 @@ import contextlib
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,8 +21,8 @@ from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 FIELD_MANAGER = "herdsman-cli"
 POLL_S = 1.0
 
@@ -101,7 +101,7 @@ def add(
     A machine with an agent makes its own Host; this is for hosts over SSH, and for what people say of any host.
     """
     check_host_name(name)
-    spec: Object = {"transport": "ssh" if ssh_user else "agent"}
+    spec: Json = {"transport": "ssh" if ssh_user else "agent"}
     if address:
         spec["address"] = address
     if ssh_user:
@@ -244,7 +244,7 @@ def _fail(error: KubeError) -> NoReturn:
     raise typer.Exit(1) from None
 
 
-def _write(client: KubeClient, wanted: Object) -> str:
+def _write(client: KubeClient, wanted: Json) -> str:
     """Make the Host, or change what is named. Says which."""
     name = wanted["metadata"]["name"]
     try:
@@ -260,7 +260,7 @@ def _write(client: KubeClient, wanted: Object) -> str:
     return "is so already" if same else "was changed"
 
 
-def _say(kubeconfig: str | None, name: str, spec: Object) -> KubeClient:
+def _say(kubeconfig: str | None, name: str, spec: Json) -> KubeClient:
     client = _client(kubeconfig)
     try:
         client.patch(kinds.HOSTS, None, name, {"spec": spec}, field_manager=FIELD_MANAGER)
@@ -272,7 +272,7 @@ def _say(kubeconfig: str | None, name: str, spec: Object) -> KubeClient:
     return client
 
 
-def _sorted_out(client: KubeClient, placed: list[Object]) -> tuple[dict[str, str], dict[str, str]]:
+def _sorted_out(client: KubeClient, placed: list[Json]) -> tuple[dict[str, str], dict[str, str]]:
     """Tell those that are to move, with why they have not yet, from those that stay."""
     moving: dict[str, str] = {}
     staying: dict[str, str] = {}
@@ -280,7 +280,7 @@ def _sorted_out(client: KubeClient, placed: list[Object]) -> tuple[dict[str, str
         namespace, name = process["metadata"]["namespace"], rows.service_name(process)
         key = f"{namespace}/{process['metadata']['name']}"
         try:
-            service: Object | None = client.get(kinds.INFERENCE_SERVICES, namespace, name)
+            service: Json | None = client.get(kinds.INFERENCE_SERVICES, namespace, name)
         except NotFound:
             service = None
         why = rows.stays(process, service)
@@ -306,7 +306,7 @@ def _keys_of(file: Path, address: str, port: int) -> list[str]:
     return found
 
 
-def _bastion(text: str, known_hosts: Path) -> Object:
+def _bastion(text: str, known_hosts: Path) -> Json:
     user, at, place = text.rpartition("@")
     address, _, port = place.partition(":")
     if not address or (port and not port.isdigit()):
@@ -316,7 +316,7 @@ def _bastion(text: str, known_hosts: Path) -> Object:
     return {"address": address, "port": number, "knownHosts": keys, **({"user": user} if at else {})}
 
 
-def _taint(text: str) -> Object:
+def _taint(text: str) -> Json:
     taint = rows.taint_of(text)
     if taint is None:
         raise typer.BadParameter(f"--taint `{text}` is not KEY[=VALUE]:Effect; effects as for nodes (NoSchedule, …)")

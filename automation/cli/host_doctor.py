@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 from agent.server.cluster.host_lease import lease_name
@@ -16,8 +15,8 @@ from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 CONNECT_TIMEOUT_S = 3.0
 
 
@@ -25,14 +24,14 @@ def examine(client: KubeClient, name: str, *, now: datetime) -> list[Finding]:
     """Look at a host. Raises NotFound when there is none of that name, KubeError."""
     host = client.get(kinds.HOSTS, None, name)
     try:
-        lease: Object | None = client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
+        lease: Json | None = client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
     except NotFound:
         lease = None
     placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)
     return [*judge(host, lease, placed, now=now), *_reachable(host, placed)]
 
 
-def judge(host: Object, lease: Object | None, placed: list[Object], *, now: datetime) -> Iterator[Finding]:
+def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) -> Iterator[Finding]:
     """Judge what the cluster knows of a host. Pure."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     by_ssh = spec.get("transport") == "ssh"
@@ -68,7 +67,7 @@ def judge(host: Object, lease: Object | None, placed: list[Object], *, now: date
             yield Finding(key, "warning", f"{report.get('phase')}: {report['reason']}: {report.get('message', '')}")
 
 
-def _reachable(host: Object, placed: list[Object]) -> Iterator[Finding]:
+def _reachable(host: Json, placed: list[Json]) -> Iterator[Finding]:
     """Try from here what clients and Prometheus do from elsewhere: connect."""
     endpoint = urlsplit(str((host.get("status") or {}).get("endpoint") or ""))
     if endpoint.hostname and endpoint.port:

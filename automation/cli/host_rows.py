@@ -8,9 +8,8 @@ from typing import Any
 
 from automation.cli.reading import condition_of, duration_text
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_MOVES
-
-Object = dict[str, Any]
 
 COLUMNS = {
     "NAME": "name",
@@ -28,7 +27,7 @@ COLUMNS = {
 }
 
 
-def host_row(host: Object, lease: Object | None, processes: Iterable[Object], *, now: datetime) -> dict[str, str]:
+def host_row(host: Json, lease: Json | None, processes: Iterable[Json], *, now: datetime) -> dict[str, str]:
     """Flatten one Host to what a person asks first; `processes` are the HostProcesses placed on it."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     placed = list(processes)
@@ -50,7 +49,7 @@ def host_row(host: Object, lease: Object | None, processes: Iterable[Object], *,
     }
 
 
-def state_of(host: Object) -> str:
+def state_of(host: Json) -> str:
     """Say in one word whether a host works, and whether it takes services."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     ready = condition_of(status, "Ready").get("status")
@@ -60,7 +59,7 @@ def state_of(host: Object) -> str:
     return f"{word},Unschedulable" if spec.get("unschedulable") else word
 
 
-def heartbeat_text(lease: Object | None, *, now: datetime) -> str:
+def heartbeat_text(lease: Json | None, *, now: datetime) -> str:
     """Write how long ago the host last said that it lives, by its own clock."""
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
     if not renewed:
@@ -73,7 +72,7 @@ def gib(amount: int | None) -> str:
     return "?" if amount is None else f"{amount / (1 << 30):.1f}"
 
 
-def reserved_bytes(processes: Iterable[Object]) -> int:
+def reserved_bytes(processes: Iterable[Json]) -> int:
     """Add up what the processes of a host were admitted with or, before that, are said to need."""
     return sum(
         int((process.get("status") or {}).get("memoryBytes") or (process.get("spec") or {}).get("memoryBytes") or 0)
@@ -81,7 +80,7 @@ def reserved_bytes(processes: Iterable[Object]) -> int:
     )
 
 
-def _memory(status: Object, placed: list[Object]) -> str:
+def _memory(status: Json, placed: list[Json]) -> str:
     allocatable = (status.get("allocatable") or {}).get("memory")
     return f"{gib(reserved_bytes(placed))}/{gib(allocatable)} GiB"
 
@@ -92,7 +91,7 @@ def _accelerator(each: Mapping[str, Any]) -> str:
     return name if count == 1 else f"{count}x {name}"
 
 
-def stays(process: Object, service: Object | None) -> str:
+def stays(process: Json, service: Json | None) -> str:
     """Say why a process does not leave a host that is drained; empty when it moves."""
     annotations = ((service or {}).get("metadata") or {}).get("annotations") or {}
     if service is None:
@@ -104,19 +103,19 @@ def stays(process: Object, service: Object | None) -> str:
     return ""
 
 
-def placed_on(processes: Iterable[Object], host: str) -> list[Object]:
+def placed_on(processes: Iterable[Json], host: str) -> list[Json]:
     """Choose the HostProcesses of a host."""
     return [process for process in processes if (process.get("spec") or {}).get("host") == host]
 
 
-def service_name(process: Object) -> str:
+def service_name(process: Json) -> str:
     """Name the InferenceService of a HostProcess."""
     return str((process.get("spec") or {}).get("service") or process["metadata"]["name"])
 
 
-def host_object(name: str, labels: Mapping[str, str], spec: Object) -> Object:
+def host_object(name: str, labels: Mapping[str, str], spec: Json) -> Json:
     """Build a Host."""
-    metadata: Object = {"name": name, **({"labels": dict(labels)} if labels else {})}
+    metadata: Json = {"name": name, **({"labels": dict(labels)} if labels else {})}
     return {"apiVersion": kinds.HOSTS.api_version, "kind": kinds.HOSTS.kind, "metadata": metadata, "spec": spec}
 
 
@@ -136,7 +135,7 @@ def known_host_lines(text: str, address: str, port: int) -> list[str]:
     return found
 
 
-def taint_of(text: str) -> Object | None:
+def taint_of(text: str) -> Json | None:
     """Read `key=value:Effect` or `key:Effect`; None for what is neither."""
     rest, colon, effect = text.rpartition(":")
     key, equals, value = rest.partition("=")

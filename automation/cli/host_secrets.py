@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -20,11 +20,11 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired import keys
 from program.dialects.annotations import is_name
 
-Object = dict[str, Any]
 FIELD_MANAGER = "herdsman-cli"
 _LONGEST_NAME = 253
 
@@ -37,7 +37,7 @@ class GrantFormat(StrEnum):
     JSON = "json"
 
 
-def grant_objects(host: str, namespace: str, secret: str, subject: Object) -> list[tuple[Kind, Object]]:
+def grant_objects(host: str, namespace: str, secret: str, subject: Json) -> list[tuple[Kind, Json]]:
     """Build the Role that reads one Secret and its binding to the agent's identity."""
     name = f"herdsman-host-{host}-secret-{secret}"
     if len(name) > _LONGEST_NAME:
@@ -104,7 +104,7 @@ def grant_secret(
         say(f"Host `{host}` {done} Secret `{secret}` (Role and RoleBinding `{objects[0][1]['metadata']['name']}`)")
 
 
-def _subject(host: str, service_account: str | None, user: str | None) -> Object:
+def _subject(host: str, service_account: str | None, user: str | None) -> Json:
     if service_account is not None and user is not None:
         raise typer.BadParameter("give one of --service-account and --user")
     if user is not None:
@@ -115,14 +115,14 @@ def _subject(host: str, service_account: str | None, user: str | None) -> Object
     return {"kind": "ServiceAccount", "namespace": namespace or SYSTEM_NAMESPACE, "name": name}
 
 
-def _show(objects: list[Object], output: GrantFormat) -> None:
+def _show(objects: list[Json], output: GrantFormat) -> None:
     if output is GrantFormat.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": objects})
     else:
         say(yaml.safe_dump_all(objects, sort_keys=False, width=120), nl=False)
 
 
-def _delete(client: KubeClient, kind: Kind, body: Object) -> None:
+def _delete(client: KubeClient, kind: Kind, body: Json) -> None:
     try:
         client.delete(kind, body["metadata"]["namespace"], body["metadata"]["name"])
     except NotFound:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostError, HostRefused, HostUnreachable, ProcessNotFound
@@ -17,8 +17,8 @@ from agent.contract import LogPiece
 from agent.server.daemons.plans import PREFIX
 from agent.server.processes import process_log
 from agent.server.store import ProcessRecord, Store
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 TOKEN_FILE_VARIABLE = "HERDSMAN_AGENT_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
 
@@ -126,7 +126,7 @@ def agent_log(
         raise NoLog(error.message) from error
 
 
-def log_on_host(process: Object, host: Object | None, *, token_file: Path | None) -> AgentLog:
+def log_on_host(process: Json, host: Json | None, *, token_file: Path | None) -> AgentLog:
     """Read the log of a HostProcess from where its Host says that its agent listens. Raises NoLog with what to do.
 
     The status of a Host is written by the host itself, and the token may be that of another one: it is not sent.

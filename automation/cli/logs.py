@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,10 +23,10 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.pods import read_log
 from program.desired.keys import ServiceKey
 
-Object = dict[str, Any]
 POLL_S = 1.0
 ENGINES = ("main", "model-runner")
 """Names of the containers in which KServe and llmaz run the engine, whatever stands before them."""
@@ -95,7 +95,7 @@ def logs(
 
 def _where(
     client: KubeClient, namespace: str | None, dialect: str | None, name: str, replica: int, token_file: Path | None
-) -> LogSource | Object:
+) -> LogSource | Json:
     """Find the process on a host, or the pod, of one replica. Raises NoLog, KubeError."""
 
     def is_meant(key: ServiceKey | None) -> bool:
@@ -136,7 +136,7 @@ def _describe(dialect: str | None, name: str) -> str:
     return f"herdsman describe {qualified(dialect, name) if dialect else name}"
 
 
-def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name: str | None = None) -> list[Object]:
+def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name: str | None = None) -> list[Json]:
     try:
         selector = f"metadata.name={name}" if name is not None else None
         return list(client.list(kind, namespace, field_selector=selector)["items"])
@@ -145,7 +145,7 @@ def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name
 
 
 def _of_pod(
-    client: KubeClient, pod: Object, container: str | None, *, tail: int | None, previous: bool, follow: bool
+    client: KubeClient, pod: Json, container: str | None, *, tail: int | None, previous: bool, follow: bool
 ) -> Iterator[str]:
     named = [str(each["name"]) for each in pod["spec"]["containers"]]
     chosen = container or next((each for each in named if each in ENGINES), named[0])

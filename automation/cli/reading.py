@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 
-def condition_of(status: Object, kind: str) -> Object:
+def condition_of(status: Json, kind: str) -> Json:
     """Find a condition by its type; empty where there is none."""
     return next((dict(c) for c in status.get("conditions") or () if c["type"] == kind), {})
 
 
-def age_text(metadata: Object, *, now: datetime) -> str:
+def age_text(metadata: Json, *, now: datetime) -> str:
     """Write how long ago an object was made."""
     return duration_text((now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds())
 

@@ -16,7 +16,7 @@ from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import complain, say, say_yaml
 from components.render import RenderOptions
 from components.render import render as render_objects
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.manifests import Manifests
 
@@ -51,9 +51,9 @@ def render(
         say_yaml(objects)
 
 
-def _objects(manifests: Manifests) -> list[JsonObject]:
+def _objects(manifests: Manifests) -> list[Json]:
     """Render all services, in the order of the files; what several share comes once, before its first user."""
-    found: dict[tuple[str, str, str], JsonObject] = {}
+    found: dict[tuple[str, str, str], Json] = {}
     for document, desired in manifests.services():
         try:
             manifests.check_allowed(desired)

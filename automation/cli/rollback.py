@@ -23,8 +23,8 @@ from automation.preview.telling import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 FIELD_MANAGER = "herdsman-rollback"
 
 
@@ -33,8 +33,8 @@ class _Plan:
     """What a rollback would write."""
 
     revision: Revision
-    service: Object
-    models: tuple[Object, ...] = ()
+    service: Json
+    models: tuple[Json, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -87,7 +87,7 @@ def rollback(
         raise typer.Exit(2)
 
 
-def _plan(client: KubeClient, service: Object, models: list[Object], *, to: int | None, with_models: bool) -> _Plan:
+def _plan(client: KubeClient, service: Json, models: list[Json], *, to: int | None, with_models: bool) -> _Plan:
     """Work out what to write. Raises NothingToRestore and KubeError."""
     revision = choose(revisions_of(client, service), service, models, to)
     others = changed_models(revision, models)
@@ -96,7 +96,7 @@ def _plan(client: KubeClient, service: Object, models: list[Object], *, to: int 
     if changed and not with_models:
         names = ", ".join(map(_referred, changed))
         notes.append(f"{names} had another spec then; --with-models puts that back too")
-    written: tuple[Object, ...] = ()
+    written: tuple[Json, ...] = ()
     if with_models:
         written = tuple(
             {**model, "spec": changed[reference_of(model)]} for model in models if reference_of(model) in changed
@@ -111,7 +111,7 @@ def _referred(reference: str) -> str:
     return f"{kind} `{name}`" if slash else f"Model `{reference}`"
 
 
-def _users(client: KubeClient, service: Object, written: tuple[Object, ...]) -> list[str]:
+def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list[str]:
     """Name the other services that a change of what this one refers to touches."""
     metadata = service["metadata"]
     if dialect_of_cr(service) != LLMKUBE:
@@ -132,7 +132,7 @@ def _users(client: KubeClient, service: Object, written: tuple[Object, ...]) -> 
     return notes
 
 
-def _preview(client: KubeClient, plan: _Plan, models: list[Object]) -> Any:
+def _preview(client: KubeClient, plan: _Plan, models: list[Json]) -> Any:
     # Imported here: the renderers are only needed once there is something to render.
     from automation.preview.changes import Preview
     from automation.preview.looking import Identity, Looking

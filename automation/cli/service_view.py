@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, kind_text
+from kubeapi.json_types import Json
 from program.dialects.kserve.labels import COMPONENT, LEADER, PART_OF, WORKLOAD
 
-Object = dict[str, Any]
 KSERVE_PART = "llminferenceservice"
 _DIGEST = re.compile(r"--digest ([0-9a-f]+)")
 
@@ -35,7 +34,7 @@ class ServiceView:
     """Why it is not ready; empty when it is."""
 
 
-def view_of(service: Object) -> ServiceView:
+def view_of(service: Json) -> ServiceView:
     """Read a custom resource of any dialect."""
     dialect = dialect_of_cr(service)
     if dialect in ("", LLMKUBE):
@@ -43,12 +42,12 @@ def view_of(service: Object) -> ServiceView:
     return _of_kserve(service) if dialect == "kserve" else _of_llmaz(service, kind_text(dialect))
 
 
-def conditions_of(service: Object) -> dict[str, Object]:
+def conditions_of(service: Json) -> dict[str, Json]:
     """Give the conditions by type."""
     return {str(each.get("type")): each for each in (service.get("status") or {}).get("conditions") or ()}
 
 
-def pending_of(service: Object) -> Object | None:
+def pending_of(service: Json) -> Json | None:
     """Give the change that waits for approval, as LLMKube's status has it; None where none does.
 
     The CRDs of the other dialects may be their peers' and keep no such field; the condition names the change too.
@@ -63,7 +62,7 @@ def pending_of(service: Object) -> Object | None:
     return {"digest": found[1], "summary": str(condition["message"]).partition("; approve it with ")[0]}
 
 
-def answers(pod: Object) -> bool:
+def answers(pod: Json) -> bool:
     """Tell whether a pod of a service is a replica: of KServe's neither an endpoint picker, a tokenizer, nor one that
     only reads prompts or works for another pod.
     """
@@ -73,7 +72,7 @@ def answers(pod: Object) -> bool:
     return labels.get(COMPONENT) in (WORKLOAD, f"{WORKLOAD}{LEADER}")
 
 
-def judged_generation(service: Object) -> int | None:
+def judged_generation(service: Json) -> int | None:
     """Tell which generation the status is about; None where it says nothing."""
     status = service.get("status") or {}
     if "observedGeneration" in status:
@@ -83,7 +82,7 @@ def judged_generation(service: Object) -> int | None:
     return max(known) if known else None
 
 
-def _of_llmkube(service: Object) -> ServiceView:
+def _of_llmkube(service: Json) -> ServiceView:
     status = service.get("status") or {}
     ready = conditions_of(service).get("Ready") or {}
     return ServiceView(
@@ -99,7 +98,7 @@ def _of_llmkube(service: Object) -> ServiceView:
     )
 
 
-def _of_kserve(service: Object) -> ServiceView:
+def _of_kserve(service: Json) -> ServiceView:
     spec, status = service.get("spec") or {}, service.get("status") or {}
     model, primary = spec.get("model") or {}, (status.get("workloads") or {}).get("primary") or {}
     addresses = [str(each["url"]) for each in status.get("addresses") or () if each.get("url")]
@@ -118,7 +117,7 @@ def _of_kserve(service: Object) -> ServiceView:
     )
 
 
-def _of_llmaz(service: Object, kind: str) -> ServiceView:
+def _of_llmaz(service: Json, kind: str) -> ServiceView:
     metadata, spec, status = service["metadata"], service.get("spec") or {}, service.get("status") or {}
     exist = int(status.get("replicas") or 0)
     words = _condition_words(service, "Available")
@@ -135,13 +134,13 @@ def _of_llmaz(service: Object, kind: str) -> ServiceView:
     )
 
 
-def _claimed(spec: Object) -> list[str]:
+def _claimed(spec: Json) -> list[str]:
     one = (spec.get("modelClaim") or {}).get("modelName")
     several = (spec.get("modelClaims") or {}).get("models") or ()
     return [str(one)] if one else [str(each.get("name")) for each in several]
 
 
-def _condition_words(service: Object, serves: str) -> dict[str, str]:
+def _condition_words(service: Json, serves: str) -> dict[str, str]:
     """Say by conditions how a service is: `serves` is the peer's word for ready; Ready and Stalled are Herdsman's."""
     conditions = conditions_of(service)
     ready = conditions.get("Ready") or conditions.get(serves) or {}

@@ -26,10 +26,11 @@ from automation.cache.service_kinds import is_part_of_another
 from automation.cli import top_rows
 from automation.cli.finding import listed
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
-from automation.cli.top_rows import HostUse, Object, Order, ServiceUse, bar, rate_text, slots_text
+from automation.cli.top_rows import HostUse, Order, ServiceUse, bar, rate_text, slots_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
 REFRESH_S = 2.0
@@ -106,14 +107,14 @@ def look(client: KubeClient, what: What | None, namespace: str | None) -> View:
     )
 
 
-def _services(client: KubeClient, namespace: str | None) -> list[Object]:
+def _services(client: KubeClient, namespace: str | None) -> list[Json]:
     try:
         return [service for service in listed(client, namespace) if not is_part_of_another(service)]
     except NotFound:
         return []
 
 
-def _listed(client: KubeClient, kind: Kind, namespace: str | None) -> list[Object]:
+def _listed(client: KubeClient, kind: Kind, namespace: str | None) -> list[Json]:
     try:
         return list(client.list(kind, namespace)["items"])
     except NotFound:

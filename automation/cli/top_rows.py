@@ -10,9 +10,9 @@ from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
 from automation.cli.host_rows import state_of
 from automation.cli.service_view import view_of
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT
 
-Object = dict[str, Any]
 Order = Literal["name", "memory", "tokens"]
 _SLEEPING = frozenset({"Stopped", "Asleep"})
 
@@ -57,15 +57,15 @@ class ServiceUse:
     """Empty for an InferenceService."""
 
 
-def host_uses(hosts: Iterable[Object], processes: Iterable[Object]) -> list[HostUse]:
+def host_uses(hosts: Iterable[Json], processes: Iterable[Json]) -> list[HostUse]:
     """Add up each host; a process that its host has not told of yet counts without figures."""
-    placed: dict[str, list[Object]] = {}
+    placed: dict[str, list[Json]] = {}
     for process in processes:
         placed.setdefault(str(process["spec"].get("host", "")), []).append(process)
     return [_host_use(host, placed.get(host["metadata"]["name"], [])) for host in hosts]
 
 
-def _host_use(host: Object, placed: Sequence[Object]) -> HostUse:
+def _host_use(host: Json, placed: Sequence[Json]) -> HostUse:
     status = host.get("status") or {}
     told = [each for each in status.get("processes") or () if isinstance(each, dict)]
     state = state_of(host)
@@ -82,7 +82,7 @@ def _host_use(host: Object, placed: Sequence[Object]) -> HostUse:
     )
 
 
-def service_uses(services: Iterable[Object], processes: Iterable[Object], hosts: Iterable[Object]) -> list[ServiceUse]:
+def service_uses(services: Iterable[Json], processes: Iterable[Json], hosts: Iterable[Json]) -> list[ServiceUse]:
     """Describe each service, with the figures that its hosts tell of its processes added up."""
     figures = {
         str(each.get("name")): each
@@ -90,7 +90,7 @@ def service_uses(services: Iterable[Object], processes: Iterable[Object], hosts:
         for each in (host.get("status") or {}).get("processes") or ()
         if isinstance(each, dict)
     }
-    of_service: dict[tuple[str, str, str], list[Object]] = {}
+    of_service: dict[tuple[str, str, str], list[Json]] = {}
     for process in processes:
         labels = process["metadata"].get("labels") or {}
         name = labels.get(naming.LABEL_SERVICE) or process["spec"].get("service", "")
@@ -120,7 +120,7 @@ def service_uses(services: Iterable[Object], processes: Iterable[Object], hosts:
     return uses
 
 
-def _runs_on(processes: Sequence[Object], replicas: int) -> str:
+def _runs_on(processes: Sequence[Json], replicas: int) -> str:
     names = sorted({str(each["spec"].get("host")) for each in processes if each["spec"].get("host")})
     if names:
         return ", ".join(names)

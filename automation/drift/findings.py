@@ -21,8 +21,7 @@ from components.providers.kubernetes_ownership import Writer, drift, unowned, wr
 from components.providers.kubernetes_records import applied_fields
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 _LONGEST_LIST = 700
 """Bytes of an Event's or condition's message that tell what drifted."""

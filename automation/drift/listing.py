@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
 from automation.drift.findings import ObjectDrift, fields_of
@@ -22,11 +22,11 @@ from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
 from program.dialects.llmkube.parse import draft_reference
 
-Json = dict[str, Any]
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 

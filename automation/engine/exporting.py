@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from components.providers.kubernetes_objects import Token, kept_beside, recorded_manager
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 _SECRET_MARK = "4dabf18193072939515e22adb298388d"  # noqa: S105 - the name of the field by which Pulumi marks a secret
 _OBJECT = "kubernetes:"

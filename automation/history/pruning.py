@@ -9,17 +9,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 from automation.cache.owners import selector_of
 from automation.history.revision import ANNOTATION_RESULT
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.rest import METADATA_LIST
 from program.desired.keys import SERVICE_MARKS
-
-Json = dict[str, Any]
 
 PAGE_SIZE = 500
 _NUMBER = re.compile(r"-v(\d+)(\.[a-z-]+)?$", re.ASCII)

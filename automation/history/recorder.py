@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import structlog
 
@@ -27,9 +26,9 @@ from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, KubeError, NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Json = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 KEPT = 10

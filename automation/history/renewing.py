@@ -9,7 +9,6 @@ made again, under its name and with its number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
@@ -20,8 +19,8 @@ from automation.workqueue.backoff import backoff_s
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 _PAGE = 100

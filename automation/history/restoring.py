@@ -6,12 +6,10 @@ Called by `herdsman rollback`, which previews and writes the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from automation.history.revision import Revision, data_of, kept_annotations, reference_of
 from components.rendered import fingerprint_of
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 class NothingToRestore(Exception):

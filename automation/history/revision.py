@@ -10,16 +10,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from automation.cache.owners import labels_of
 from automation.cache.service_kinds import LLMKUBE, key_of
 from automation.engine.port import APPLIED_WITHOUT
 from components.rendered import fingerprint_of
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired import keys
-
-Json = dict[str, Any]
 
 ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
 ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"

@@ -10,12 +10,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from agent.contract import ProcessReason
 from automation.hosts.registration import Refused
+from kubeapi.json_types import JsonView
 
-Object = Mapping[str, Any]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -43,7 +42,7 @@ class ClusterAddresses:
     pod_ranges: tuple[Range, ...] = ()
 
 
-def host_address(host: Object) -> HostAddress:
+def host_address(host: JsonView) -> HostAddress:
     """Read a Host object."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     by_ssh = spec.get("transport") == "ssh"

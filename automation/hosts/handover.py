@@ -7,13 +7,11 @@ leaves a Service alone that a process on a host is about to take over (`componen
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import Invalid
+from kubeapi.json_types import Json
 from kubeapi.kinds import SERVICES
-
-Json = dict[str, Any]
 
 
 def leads_to_pods(service: Json) -> bool:

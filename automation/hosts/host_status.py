@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 import structlog
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Invalid, KubeError, NotFound
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 FIELD_MANAGER = "herdsman-loop"
 REASON_LOST = "HostLost"
@@ -88,7 +86,7 @@ class HostConditions:
         self._record(found, type="Normal", reason="HostBack", message="The host renews its Lease again.")
         return True
 
-    def _apply(self, host: str, **parts: Object) -> None:
+    def _apply(self, host: str, **parts: Json) -> None:
         body = {
             "apiVersion": kinds.HOSTS.api_version,
             "kind": kinds.HOSTS.kind,
@@ -98,13 +96,13 @@ class HostConditions:
         self._client.apply(kinds.HOSTS, None, body, field_manager=FIELD_MANAGER, force=True, subresource="status")
 
 
-def ready_of(host: Object) -> Object:
+def ready_of(host: Json) -> Json:
     """The condition Ready of a Host; empty while there is none."""
     conditions = (host.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == "Ready"), {})
 
 
-def lost_condition(host: Object, *, now: datetime) -> Object:
+def lost_condition(host: Json, *, now: datetime) -> Json:
     """Say that a host is lost."""
     return {
         "type": "Ready",

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from automation.hosts.host_book import Decision
 from automation.hosts.placement import Refusals
 from automation.hosts.registry import HostRegistry
+from kubeapi.json_types import Json
 from program.desired.facts import HostedFacts, Problem
 from program.desired.keys import ANNOTATION_IDLE_TIMEOUT, ANNOTATION_MEMORY_CHECK, ANNOTATION_MODEL_GROUP
 from program.desired.service import DesiredService
-
-Object = dict[str, Any]
 
 # An agent renews its EndpointSlice's heartbeat every 30 s; LLMKube calls a host stale after three minutes.
 STALE_HEARTBEAT_S = 180.0
@@ -25,8 +23,8 @@ STALE_HEARTBEAT_S = 180.0
 def hosted_facts(
     registry: HostRegistry,
     hosts: tuple[str | None, ...],
-    processes: Mapping[int, Object],
-    slices: Mapping[int, Object],
+    processes: Mapping[int, Json],
+    slices: Mapping[int, Json],
     decision: Decision | None,
     *,
     now: datetime,
@@ -91,7 +89,7 @@ def age_s(timestamp: str, *, now: datetime) -> float:
         return float("inf")
 
 
-def _serves(registry: HostRegistry, host: str | None, found: Object | None, *, now: datetime) -> bool:
+def _serves(registry: HostRegistry, host: str | None, found: Json | None, *, now: datetime) -> bool:
     """Tell whether a replica's endpoint is ready and its host lives; where no Lease says so, by the heartbeat.
 
     Earlier agents of LLMKube write no heartbeat, so that nothing but the endpoint can say whether their host lives.

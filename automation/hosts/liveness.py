@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Liveness:
         self.on_change: Callable[[str], None] = lambda _host: None
         """Is told of each host that came back, or was lost, after the fact; must not block."""
 
-    def seen(self, host: str, lease: Object | None) -> None:
+    def seen(self, host: str, lease: Json | None) -> None:
         """Take in a host's Lease as `trim.lease` leaves it; None when it was deleted.
 
         Its end is at once where nobody holds the Lease: its agent has said good-bye. A fenced host stays lost until its

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
 
 import structlog
 
@@ -30,8 +29,8 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError, NotFound
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 SliceName = tuple[str, str]
 """Namespace and name of an EndpointSlice."""
 
@@ -190,7 +189,7 @@ class LostHosts:
             for each in endpoints:
                 self._take_out(each, host)
 
-    def _fence(self, host: str, lease: Object) -> bool:
+    def _fence(self, host: str, lease: Json) -> bool:
         metadata = lease["metadata"]
         token = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         # With the version: a host that renews at this very moment is not fenced.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from automation.hosts.placement import (
     LABEL_ACCELERATOR,
     HostCapacity,
@@ -16,6 +13,7 @@ from automation.hosts.placement import (
 )
 from components.deployment import is_stopped
 from components.host_allowance import host_needs
+from kubeapi.json_types import JsonView
 from program import sizing
 from program.desired.errors import SpecInvalid
 from program.desired.priorities import PRIORITIES
@@ -23,10 +21,8 @@ from program.desired.service import DesiredService
 from program.dialects.quantities import bytes_of
 from program.runtimes.host_rules import Need, allowance_of
 
-Object = Mapping[str, Any]
 
-
-def capacity_of(host: Object) -> HostCapacity:
+def capacity_of(host: JsonView) -> HostCapacity:
     """Read a Host object, whatever is missing in it."""
     metadata, spec, status = host["metadata"], host.get("spec") or {}, host.get("status") or {}
     ssh = spec.get("ssh") or {}
@@ -95,7 +91,7 @@ def _needs(desired: DesiredService) -> tuple[Need, ...]:
         return ()
 
 
-def _budget(spec: Object) -> int | None:
+def _budget(spec: JsonView) -> int | None:
     """Read what people say that a host may give, while the host itself has said nothing."""
     try:
         return bytes_of(str(spec.get("memoryBudget") or "") or None, field="spec.memoryBudget")

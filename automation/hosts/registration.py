@@ -14,16 +14,14 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from agent.contract import AGENT_FIELD_MANAGER as FIELD_MANAGER
 from agent.contract import LABEL_HOST, ProcessReason
 from automation.hosts import handover
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Invalid, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, SERVICES, Kind
-
-Json = dict[str, Any]
 
 LABEL_MANAGED_BY = "llmkube.ai/managed-by"
 MANAGED_BY = "metal-agent"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from automation.hosts.host_book import Decision, HostBook
 from automation.hosts.liveness import Liveness
@@ -16,11 +15,10 @@ from automation.hosts.placement import HostCapacity, Wish
 from automation.hosts.reading import wish_of
 from automation.workqueue.debounce import Debounce, start_timer
 from components.host_allowance import check_allowed, check_any_allowed
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.runtimes.host_rules import DEFAULT
-
-Object = dict[str, Any]
 
 REFRESH_S = 5.0
 """When hosts have changed, services that none fits are asked at most this often whether their reason is another."""
@@ -55,7 +53,7 @@ class HostRegistry:
 
     # --- what happened --------------------------------------------------------------------------------------------
 
-    def lease_changed(self, old: Object | None, new: Object | None) -> None:
+    def lease_changed(self, old: Json | None, new: Json | None) -> None:
         """A host's Lease changed, as `trim.lease` leaves it."""
         name = str((new or old or {})["host"])
         if not name:
@@ -66,7 +64,7 @@ class HostRegistry:
                 (self._leases.add if new is not None else self._leases.discard)(name)
             self._update(name)
 
-    def host_changed(self, old: Object | None, new: Object | None) -> None:
+    def host_changed(self, old: Json | None, new: Json | None) -> None:
         """A Host object changed, as `trim.host` leaves it."""
         before, after = (each["capacity"] if each is not None else None for each in (old, new))
         if before == after:
@@ -85,7 +83,7 @@ class HostRegistry:
         """The labels of a namespace are others: hosts that choose by them may be for its services now, or no longer."""
         self._enqueue_all(self.book.of_namespace(namespace))
 
-    def process_changed(self, key: ServiceKey, new: Object | None, *, replica: int) -> None:
+    def process_changed(self, key: ServiceKey, new: Json | None, *, replica: int) -> None:
         """A HostProcess changed, as `trim.host_process` leaves it; None when it is gone."""
         if new is None:
             self.book.gone(key, replica)

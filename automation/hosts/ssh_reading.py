@@ -12,25 +12,24 @@ from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_SECRETS, DEFAULT_STORE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 SECRET_KEY = "ssh-privatekey"  # noqa: S105 - the name of a key in a Secret of type kubernetes.io/ssh-auth
 _NOT_READABLE = "IdentityNotReadable"
 
 
-def is_ssh(host: Object) -> bool:
+def is_ssh(host: Json) -> bool:
     """Tell whether a Host is reached over SSH."""
     return (host.get("spec") or {}).get("transport") == "ssh"
 
 
-def way_to(host: Object) -> Object:
+def way_to(host: Json) -> Json:
     """Take from a Host what the connection depends on: another value means another connection."""
     spec = host.get("spec") or {}
     return {"address": spec.get("address"), "ssh": spec.get("ssh"), "paths": (spec.get("allow") or {}).get("paths")}
 
 
-def target_of(host: Object, identity: str, *, patience: Patience = Patience()) -> SshTarget:
+def target_of(host: Json, identity: str, *, patience: Patience = Patience()) -> SshTarget:
     """Read a Host. `identity` is the text of the key, empty where a file is named. Raises HostRefused, by field."""
     spec = host.get("spec") or {}
     ssh = spec.get("ssh") or {}
@@ -70,7 +69,7 @@ def _keys(lines: Any, field: str) -> KnownHosts:
         raise HostRefused("SpecInvalid", f"{field}: {error}") from error
 
 
-def read_identity(client: KubeClient, host: Object, namespace: str) -> str:
+def read_identity(client: KubeClient, host: Json, namespace: str) -> str:
     """Read the key of a Host from its Secret; empty where it names a file. Raises HostRefused, with what to do."""
     ssh = (host.get("spec") or {}).get("ssh") or {}
     name = (ssh.get("identitySecret") or {}).get("name")

@@ -6,24 +6,22 @@ Called by `ssh_worker` when a look shows it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from automation.cache.service_kinds import KINDS, dialect_of_cr
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import HOST_PROCESSES
 from program.desired.errors import SpecInvalid
 from program.desired.service import DriftPolicy
 from program.dialects.annotations import read_annotations
-
-Object = dict[str, Any]
 
 Record = Callable[..., None]
 """`EventRecorder.record`."""
 
 
 def may_repair_unit(
-    client: KubeClient, process: Object | None, words: str, *, host: str, is_news: bool, record: Record
+    client: KubeClient, process: Json | None, words: str, *, host: str, is_news: bool, record: Record
 ) -> bool:
     """Ask the policy of the service whose HostProcess this is, and note on the service what is done.
 
@@ -45,13 +43,13 @@ def may_repair_unit(
     return repair
 
 
-def _service_of(client: KubeClient, process: Object) -> Object | None:
+def _service_of(client: KubeClient, process: Json) -> Json | None:
     metadata = process["metadata"]
     for reference in metadata.get("ownerReferences") or ():
         dialect = dialect_of_cr(reference)
         if reference.get("controller") and dialect:
             try:
-                found: Object = client.get(KINDS[dialect], metadata["namespace"], reference["name"])
+                found: Json = client.get(KINDS[dialect], metadata["namespace"], reference["name"])
             except NotFound:
                 return None
             return found if found["metadata"]["uid"] == reference["uid"] else None

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from automation.install import identities
 from automation.install.blanks import Language, Value, as_yaml, comment
 from automation.install.objects import CONDITIONS, Part, parts
 from automation.install.options import DECIDED, InstallOptions, default_image, version
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_files
-
-Json = dict[str, Any]
 
 KEEP = {"helm.sh/resource-policy": "keep"}
 """On what outlives the operator: `helm uninstall` leaves it."""

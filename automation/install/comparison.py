@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from automation.install.naming import SELECTOR
 from automation.install.objects import Part
@@ -19,8 +18,7 @@ from components.rendered import RenderedObject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 MANAGER = "herdsman-install"
 """The field manager of an installation; the loop's own is another."""

@@ -9,16 +9,13 @@ for one host: the ServiceAccount of that name in Herdsman's namespace, or a memb
 
 from __future__ import annotations
 
-from typing import Any
-
 from agent.contract import LABEL_HOST
 from agent.server.cluster.host_lease import lease_name
 from automation.install.blanks import When
 from automation.install.naming import PART_OF, metadata
 from automation.settings import SYSTEM_NAMESPACE
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Json = dict[str, Any]
 
 API = "admissionregistration.k8s.io/v1"
 POLICY = "ValidatingAdmissionPolicy"

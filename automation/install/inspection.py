@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
 
 from automation.console.finding import Finding
 from automation.install import identities, permissions
@@ -24,11 +23,10 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
+from kubeapi.json_types import Json
 from program.dialects.conditions import Reason
 from program.dialects.crds import crd_documents
 from program.dialects.registry import DIALECT_KINDS
-
-Json = dict[str, Any]
 
 PARALLEL = 8
 MOST_NAMED = 4

@@ -11,7 +11,7 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from automation.engine.port import Batch, Change, Engine, Stack
 from automation.engine.pulumi_engine import PulumiEngine
@@ -28,10 +28,9 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import Dialect, ServiceKey
 from tools import toolchain
-
-Json = dict[str, Any]
 
 TIMEOUT_S = 180.0
 _DIALECT = cast(Dialect, "install")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 NAME = "herdsman"
 SELECTOR = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "loop"}

@@ -16,9 +16,8 @@ from automation.install.naming import NAME, PART_OF, metadata
 from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE
 from components.priority_classes import priority_classes
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
-
-Json = dict[str, Any]
 
 LOOP_ROLE = "herdsman-loop"
 AGENT_ROLE = "herdsman-agent"

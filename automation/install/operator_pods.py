@@ -12,8 +12,7 @@ from typing import Any
 
 from automation.console.finding import Finding
 from automation.install.operator import CLAIM, CONTAINER
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 RECENT = timedelta(days=1)
 """An end that is longer ago is not told of a pod that is Ready."""

@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 FOLLOW = ("list", "watch")
 READ = ("get", *FOLLOW)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from automation.install.comparison import find
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
-
-Json = dict[str, Any]
 
 PAGE = 500
 POLL_S = 0.5

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from agent.server.sleepless_clock import sleepless
 from automation.leadership.lease_observations import (
@@ -37,6 +36,7 @@ from automation.leadership.process_mark import mark
 from automation.leadership.shards import Shard, shard_of_lease, shards
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import LEASES
 
 LEASE_NAME = "herdsman"
@@ -49,8 +49,6 @@ RETRY_PERIOD_S = 1.0
 """Seconds between two tries to take or renew the lease."""
 LABEL_LOOP = "herdsman.dev/loop"
 """On the lease: the base name, by which all parts are found at once."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from automation.leadership.fencing import end_engines_of
 from automation.leadership.process_mark import is_dead
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 MARK_ANNOTATION = "herdsman.dev/process"
 """On the lease: by it another process on the holder's machine can tell that the holder is dead."""

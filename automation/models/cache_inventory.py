@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from components.cache_pod import KEY
 from components.naming import CACHE_CLAIM
+from kubeapi.json_types import Json
 from program.dialects.llmkube.source import cache_key
-
-Object = dict[str, Any]
 
 _LINE = re.compile(r"cache (\S+) ([0-9]{1,18}) ([0-9]{1,9}) ([0-9]{1,12}) ([01])")
 _OUTCOME = re.compile(r"(deleted|busy|gone|failed) ([0-9a-f]{16})")
@@ -71,7 +70,7 @@ def outcomes(log: str) -> dict[str, str]:
 class Usage:
     """Which Models and services of one namespace use which key."""
 
-    def __init__(self, models: Iterable[Object], services: Iterable[Object]) -> None:
+    def __init__(self, models: Iterable[Json], services: Iterable[Json]) -> None:
         self.keys: dict[str, set[str]] = {}
         for cr in models:
             self.keys[cr["metadata"]["name"]] = keys_of(cr)
@@ -94,14 +93,14 @@ class Usage:
         ]
 
 
-def keys_of(model: Object) -> set[str]:
+def keys_of(model: Json) -> set[str]:
     """Give the keys that a Model stands for: that of its source, however the rest of it reads, and its status's."""
     keys = {str((model.get("status") or {}).get("cacheKey") or "")}
     source = str((model.get("spec") or {}).get("source") or "")
     return {*keys, cache_key(source)} - {""}
 
 
-def models_of(service: Object) -> set[str]:
+def models_of(service: Json) -> set[str]:
     """Name the Models that a service refers to, drafts included."""
     spec = service.get("spec") or {}
     drafts = (
@@ -139,7 +138,7 @@ def to_prune(
     return chosen, refused
 
 
-def node_of(claim: Object, pods: Iterable[Object]) -> str:
+def node_of(claim: Json, pods: Iterable[Json]) -> str:
     """Name the node that has a claim mounted, where only one may; empty where any node does."""
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     if "ReadWriteMany" in modes or "ReadOnlyMany" in modes:
@@ -152,7 +151,7 @@ def node_of(claim: Object, pods: Iterable[Object]) -> str:
     return ""
 
 
-def is_cache(claim: Object) -> bool:
+def is_cache(claim: Json) -> bool:
     """Tell whether a claim is a model cache that LLMKube or Herdsman made."""
     labels = claim["metadata"].get("labels") or {}
     return labels.get("app.kubernetes.io/component") == "model-cache" or claim["metadata"]["name"] == CACHE_CLAIM

@@ -6,14 +6,12 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 START_TIMEOUT_S = 120.0
 _LOOK_EVERY_S = 0.5
@@ -23,7 +21,7 @@ class CacheUnreachable(Exception):
     """The cache cannot be looked into; the message says why and what to do."""
 
 
-def check_bound(claim: Object) -> None:
+def check_bound(claim: Json) -> None:
     """Raise CacheUnreachable for a claim without a volume behind it."""
     metadata, phase = claim["metadata"], (claim.get("status") or {}).get("phase", "Pending")
     if phase != "Bound":
@@ -36,7 +34,7 @@ def check_bound(claim: Object) -> None:
 
 def run_pod(
     client: KubeClient,
-    build: Callable[[str], Object],
+    build: Callable[[str], Json],
     *,
     namespace: str,
     start_timeout_s: float = START_TIMEOUT_S,
@@ -70,7 +68,7 @@ def run_pod(
             client.delete(kinds.PODS, namespace, name)
 
 
-def why_pending(pod: Object) -> str:
+def why_pending(pod: Json) -> str:
     """Say why a pod has not started, in the scheduler's or the kubelet's own words."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
@@ -84,7 +82,7 @@ def why_pending(pod: Object) -> str:
     return f"node {node} has not mounted the claim; another node may have it" if node else "no node has taken it"
 
 
-def why_failed(pod: Object) -> str:
+def why_failed(pod: Json) -> str:
     """Say why a pod failed that said nothing itself."""
     status = pod.get("status") or {}
     return str(status.get("message") or status.get("reason") or "it said nothing")

@@ -21,6 +21,7 @@ from automation.status.event_recorder import EventType
 from automation.status.writer import StatusWriter
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
 from program.desired.model import GPU_RESOURCES, DesiredModel, GpuVendor, ModelGpu, SourceKind
@@ -28,7 +29,6 @@ from program.dialects.llmkube.model_status import known_status, model_status
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import FIELD, file_set
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 CLAIM_RECHECK_S = 60.0
@@ -38,15 +38,15 @@ CLAIM_RECHECK_S = 60.0
 class Cache(Protocol):
     """What an informer offers: the objects of one kind as they were last seen."""
 
-    def get(self, namespace: str | None, name: str) -> Object | None: ...
+    def get(self, namespace: str | None, name: str) -> Json | None: ...
 
-    def list(self, namespace: str | None = None) -> list[Object]: ...
+    def list(self, namespace: str | None = None) -> list[Json]: ...
 
 
 class Recorder(Protocol):
     """What `automation.status.event_recorder.EventRecorder` offers."""
 
-    def record(self, obj: Object, *, type: EventType, reason: str, message: str) -> None: ...  # noqa: A002
+    def record(self, obj: Json, *, type: EventType, reason: str, message: str) -> None: ...  # noqa: A002
 
 
 def _now() -> datetime:
@@ -75,9 +75,9 @@ class ModelController:
         recorder: Recorder | None = None,
         transfers: TransferWatch | None = None,
         prefetcher: Prefetcher | None = None,
-        on_written: Callable[[Object, Object], None] = lambda *_: None,
+        on_written: Callable[[Json, Json], None] = lambda *_: None,
         on_gone: Callable[[str, str], None] = lambda *_: None,
-        ours: Callable[[Object], bool] = lambda _: True,
+        ours: Callable[[Json], bool] = lambda _: True,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._statuses = StatusWriter(client, kinds.MODELS, on_written=on_written, cached=models.get)
@@ -117,7 +117,7 @@ class ModelController:
 
     # --- facts ----------------------------------------------------------------------------------------------------
 
-    def _facts(self, namespace: str, name: str, cr: Object) -> ModelFacts:
+    def _facts(self, namespace: str, name: str, cr: Json) -> ModelFacts:
         try:
             model = model_of(cr)
         except SpecInvalid as error:
@@ -173,7 +173,7 @@ class ModelController:
             self._requeue(namespace, model.name, CLAIM_RECHECK_S)
         return ClaimFacts(name=model.source.claim, found=found is not None, bound=phase == "Bound", phase=phase)
 
-    def _refetched(self, namespace: str, model: DesiredModel, known: Object) -> bool:
+    def _refetched(self, namespace: str, model: DesiredModel, known: Json) -> bool:
         """Tell whether a pod fetched the source since it was first seen to differ; only OnChange makes one do so."""
         if self._transfers is None or model.refresh != "OnChange":
             return False
@@ -199,7 +199,7 @@ class ModelController:
 
     # --- status ---------------------------------------------------------------------------------------------------
 
-    def _tell(self, namespace: str, name: str, cr: Object, status: Object) -> None:
+    def _tell(self, namespace: str, name: str, cr: Json, status: Json) -> None:
         before, after = (cr.get("status") or {}).get("phase"), status["phase"]
         if before != after:
             message = next(c["message"] for c in status["conditions"] if c["type"] == "Ready")

@@ -8,7 +8,6 @@ Called by `model_controller` in a Model's pass. A Job is a one-off action and no
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
@@ -20,12 +19,12 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, NotFound
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from program.desired.facts import PrefetchFacts
 from program.desired.keys import Owner
 from program.desired.model import DesiredModel
 from program.dialects.llmkube.model_judging import PREFETCHED, prefetch_problem
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 WATCH_S = 5.0
@@ -68,7 +67,7 @@ class Prefetcher:
             on_relist=on_relist,
         )
 
-    def facts(self, cr: Object, model: DesiredModel, *, status: Object) -> PrefetchFacts | None:
+    def facts(self, cr: Json, model: DesiredModel, *, status: Json) -> PrefetchFacts | None:
         """Do what the Model asks for, and say how far it is; None where it asks for nothing.
 
         `status` is the Model's own where it is about this very source, else empty.
@@ -106,7 +105,7 @@ class Prefetcher:
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    def _make(self, namespace: str, model: DesiredModel, job: Object) -> PrefetchFacts:
+    def _make(self, namespace: str, model: DesiredModel, job: Json) -> PrefetchFacts:
         name = job["metadata"]["name"]
         try:
             try:
@@ -121,7 +120,7 @@ class Prefetcher:
         log.info("Started a prefetch", job=name)
         return PrefetchFacts(job=name, state="started")
 
-    def _delete(self, namespace: str, job: Object) -> None:
+    def _delete(self, namespace: str, job: Json) -> None:
         try:
             self._client.delete(kinds.JOBS, namespace, job["metadata"]["name"], uid=job["metadata"]["uid"])
         except (NotFound, Conflict):
@@ -129,7 +128,7 @@ class Prefetcher:
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
-    def _of_job(self, namespace: str, model: str, job: Object) -> PrefetchFacts:
+    def _of_job(self, namespace: str, model: str, job: Json) -> PrefetchFacts:
         name = job["metadata"]["name"]
         if job["ended"]:
             self._unwatch(namespace, model)
@@ -171,19 +170,19 @@ class Prefetcher:
             if self._transfers is not None:
                 self._transfers.downloader_changed(namespace, model, pod, where="", running=False)
 
-    def _cause(self, namespace: str, job: Object) -> str:
+    def _cause(self, namespace: str, job: Json) -> str:
         """Say why a Job failed: the last words of its last container, read once per Job."""
         uid = job["metadata"]["uid"]
         if uid not in self._causes:
             self._causes[uid] = last_words(self._pods(namespace, job["metadata"]["name"])) or job["message"]
         return self._causes[uid]
 
-    def _pods(self, namespace: str, job: str) -> list[Object]:
+    def _pods(self, namespace: str, job: str) -> list[Json]:
         selector = f"batch.kubernetes.io/job-name={job}"
-        found: list[Object] = self._client.list(kinds.PODS, namespace, label_selector=selector, limit=10)["items"]
+        found: list[Json] = self._client.list(kinds.PODS, namespace, label_selector=selector, limit=10)["items"]
         return found
 
-    def _job_changed(self, old: Object | None, new: Object | None) -> None:
+    def _job_changed(self, old: Json | None, new: Json | None) -> None:
         job = new or old
         if job is None:
             return
@@ -192,7 +191,7 @@ class Prefetcher:
         self._changed(job["metadata"]["namespace"], job["model"])
 
 
-def last_words(pods: list[Object]) -> str:
+def last_words(pods: list[Json]) -> str:
     """Give the last line that the latest failed container said, its reason where it said nothing; empty for none."""
     ends = [
         (state["terminated"].get("finishedAt") or "", state["terminated"])
@@ -208,10 +207,10 @@ def last_words(pods: list[Object]) -> str:
     return lines[-1][:512] if lines else f"{end.get('reason', 'Error')} (exit status {end['exitCode']})"
 
 
-def trimmed_job(obj: Object) -> Object:
+def trimmed_job(obj: Json) -> Json:
     """Keep of a Job: whose it is, what it was made for, and how it stands."""
     metadata, status = obj["metadata"], obj.get("status") or {}
-    ended: Object = next(
+    ended: Json = next(
         (c for c in status.get("conditions") or () if c["type"] in ("Complete", "Failed") and c["status"] == "True"),
         {},
     )
@@ -232,5 +231,5 @@ def trimmed_job(obj: Object) -> Object:
     }
 
 
-def _was_prefetched(status: Object) -> bool:
+def _was_prefetched(status: Json) -> bool:
     return any(c["type"] == "Available" and c["reason"] == PREFETCHED for c in status.get("conditions") or ())

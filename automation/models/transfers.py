@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -21,11 +21,11 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
+from kubeapi.json_types import Json
 from program.desired.facts import TransferFacts
 
 log = structlog.get_logger(__name__)
 
-Object = dict[str, Any]
 
 CONTAINER = "model-downloader"
 EVERY_S = 5.0
@@ -115,7 +115,7 @@ class TransferWatch:
         with self._lock:
             self._fetched.pop(Key(namespace, model), None)
 
-    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+    def pod_changed(self, old: Json | None, new: Json | None) -> None:
         """Take note of a pod as `automation.cache.trim.pod` keeps it. Called by the informer's thread; never blocks."""
         pod = new or old
         if pod is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from automation.cache.service_kinds import kind_text, qualified, split_name
 from automation.preview.changes import Preview, ServicePreview
@@ -16,6 +16,7 @@ from automation.preview.live import Live
 from automation.preview.previewer import DIALECT, Previewer, Progress, Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Reason
@@ -24,8 +25,6 @@ from program.manifests import Manifests
 
 if TYPE_CHECKING:
     from automation.preview.asking_dialects import Concerned
-
-Json = dict[str, Any]
 
 
 def preview_files(

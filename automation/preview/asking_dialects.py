@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from automation.cache.service_kinds import dialect_of_cr, is_part_of_another, kind_text
 from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
@@ -19,13 +18,12 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import Forbidden
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECT_KINDS, REFERS_TO, dialect_named
 from program.manifests import Document, Manifests
-
-Json = dict[str, Any]
 
 SHARED_NAMESPACES = ("", "kserve", "llmaz-system")
 """Where configs and settings lie that concern services of all namespaces; empty for kinds of the whole cluster."""

@@ -21,8 +21,7 @@ from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
 from components.providers.kubernetes_ownership import drift
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject, RenderedService
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 _QUIET = frozenset(
     {

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from automation.preview.files import Asked, FileRefused, as_written, asked
 from automation.preview.live import PAGE
 from automation.preview.previewer import Previewer
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import PATH_NOT_FOUND
 from program.desired.errors import SpecInvalid
 from program.dialects.object_shape import check_shape
 from program.manifests import Document
 
-Json = dict[str, Any]
 Name = tuple[str, str]
 """Namespace (empty for a kind of the whole cluster) and name."""
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from components import naming
 from components.providers.kubernetes_errors import causes
 from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
 from kubeapi.client import APPLY_PATCH, MERGE_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, NotFound, TooManyRequests, Unauthorized, Unreachable
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import JSON
-
-Json = dict[str, Any]
 
 FIELD_MANAGER = "kubectl"
 NO_UID = "00000000-0000-0000-0000-000000000000"

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from components.providers.kubernetes_records import inherited
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 _MAPS = frozenset({"labels", "annotations", "nodeSelector", "limits", "requests"})
 """Fields whose keys are free, so that no default brings one back."""

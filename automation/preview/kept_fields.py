@@ -15,8 +15,7 @@ from components.providers.kubernetes_diff import MISSING
 from components.providers.kubernetes_templates import as_made, same_template
 from components.rendered import RenderedService
 from components.uncounted_fields import Path, paths_of, shown_path, value_at
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def kept_fields(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> Iterator[str]:

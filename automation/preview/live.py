@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from automation.cache.owners import process_selector_of, selector_of, service_of
 from automation.reconcile.plan import LiveObject, ObjectName
@@ -17,13 +17,13 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreachable
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
 
 if TYPE_CHECKING:
     from automation.hosts.registry import HostRegistry
 
-Json = dict[str, Any]
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 

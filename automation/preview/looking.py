@@ -6,11 +6,12 @@ Given to a dialect's `parse` as its Lookup (`program.dialects.dialect`). Nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import METADATA
 from program.desired.errors import NotYet
@@ -19,7 +20,6 @@ from program.dialects.kserve.store_secrets import store_secret
 if TYPE_CHECKING:
     from program.manifests import Manifests
 
-Json = dict[str, Any]
 REASON = "Refused"
 
 

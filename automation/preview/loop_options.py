@@ -16,12 +16,12 @@ from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, Unauthorized, Unreachable
+from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
     from automation.preview.previewer import Previewer
     from components.policies.policy import Policies
 
-Json = dict[str, Any]
 
 PREFIX = "HERDSMAN_"
 DEPLOYMENT = "herdsman"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from automation.preview import comparing
 from automation.preview.changes import ObjectChange, ServicePreview
@@ -20,6 +20,7 @@ from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from automation.preview.looking import Looking
     from components.policies.policy import Policies
 
-Json = dict[str, Any]
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 

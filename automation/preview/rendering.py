@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from automation.adoption.ownership import HERDSMAN, controller_of
 from automation.reconcile.plan import ObjectName
@@ -17,6 +17,7 @@ from components.deployment import is_stopped
 from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE
@@ -29,8 +30,6 @@ from program.dialects.llmkube.parse_model import model_of
 if TYPE_CHECKING:
     from automation.preview.live import Live
     from automation.preview.previewer import Subject
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

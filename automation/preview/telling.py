@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from automation.cache.service_kinds import kind_text
 from automation.console.terminal_text import cleaned
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
+from kubeapi.json_types import Json
 from program.dialects.llmkube.model_status import human_size
 
 if TYPE_CHECKING:
     from automation.engine.port import Op
     from program.desired.keys import ServiceKey
 
-Json = dict[str, Any]
 
 MARKS: Final[dict[Op, str]] = {"create": "+", "update": "~", "replace": "-+", "delete": "-", "same": " "}
 _WORDS: Final[dict[Op, str]] = {

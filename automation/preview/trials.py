@@ -8,7 +8,6 @@ autoscaler owns and fields that are left to others stay as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from automation.preview import comparing
 from automation.preview.changes import ObjectChange
@@ -25,9 +24,8 @@ from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Json = dict[str, Any]
 
 _ABSENT_VERSION = "1"
 """A resourceVersion from before the first object was written: the API server refuses it where an object stands."""

@@ -8,9 +8,8 @@ https://kubernetes.io/docs/concepts/architecture/garbage-collection/
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 FINALIZER_ORPHAN = "orphan"
 FINALIZER_FOREGROUND = "foregroundDeletion"
@@ -24,7 +23,7 @@ class Cascade(Enum):
     BACKGROUND = "the loop and the garbage collector delete them"
 
 
-def cascade_of(cr: Object) -> Cascade:
+def cascade_of(cr: Json) -> Cascade:
     """Tell what happens to the objects of a custom resource that has a deletionTimestamp."""
     finalizers = cr["metadata"].get("finalizers") or ()
     # The API server never sets both; where a client did, what keeps objects goes first.
@@ -33,6 +32,6 @@ def cascade_of(cr: Object) -> Cascade:
     return Cascade.FOREGROUND if FINALIZER_FOREGROUND in finalizers else Cascade.BACKGROUND
 
 
-def has_controller(obj: Object) -> bool:
+def has_controller(obj: Json) -> bool:
     """Tell whether an object has a controller. One that was kept when its service was deleted has none."""
     return any(reference.get("controller") for reference in obj["metadata"].get("ownerReferences") or ())

@@ -8,7 +8,6 @@ place that it gives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import World
@@ -22,6 +21,7 @@ from components import naming
 from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -31,8 +31,6 @@ from program.dialects.conditions import Reason
 from program.dialects.llmkube.model_status import failure_of, known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
-
-Object = dict[str, Any]
 
 DRAFT_RECHECK_S = 300.0
 
@@ -57,8 +55,8 @@ class Wanted:
 def want(
     world: World,
     key: ServiceKey,
-    cr: Object,
-    model_cr: Object | None,
+    cr: Json,
+    model_cr: Json | None,
     observed: Observed,
     *,
     options: RenderOptions,
@@ -111,7 +109,7 @@ def _node_paths(desired: DesiredService) -> tuple[tuple[str, str], ...]:
     return tuple((f"Model/{each.name} spec.source", each.source.path) for each in files)
 
 
-def model_is_ready(model_cr: Object) -> bool:
+def model_is_ready(model_cr: Json) -> bool:
     """Tell whether a Model's status says Ready of the source that its spec names now.
 
     After an edit of the source the status speaks of the one before for a moment. Rendered then, the new file would get
@@ -125,7 +123,7 @@ def _has_own_claim(world: World, key: ServiceKey) -> bool:
     return claim is not None and not claim["metadata"]["deleting"]
 
 
-def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
+def _draft(world: World, key: ServiceKey, cr: Json) -> DesiredModel | None:
     """Resolve the draft Model. One that is not Ready holds the service as its main Model does; a missing one is told by
     the parser, which knows whether the engine uses it."""
     name = draft_reference(cr)
@@ -144,7 +142,7 @@ def _draft(world: World, key: ServiceKey, cr: Object) -> DesiredModel | None:
     return model_of(found)
 
 
-def _check_name(world: World, key: ServiceKey, cr: Object) -> None:
+def _check_name(world: World, key: ServiceKey, cr: Json) -> None:
     """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
 
     Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
@@ -173,5 +171,5 @@ def problem_of(error: DesiredError, *, terminal: bool) -> Problem:
     return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
 
 
-def _age_key(cr: Object) -> tuple[str, str]:
+def _age_key(cr: Json) -> tuple[str, str]:
     return cr["metadata"].get("creationTimestamp", ""), cr["metadata"]["name"]

@@ -11,10 +11,9 @@ from automation.reconcile.desire import Wanted
 from automation.reconcile.observe import Observed, autoscaler_facts, is_behind, pod_facts
 from automation.reconcile.plan import ObjectName
 from components.deployment import is_stopped
+from kubeapi.json_types import Json
 from program.desired.facts import ConditionFact, Problem, ServiceFacts, WorkloadFacts
 from program.desired.workloads import PodSet
-
-Object = dict[str, Any]
 
 
 def described_facts(
@@ -77,7 +76,7 @@ def _of_set(pods: PodSet, observed: Observed) -> WorkloadFacts:
     return found
 
 
-def _of_live(part: str, name: ObjectName, live: Object) -> WorkloadFacts:
+def _of_live(part: str, name: ObjectName, live: Json) -> WorkloadFacts:
     status = live["status"]
     conditions = {kind: ConditionFact(**each) for kind, each in live["conditions"].items()}
     # A LeaderWorkerSet's controller does not say which generation it has seen.

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import World
@@ -31,6 +30,7 @@ from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
@@ -38,9 +38,6 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect
 from program.dialects.registry import dialect_named
-
-Object = dict[str, Any]
-
 
 API_UNAVAILABLE = "ApiUnavailable"
 """Reason of a service that depends on an API whose objects cannot be listed now."""
@@ -61,7 +58,7 @@ class NotingLookup:
         self._for_spec = for_spec
         self.seen: set[Reference] = set()
 
-    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Object | None:
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         self._note(Reference(kind, namespace or "", name))
         found = self._caches.get(kind, namespace, name)
         if found is None and self._for_spec and self._caches.pending(kind, namespace or "", name):
@@ -69,7 +66,7 @@ class NotingLookup:
             raise NotYet(reason=API_UNAVAILABLE, why=why, retry_after_s=5.0)
         return found
 
-    def listed(self, kind: Kind, namespace: str) -> tuple[Object, ...]:
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         self._note(Reference(kind, namespace, ANY))
         return tuple(self._caches.listed(kind, namespace))
 
@@ -104,23 +101,23 @@ class DescribedServices:
     def postpone(self, key: ServiceKey) -> None:
         self._caches.postpone(key)
 
-    def get(self, namespace: str, name: str) -> Object | None:
+    def get(self, namespace: str, name: str) -> Json | None:
         return self._caches.get(self.kind, namespace, name)
 
-    def listed(self) -> list[Object]:
+    def listed(self) -> list[Json]:
         return self._caches.listed(self.kind)
 
-    def is_ours(self, cr: Object) -> bool:
+    def is_ours(self, cr: Json) -> bool:
         """Whether this loop looks after a service. What llmaz made for a Playground is that one's alone."""
         return not is_part_of_another(cr) and self._world.is_ours(cr, held=self._is_held(cr))
 
-    def _is_held(self, cr: Object) -> bool:
+    def _is_held(self, cr: Json) -> bool:
         """Tell whether the peer's controller has, or had, this service in its hands."""
         finalizers = cr["metadata"].get("finalizers") or ()
         held = any(each in self._dialect.peer_finalizers for each in finalizers)
         return held or written_by_another(cr.get("status"), self.status_mark)
 
-    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+    def asked(self, key: ServiceKey, cr: Json) -> Asked:
         metadata = cr["metadata"]
         found = sorted(self._parsed_from.get(key, ()), key=str)
         versions = tuple(self._caches.version(reference) for reference in found)
@@ -129,7 +126,7 @@ class DescribedServices:
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
         return observe_described(self._world, self._caches.index, key, owner=owner)
 
-    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+    def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
         look, registry = NotingLookup(self._caches, key, for_spec=True), self._world.registry
         mode: Mode = "Apply"
         try:
@@ -153,7 +150,7 @@ class DescribedServices:
     def facts(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         wanted: Wanted,
         observed: Observed,
         *,
@@ -175,21 +172,21 @@ class DescribedServices:
         )
 
     def status(
-        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
-    ) -> Object:
+        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> Json:
         look = NotingLookup(self._caches, key, for_spec=False)
         try:
             return self._dialect.status(cr, desired, facts, look, now=now)
         finally:
             self._caches.needs(key, frozenset(look.seen), "status")
 
-    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+    def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
         return described_story(cr, status, facts)
 
     def made_kinds(self) -> frozenset[str]:
         return self._caches.made_kinds() | {"HostProcess"}
 
-    def references(self, cr: Object) -> tuple[Object, ...]:
+    def references(self, cr: Json) -> tuple[Json, ...]:
         metadata = cr["metadata"]
         key = ServiceKey(self._caches.name, metadata["namespace"], metadata["name"])
         found = sorted(self._parsed_from.get(key, ()), key=str)
@@ -201,7 +198,7 @@ class DescribedServices:
         self._parsed_from.pop(key, None)
         self._caches.forget(key)
 
-    def tend(self, key: ServiceKey, cr: Object) -> None:
+    def tend(self, key: ServiceKey, cr: Json) -> None:
         """Give custom resources the labels that the peer's webhook gives, or take the peer's finalizers off one.
 
         Nobody else takes those off once the peer's controller is gone, and the object could never be deleted.
@@ -223,7 +220,7 @@ class DescribedServices:
             if obj is not None and missing:
                 self._patch(kind, obj, {"labels": missing})
 
-    def _patch(self, kind: Kind, obj: Object, change: Object) -> None:
+    def _patch(self, kind: Kind, obj: Json, change: Json) -> None:
         """Change metadata. Raises Conflict for an object of another uid, or one changed since the cache saw it."""
         metadata = obj["metadata"]
         body = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], **change}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from automation.cache.cluster_cache import World, models_of
 from automation.engine.submissions import Asked
@@ -14,12 +13,11 @@ from automation.serving.sleep import Sleep
 from automation.status.event_log import Entry, advice, story
 from components.render import RenderOptions
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.llmkube.service_status import service_status
-
-Object = dict[str, Any]
 
 
 class LlmkubeServices:
@@ -39,16 +37,16 @@ class LlmkubeServices:
     def postpone(self, key: ServiceKey) -> None:
         """These caches are filled before the first pass."""
 
-    def get(self, namespace: str, name: str) -> Object | None:
+    def get(self, namespace: str, name: str) -> Json | None:
         return self._world.services.get(namespace, name)
 
-    def listed(self) -> list[Object]:
+    def listed(self) -> list[Json]:
         return self._world.services.list()
 
-    def is_ours(self, cr: Object) -> bool:
+    def is_ours(self, cr: Json) -> bool:
         return self._world.is_ours(cr)
 
-    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+    def asked(self, key: ServiceKey, cr: Json) -> Asked:
         metadata = cr["metadata"]
         models = (self._model(key, cr), *self._drafts(key, cr))
         versions = tuple(((found or {}).get("metadata") or {}).get("resourceVersion") for found in models)
@@ -57,13 +55,13 @@ class LlmkubeServices:
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
         return observe(self._world, key, owner=owner)
 
-    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+    def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
         return want(self._world, key, cr, self._model(key, cr), observed, options=options, sleep=self._sleep)
 
     def facts(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         wanted: Wanted,
         observed: Observed,
         *,
@@ -91,15 +89,15 @@ class LlmkubeServices:
     def status(
         self,
         key: ServiceKey,  # noqa: ARG002 - an InferenceService's status follows from its facts alone
-        cr: Object,
+        cr: Json,
         desired: DesiredService | None,
         facts: ServiceFacts,
         *,
         now: datetime,
-    ) -> Object:
+    ) -> Json:
         return service_status(cr, desired, facts, now=now)
 
-    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+    def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
         before = cr.get("status")
         edited = (before or {}).get("observedGeneration") != status.get("observedGeneration")
         return (*story(before, status, facts), *(advice(cr) if edited else ()))
@@ -107,18 +105,18 @@ class LlmkubeServices:
     def made_kinds(self) -> frozenset[str]:
         return self._world.watched_kinds()
 
-    def references(self, cr: Object) -> tuple[Object, ...]:
+    def references(self, cr: Json) -> tuple[Json, ...]:
         return self._world.models_of(cr)
 
-    def tend(self, key: ServiceKey, cr: Object) -> None:
+    def tend(self, key: ServiceKey, cr: Json) -> None:
         """LLMKube has no webhook and no finalizer."""
 
     def forget(self, key: ServiceKey) -> None:
         """Nothing is remembered here."""
 
-    def _model(self, key: ServiceKey, cr: Object) -> Object | None:
+    def _model(self, key: ServiceKey, cr: Json) -> Json | None:
         return self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
 
-    def _drafts(self, key: ServiceKey, cr: Object) -> tuple[Object | None, ...]:
+    def _drafts(self, key: ServiceKey, cr: Json) -> tuple[Json | None, ...]:
         names = sorted(models_of(cr) - {cr["spec"].get("modelRef")})
         return tuple(self._world.models.get(key.namespace, name) for name in names)

@@ -22,6 +22,7 @@ from automation.serving import scaling
 from automation.serving.engine_start import is_foreign
 from components import naming
 from components.deployment import is_stopped
+from kubeapi.json_types import Json
 from program import sizing
 from program.desired.facts import (
     AutoscalerFacts,
@@ -37,8 +38,6 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.llmkube.model_status import failure_of
 
-Object = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Observed:
@@ -47,17 +46,17 @@ class Observed:
     live: tuple[LiveObject, ...]
     claim_exists: bool
     """The namespace's cache claim is there, whoever made it."""
-    deployment: Object | None
-    pods: tuple[Object, ...]
-    host_processes: Mapping[int, Object] = field(default_factory=dict)
+    deployment: Json | None
+    pods: tuple[Json, ...]
+    host_processes: Mapping[int, Json] = field(default_factory=dict)
     """The HostProcesses made for the service, by replica."""
-    endpoint_slices: Mapping[int, Object] = field(default_factory=dict)
+    endpoint_slices: Mapping[int, Json] = field(default_factory=dict)
     """What agents published for it, by replica."""
-    sets: Mapping[ObjectName, Object] = field(default_factory=dict)
+    sets: Mapping[ObjectName, Json] = field(default_factory=dict)
     """The Deployments and LeaderWorkerSets of a service that describes its pods itself."""
-    autoscaler: Object | None = None
+    autoscaler: Json | None = None
     """The HorizontalPodAutoscaler or ScaledObject made for the service."""
-    route: Object | None = None
+    route: Json | None = None
     """The HTTPRoute or Ingress made for the service."""
     cache_claim: ClaimFacts | None = None
     """A claim that the pods mount and that is not bound."""
@@ -133,7 +132,7 @@ def observe_described(world: World, index: ServiceIndex, key: ServiceKey, *, own
     )
 
 
-def _live(objects: Mapping[tuple[str, str], Object], owner: str | None) -> tuple[LiveObject, ...]:
+def _live(objects: Mapping[tuple[str, str], Json], owner: str | None) -> tuple[LiveObject, ...]:
     """Name the objects that live for the custom resource with the uid `owner`; None: for one that is gone."""
     return tuple(
         LiveObject(
@@ -150,13 +149,13 @@ def _live(objects: Mapping[tuple[str, str], Object], owner: str | None) -> tuple
     )
 
 
-def _endpoint_slices(world: World, key: ServiceKey, replicas: Iterable[int]) -> dict[int, Object]:
+def _endpoint_slices(world: World, key: ServiceKey, replicas: Iterable[int]) -> dict[int, Json]:
     names = ((number, naming.endpoint_slice_name(key.name, number, key.dialect)) for number in replicas)
     found = ((number, world.endpoint_slices.get(key.namespace, name)) for number, name in names)
     return {number: each for number, each in found if each is not None}
 
 
-def _as_left(world: World, pod: Object) -> Object:
+def _as_left(world: World, pod: Json) -> Json:
     """Take from a pod on a lost node what its kubelet said before: that its containers are ready, what they answered.
 
     When a node falls silent, Kubernetes changes the pod's Ready alone; ContainersReady stays as it was.
@@ -169,7 +168,7 @@ def _as_left(world: World, pod: Object) -> Object:
     return {**pod, "engine": engine, "lost": trouble}
 
 
-def _first(objects: Mapping[tuple[str, str], Object], *wanted: str, owner: str | None) -> Object | None:
+def _first(objects: Mapping[tuple[str, str], Json], *wanted: str, owner: str | None) -> Json | None:
     """Find the service's own object of one of these kinds; what KEDA makes carries the labels, but is KEDA's."""
     for (kind, _), obj in sorted(objects.items()):
         if kind in wanted and obj["metadata"]["owner"] == owner and not obj["metadata"]["deleting"]:
@@ -177,7 +176,7 @@ def _first(objects: Mapping[tuple[str, str], Object], *wanted: str, owner: str |
     return None
 
 
-def _unbound_claim(world: World, namespace: str, deployment: Object) -> ClaimFacts | None:
+def _unbound_claim(world: World, namespace: str, deployment: Json) -> ClaimFacts | None:
     for name in deployment["spec"]["claims"]:
         claim = world.claims.get(namespace, name)
         phase = claim["status"]["phase"] if claim is not None else ""
@@ -186,7 +185,7 @@ def _unbound_claim(world: World, namespace: str, deployment: Object) -> ClaimFac
     return None
 
 
-def _priority(world: World, cr: Object, pods: tuple[Object, ...]) -> int | None:
+def _priority(world: World, cr: Json, pods: tuple[Json, ...]) -> int | None:
     """The value that the pods have; before there are any, that of the class which they will name."""
     values = [pod["priority"] for pod in pods if not pod["metadata"]["deleting"]]
     if values:
@@ -198,8 +197,8 @@ def service_facts(
     observed: Observed,
     *,
     desired: DesiredService | None,
-    cr: Object,
-    model: Object | None,
+    cr: Json,
+    model: Json | None,
     applying: bool,
     objects_exist: bool,
     problem: Problem | None,
@@ -281,14 +280,14 @@ def scaled_elsewhere(desired: DesiredService, observed: Observed) -> bool:
     return scaling.scaled_elsewhere(desired, observed.deployment)
 
 
-def autoscaler_facts(autoscaler: Object | None) -> AutoscalerFacts | None:
+def autoscaler_facts(autoscaler: Json | None) -> AutoscalerFacts | None:
     """Say what an autoscaler complains of."""
     if autoscaler is None:
         return None
     return AutoscalerFacts(kind=autoscaler["kind"], problem=autoscaler["problem"])
 
 
-def _gateway_facts(route: Object | None, desired: DesiredService | None) -> GatewayFacts | None:
+def _gateway_facts(route: Json | None, desired: DesiredService | None) -> GatewayFacts | None:
     if route is None or route["accepted"] is None:
         return None
     endpoint = ""
@@ -298,7 +297,7 @@ def _gateway_facts(route: Object | None, desired: DesiredService | None) -> Gate
     return GatewayFacts(accepted=route["accepted"], message=route["message"], endpoint=endpoint)
 
 
-def is_behind(workload: Object) -> bool:
+def is_behind(workload: Json) -> bool:
     """Tell whether a controller has looked at an earlier spec of its object and not yet at the present one.
 
     A LeaderWorkerSet's controller may say nothing of generations; then nobody can tell.
@@ -307,7 +306,7 @@ def is_behind(workload: Object) -> bool:
     return observed is not None and observed < workload["metadata"]["generation"]
 
 
-def _template_hash(deployment: Object) -> str:
+def _template_hash(deployment: Json) -> str:
     """Name the template that all replicas run, once the Deployment controller has seen it and replaced the last one."""
     status, metadata = deployment.get("status") or {}, deployment.get("metadata") or {}
     if not status.get("replicas") or status.get("observedGeneration") != metadata["generation"]:
@@ -317,7 +316,7 @@ def _template_hash(deployment: Object) -> str:
     return str(metadata["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
 
 
-def pod_facts(pod: Object, proofs: Mapping[str, tuple[str, str]] | None) -> PodFacts:
+def pod_facts(pod: Json, proofs: Mapping[str, tuple[str, str]] | None) -> PodFacts:
     """Say how one pod is; `proofs` as in `service_facts`."""
     problem = next((p for p in pod["problems"] if p["reason"]), pod["problems"][0] if pod["problems"] else {})
     proof, proof_message = (proofs or {}).get(pod["metadata"]["uid"], ("", "")) if pod["ready"] else ("", "")

@@ -7,7 +7,6 @@ garbage collector of Kubernetes works beside both.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import structlog
 
@@ -18,9 +17,9 @@ from automation.reconcile.plan import LiveObject
 from automation.reconcile.services import Services
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 
@@ -40,7 +39,7 @@ class Removal:
         self._services = services
         self._forget = forget
 
-    def end(self, key: ServiceKey, cr: Object | None) -> None:
+    def end(self, key: ServiceKey, cr: Json | None) -> None:
         """Do what the deletion of a custom resource asks for: delete its objects, leave them, or forget them."""
         cascade = cascade_of(cr) if cr is not None else Cascade.BACKGROUND
         if cascade is Cascade.BACKGROUND:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from automation.engine.submissions import Asked
 from automation.reconcile.desire import Wanted
 from automation.reconcile.observe import Observed
 from automation.status.event_log import Entry
 from components.render import RenderOptions
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-
-Object = dict[str, Any]
 
 
 class Services(Protocol):
@@ -40,19 +39,19 @@ class Services(Protocol):
         """Enqueue a service once `ready`; nothing else would bring back one whose custom resource is gone."""
         ...
 
-    def get(self, namespace: str, name: str) -> Object | None:
+    def get(self, namespace: str, name: str) -> Json | None:
         """Give a service's custom resource; None where there is none."""
         ...
 
-    def listed(self) -> list[Object]:
+    def listed(self) -> list[Json]:
         """Give the custom resources of all services."""
         ...
 
-    def is_ours(self, cr: Object) -> bool:
+    def is_ours(self, cr: Json) -> bool:
         """Whether this loop looks after a service."""
         ...
 
-    def asked(self, key: ServiceKey, cr: Object) -> Asked:
+    def asked(self, key: ServiceKey, cr: Json) -> Asked:
         """Name the versions of all that decides the rendered objects; the second is the generation."""
         ...
 
@@ -60,14 +59,14 @@ class Services(Protocol):
         """Collect what exists for a service; see `automation.reconcile.observe.observe`."""
         ...
 
-    def want(self, key: ServiceKey, cr: Object, observed: Observed, options: RenderOptions) -> Wanted:
+    def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
         """Work out what a pass wants."""
         ...
 
     def facts(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         wanted: Wanted,
         observed: Observed,
         *,
@@ -81,12 +80,12 @@ class Services(Protocol):
         ...
 
     def status(
-        self, key: ServiceKey, cr: Object, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
-    ) -> Object:
+        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> Json:
         """Make the status; the very dict of `cr` when that says all of it already."""
         ...
 
-    def story(self, cr: Object, status: Object, facts: ServiceFacts) -> Iterable[Entry]:
+    def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
         """Tell as Events what turned between the status of `cr` and the new one."""
         ...
 
@@ -94,11 +93,11 @@ class Services(Protocol):
         """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
         ...
 
-    def references(self, cr: Object) -> tuple[Object, ...]:
+    def references(self, cr: Json) -> tuple[Json, ...]:
         """Give the custom resources that a service is made of beside its own, for its history."""
         ...
 
-    def tend(self, key: ServiceKey, cr: Object) -> None:
+    def tend(self, key: ServiceKey, cr: Json) -> None:
         """Do to the custom resource itself what the peer's webhooks and controller did. Raises ApiError."""
         ...
 

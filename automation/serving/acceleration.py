@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
 
 from automation.serving.background import Background
 from automation.serving.engine_start import EngineStart, is_healthy, start_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 from kubeapi.pods import log_head
 from program.desired.engines import LlamaCpp
 from program.desired.facts import AccelerationFacts
 from program.desired.service import DesiredService
-
-Object = dict[str, Any]
 
 HEAD_BYTES = 64 << 10
 """The lines come while the model is loaded; a model with many tensors and metadata keys says a lot before."""
@@ -49,7 +47,7 @@ class Acceleration:
         )
 
     def latest(
-        self, desired: DesiredService, pods: tuple[Object, ...], *, changed: Callable[[], None]
+        self, desired: DesiredService, pods: tuple[Json, ...], *, changed: Callable[[], None]
     ) -> AccelerationFacts | None:
         """Say what the log of a ready replica says; None while that is not known. Never blocks."""
         if not isinstance(desired.engine, LlamaCpp) or desired.gpu is None:
@@ -85,7 +83,7 @@ def parse(text: str) -> AccelerationFacts | None:
     return AccelerationFacts(device=device, layers_offloaded=offloaded, layers_total=total)
 
 
-def reported(cr: Object) -> AccelerationFacts | None:
+def reported(cr: Json) -> AccelerationFacts | None:
     """Read from the status what an earlier loop found: it holds until the log says something else."""
     told = (cr.get("status") or {}).get("acceleration") or {}
     if not all(key in told for key in ("device", "layersOffloaded", "layersTotal")):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from automation.adoption.kept_template import KeptTemplates
 from automation.adoption.kept_workloads import KeptWorkloads
@@ -27,12 +26,11 @@ from automation.status.event_recorder import EventRecorder
 from automation.telemetry.metrics import Metrics
 from components.rendered import RenderedService
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.facts import AccelerationFacts, Problem, RolloutFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
-
-Object = dict[str, Any]
 
 
 class Checks:
@@ -76,7 +74,7 @@ class Checks:
     def prove(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
         observed: Observed,
         *,
@@ -87,7 +85,7 @@ class Checks:
         return self._replicas.prove(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
 
     def rolled_back(
-        self, key: ServiceKey, cr: Object, desired: DesiredService, rendered: RenderedService, observed: Observed
+        self, key: ServiceKey, cr: Json, desired: DesiredService, rendered: RenderedService, observed: Observed
     ) -> tuple[RenderedService, RolloutFacts]:
         """Put the last template that served in place of one that fails; see `Rollback.apply`.
 
@@ -107,7 +105,7 @@ class Checks:
     def gate(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
         rendered: RenderedService,
         observed: Observed,
@@ -140,7 +138,7 @@ class Checks:
         return found
 
     def acceleration(
-        self, key: ServiceKey, cr: Object, desired: DesiredService, observed: Observed
+        self, key: ServiceKey, cr: Json, desired: DesiredService, observed: Observed
     ) -> AccelerationFacts | None:
         """Say what computes, by the log of a replica; until that is read, by the status."""
         if desired.gpu is None:
@@ -151,7 +149,7 @@ class Checks:
     def retire(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
         observed: Observed,
         proofs: Proofs | None,

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 _PROBES = ("readinessProbe", "startupProbe", "livenessProbe")
 _PORT = re.compile(r"(?:^|\s)--port(?:=|\s+)(\d{1,5})(?!\d)")
 _CERTIFICATE = re.compile(r"--ssl-(?:certfile|cert-file)\b")
 
 
-def address_of(container: Object, http_port: str) -> tuple[int, bool]:
+def address_of(container: Json, http_port: str) -> tuple[int, bool]:
     """Return port and whether the server wants TLS; port 0 where the container names none.
 
     The port is the one named `http_port`, else that of `--port`, of a probe, else the first one.
@@ -28,36 +27,36 @@ def address_of(container: Object, http_port: str) -> tuple[int, bool]:
     return port, bool(_CERTIFICATE.search(_text(container)))
 
 
-def _named_port(container: Object, name: str) -> int:
+def _named_port(container: Json, name: str) -> int:
     ports = (each for each in container.get("ports") or () if each.get("name") == name)
     return int(next((each["containerPort"] for each in ports), 0))
 
 
-def _argument(container: Object) -> int:
+def _argument(container: Json) -> int:
     """Read `--port`, also of a shell's script; words behind a script are arguments of it, and the last one holds."""
     found = _PORT.findall(_text(container))
     return int(found[-1]) if found else 0
 
 
-def _probed(container: Object) -> int:
+def _probed(container: Json) -> int:
     return next((port for get in _gets(container) if (port := _number(container, get))), 0)
 
 
-def _first(container: Object) -> int:
+def _first(container: Json) -> int:
     return int(next((each.get("containerPort") or 0 for each in container.get("ports") or ()), 0))
 
 
-def _gets(container: Object) -> Iterator[Object]:
+def _gets(container: Json) -> Iterator[Json]:
     for name in _PROBES:
         get = (container.get(name) or {}).get("httpGet")
         if get:
             yield get
 
 
-def _number(container: Object, get: Object) -> int:
+def _number(container: Json, get: Json) -> int:
     port = get.get("port")
     return port if isinstance(port, int) else _named_port(container, str(port))
 
 
-def _text(container: Object) -> str:
+def _text(container: Json) -> str:
     return " ".join(str(word) for part in ("command", "args") for word in container.get(part) or ())

@@ -7,12 +7,11 @@ loop remembers of a pod no more than this.
 from __future__ import annotations
 
 from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from automation.serving.engine_address import address_of
 from components import naming
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 HTTP_PORT = "http"
 """Name of the engine's port, by which its container is told from those that others put into the pod."""
@@ -32,7 +31,7 @@ class EngineStart(NamedTuple):
     """The engine answers over HTTPS only."""
 
 
-def engine_of(pod: Object, serving: tuple[str, ...] = ()) -> Object:
+def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
     """Keep of a Pod what `start_of` and the checks need; for the informer's transform.
 
     `serving` names the containers that run an engine in pods that a custom resource describes; without it the engine is
@@ -44,10 +43,10 @@ def engine_of(pod: Object, serving: tuple[str, ...] = ()) -> Object:
     containers = spec.get("containers") or ()
     named = next((c for c in containers if c.get("name") in serving), None)
     engine = named or next((c for c in containers if _http_port(c)), containers[0] if containers else {})
-    state: Object = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
+    state: Json = next((s for s in status.get("containerStatuses") or () if s["name"] == engine.get("name")), {})
     healthy = (conditions.get("ContainersReady") or {}).get("status") == "True"
     completed = conditions.get(naming.CONDITION_COMPLETED) or {}
-    kept: Object = {"container": intern(engine.get("name", "")), "port": _http_port(engine)}
+    kept: Json = {"container": intern(engine.get("name", "")), "port": _http_port(engine)}
     if serving:
         kept["port"], tls = address_of(engine, HTTP_PORT)
         kept["of"] = _made_by(pod["metadata"])
@@ -71,7 +70,7 @@ def engine_of(pod: Object, serving: tuple[str, ...] = ()) -> Object:
     return kept
 
 
-def start_of(pod: Object) -> EngineStart | None:
+def start_of(pod: Json) -> EngineStart | None:
     """Name the start of a remembered pod's engine; None while there is none, or where it cannot be asked."""
     engine, metadata = pod.get("engine") or {}, pod["metadata"]
     if not engine.get("run") or not engine.get("port") or metadata["deleting"]:
@@ -87,31 +86,31 @@ def start_of(pod: Object) -> EngineStart | None:
     )
 
 
-def is_foreign(pod: Object) -> bool:
+def is_foreign(pod: Json) -> bool:
     """Whether a remembered pod carries a service's label and is no replica of its Deployment."""
     return bool((pod.get("engine") or {}).get("foreign"))
 
 
-def is_healthy(pod: Object) -> bool:
+def is_healthy(pod: Json) -> bool:
     """Whether the kubelet calls all containers of a remembered pod ready."""
     return bool((pod.get("engine") or {}).get("healthy")) and not pod["metadata"]["deleting"]
 
 
-def _is_replica(metadata: Object) -> bool:
+def _is_replica(metadata: Json) -> bool:
     """A Deployment's pods belong to its ReplicaSets, which are named `<deployment>-<hash>`."""
     service = (metadata.get("labels") or {}).get(naming.LABEL_SERVICE, "")
-    owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    owner: Json = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
     name = str(owner.get("name", ""))
     return owner.get("kind") == "ReplicaSet" and name.rpartition("-")[0] == naming.deployment_name(service)
 
 
-def _made_by(metadata: Object) -> tuple[str, str]:
+def _made_by(metadata: Json) -> tuple[str, str]:
     """Return kind and name of the pod's controller; of a ReplicaSet the name of its Deployment."""
-    owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    owner: Json = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
     kind, name = str(owner.get("kind", "")), str(owner.get("name", ""))
     return intern(kind), intern(name.rpartition("-")[0] if kind == "ReplicaSet" else name)
 
 
-def _http_port(container: Object) -> int:
+def _http_port(container: Json) -> int:
     ports = (p for p in container.get("ports") or () if p.get("name") == HTTP_PORT)
     return int(next((p["containerPort"] for p in ports), 0))

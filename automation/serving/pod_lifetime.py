@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import structlog
 
@@ -18,12 +17,12 @@ from automation.serving.readiness import Proofs
 from automation.status.event_recorder import EventRecorder
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from kubeapi.json_types import Json
 from kubeapi.pods import evict
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 FORBIDDEN_RETRY_S = 30.0
@@ -50,10 +49,10 @@ class PodLifetime:
     def enforce(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
-        deployment: Object | None,
-        pods: tuple[Object, ...],
+        deployment: Json | None,
+        pods: tuple[Json, ...],
         proofs: Proofs | None,
         *,
         now: datetime,
@@ -74,7 +73,7 @@ class PodLifetime:
             return
         self._evict(key, cr, pod, lifetime_s)
 
-    def _may_go(self, key: ServiceKey, desired: DesiredService, pod: Object, *, overdue_s: float) -> bool:
+    def _may_go(self, key: ServiceKey, desired: DesiredService, pod: Json, *, overdue_s: float) -> bool:
         limit_s = desired.pod_lifetime_idle_timeout_s
         probe, start = runtime_for(desired.engine).idle_probe(desired), start_of(pod)
         said: Idleness | None = None
@@ -82,7 +81,7 @@ class PodLifetime:
             said = self._idle.latest(start, probe, changed=lambda: self._requeue(key, 0.0))
         return may_go(limit_s, said, overdue_s=overdue_s)
 
-    def _evict(self, key: ServiceKey, cr: Object, pod: Object, lifetime_s: int) -> None:
+    def _evict(self, key: ServiceKey, cr: Json, pod: Json, lifetime_s: int) -> None:
         name = pod["metadata"]["name"]
         try:
             evict(self._client, key.namespace, name, uid=pod["metadata"]["uid"])
@@ -102,7 +101,7 @@ class PodLifetime:
         self._recorder.record(cr, type="Normal", reason="PodRecycled", message=message)
 
 
-def is_whole(deployment: Object | None, pods: tuple[Object, ...], proofs: Proofs | None) -> bool:
+def is_whole(deployment: Json | None, pods: tuple[Json, ...], proofs: Proofs | None) -> bool:
     """Whether every replica that is wanted serves, and no rollout, scaling or replacement is under way. Pure."""
     if deployment is None:
         return False
@@ -121,7 +120,7 @@ def may_go(limit_s: int | None, said: Idleness | None, *, overdue_s: float) -> b
     return said is not None and said.state == "idle"
 
 
-def _age_s(pod: Object, *, now: datetime) -> float:
+def _age_s(pod: Json, *, now: datetime) -> float:
     try:
         return (now - datetime.fromisoformat(pod["engine"]["created"])).total_seconds()
     except (KeyError, ValueError):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
-Object = dict[str, Any]
 
-
-def release_ready_pods(client: KubeClient, desired: DesiredService, pods: Iterable[Object]) -> None:
+def release_ready_pods(client: KubeClient, desired: DesiredService, pods: Iterable[Json]) -> None:
     """Take the annotation from pods that are ready. Raises ApiError.
 
     It goes from the pod, not from the template, where its removal would restart what just became ready.

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from automation.serving.completion_check import Proof
 from automation.serving.engine_start import is_healthy
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
 
-Object = dict[str, Any]
 Proofs = Mapping[str, Proof | None]
 """By pod, of all healthy ones; None while the first answer is awaited, also of an engine that loads its model."""
 
@@ -42,7 +41,7 @@ class Replaced:
     at: datetime
 
 
-def written_proof(pod: Object) -> Proof | None:
+def written_proof(pod: Json) -> Proof | None:
     """Read what an earlier pass, or an earlier loop, wrote on the pod about this start of its engine."""
     engine = pod.get("engine") or {}
     status, reason, run = engine.get("completed") or (False, "", "")
@@ -51,7 +50,7 @@ def written_proof(pod: Object) -> Proof | None:
     return Proof("proved") if reason == _ANSWERED else Proof("unknown")
 
 
-def condition_for(pod: Object, proof: Proof | None, *, wanted: bool) -> tuple[bool, str, str] | None:
+def condition_for(pod: Json, proof: Proof | None, *, wanted: bool) -> tuple[bool, str, str] | None:
     """Decide status, reason and message of the pod's condition; None when it is as it should be.
 
     Without a gate only an answer is worth a write: it saves the next loop from asking.
@@ -72,7 +71,7 @@ def condition_for(pod: Object, proof: Proof | None, *, wanted: bool) -> tuple[bo
     return wish if worth and wish != written else None
 
 
-def to_replace(pods: tuple[Object, ...], proofs: Proofs, *, before: Replaced | None, now: datetime) -> Object | None:
+def to_replace(pods: tuple[Json, ...], proofs: Proofs, *, before: Replaced | None, now: datetime) -> Json | None:
     """Choose the replica to delete; None while there is none, or another is being replaced."""
     if any(pod["metadata"]["deleting"] for pod in pods):
         return None
@@ -91,13 +90,13 @@ def _has_failed(proof: Proof | None) -> bool:
     return proof is not None and not proof.serves and proof.tries >= REPLACE_AFTER
 
 
-def all_serve(pods: tuple[Object, ...], proofs: Proofs) -> bool:
+def all_serve(pods: tuple[Json, ...], proofs: Proofs) -> bool:
     """Whether every pod of a service has answered."""
     found = [proofs.get(pod["metadata"]["name"]) for pod in pods]
     return bool(found) and all(proof is not None and proof.state == "proved" for proof in found)
 
 
-def asked_pods(desired: DesiredService | None, pods: tuple[Object, ...]) -> tuple[Object, ...]:
+def asked_pods(desired: DesiredService | None, pods: tuple[Json, ...]) -> tuple[Json, ...]:
     """Choose the pods that are asked for a completion: the replicas of the service, of a group its leader.
 
     Where a custom resource describes the pods, its scheduler and tokenizer have others, and the workers of a group
@@ -110,7 +109,7 @@ def asked_pods(desired: DesiredService | None, pods: tuple[Object, ...]) -> tupl
     return tuple(pod for pod in pods if (pod.get("engine") or {}).get("of") == made_by)
 
 
-def counted(facts: ServiceFacts, pods: tuple[Object, ...], proofs: Proofs | None) -> ServiceFacts:
+def counted(facts: ServiceFacts, pods: tuple[Json, ...], proofs: Proofs | None) -> ServiceFacts:
     """Count only replicas that serve, and tell of each what it answered.
 
     The Deployment's own count may be ahead of what is known of its pods, so it never adds a replica of which nothing is

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 
@@ -34,13 +33,13 @@ from components.drain import HUNG_S
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.conditions import timestamp
 from program.runtimes import runtime_for
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 REFUSED_RETRY = timedelta(minutes=10)
@@ -81,9 +80,9 @@ class Replicas:
     def prove(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         desired: DesiredService,
-        pods: tuple[Object, ...],
+        pods: tuple[Json, ...],
         *,
         now: datetime,
         may_replace: bool = True,
@@ -120,7 +119,7 @@ class Replicas:
         if self._stalls is not None:
             self._stalls.unfollow(key)
 
-    def _drop_gone(self, key: ServiceKey, pods: tuple[Object, ...]) -> None:
+    def _drop_gone(self, key: ServiceKey, pods: tuple[Json, ...]) -> None:
         with self._lock:
             stalled = self._stalled.pop(key, {})
             there = {start for pod in pods if (start := start_of(pod)) is not None} if stalled else set()
@@ -128,7 +127,7 @@ class Replicas:
                 self._stalled[key] = left
 
     def _note_standing(
-        self, key: ServiceKey, cr: Object, desired: DesiredService, pods: tuple[Object, ...], *, wanted: bool
+        self, key: ServiceKey, cr: Json, desired: DesiredService, pods: tuple[Json, ...], *, wanted: bool
     ) -> None:
         """Remember the engines of a service that is Ready at its first pass with a check."""
         with self._lock:
@@ -140,7 +139,7 @@ class Replicas:
 
     # --- finding out ----------------------------------------------------------------------------------------------
 
-    def _proof(self, key: ServiceKey, desired: DesiredService, pod: Object, *, wanted: bool) -> Proof | None:
+    def _proof(self, key: ServiceKey, desired: DesiredService, pod: Json, *, wanted: bool) -> Proof | None:
         start, written = start_of(pod), written_proof(pod)
         if not wanted or self._check is None:
             return Proof("unknown", final=True)
@@ -164,7 +163,7 @@ class Replicas:
             return Proof("unknown", "it served before it was asked; its first answer is awaited")
         return found or written
 
-    def _follow(self, key: ServiceKey, desired: DesiredService, pods: tuple[Object, ...], proofs: Proofs) -> None:
+    def _follow(self, key: ServiceKey, desired: DesiredService, pods: tuple[Json, ...], proofs: Proofs) -> None:
         if self._stalls is None:
             return
         proved = (pod for pod in pods if (p := proofs.get(pod["metadata"]["name"])) is not None and p.state == "proved")
@@ -181,7 +180,7 @@ class Replicas:
 
     # --- acting ---------------------------------------------------------------------------------------------------
 
-    def _tell(self, pod: Object, proof: Proof | None, *, wanted: bool, now: datetime) -> None:
+    def _tell(self, pod: Json, proof: Proof | None, *, wanted: bool, now: datetime) -> None:
         """Write on the pod what was found out, if it is not there already."""
         wish = condition_for(pod, proof, wanted=wanted)
         if wish is None or now < self._mute_until:
@@ -215,7 +214,7 @@ class Replicas:
                 self._mute_until = now + REFUSED_RETRY
 
     def _replace(
-        self, key: ServiceKey, cr: Object, pods: tuple[Object, ...], proofs: Proofs, *, now: datetime
+        self, key: ServiceKey, cr: Json, pods: tuple[Json, ...], proofs: Proofs, *, now: datetime
     ) -> Problem | None:
         """Delete one replica that does not serve, so that its ReplicaSet makes another. At most one at a time."""
         generation = int(cr["metadata"].get("generation") or 0)
@@ -259,6 +258,6 @@ class Replicas:
         return None
 
 
-def _is_ready(cr: Object) -> bool:
+def _is_ready(cr: Json) -> bool:
     conditions = (cr.get("status") or {}).get("conditions") or ()
     return any(each.get("type") in ("Ready", "Available") and each.get("status") == "True" for each in conditions)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from typing import Any
 
 from automation.serving.replica_sets import replica_sets_of
 from automation.serving.rollout import CRASH_RESTARTS, crash_loops, live_template_hash, rendered_template_hash
 from components import naming
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Type
-
-Object = dict[str, Any]
 
 ROLLED_BACK = "RolledBack"
 ROLLOUT_FAILED = "RolloutFailed"
@@ -32,7 +30,7 @@ class Template:
     """A pod template as a ReplicaSet has it, and the hash that it was rendered with."""
 
     hash: str
-    body: Object
+    body: Json
 
 
 class Rollback:
@@ -48,10 +46,10 @@ class Rollback:
     def apply(
         self,
         key: ServiceKey,
-        cr: Object,
+        cr: Json,
         rendered: RenderedService,
-        deployment: Object | None,
-        pods: tuple[Object, ...],
+        deployment: Json | None,
+        pods: tuple[Json, ...],
         *,
         wanted: bool,
     ) -> tuple[RenderedService, RolloutFacts]:
@@ -85,7 +83,7 @@ class Rollback:
             self._held.pop(key, None)
             self._templates.pop(key, None)
 
-    def _held_back(self, key: ServiceKey, cr: Object, wish: str) -> Problem | None:
+    def _held_back(self, key: ServiceKey, cr: Json, wish: str) -> Problem | None:
         """Tell whether this very template was given up before, by this loop or an earlier one."""
         with self._lock:
             known = self._held.get(key)
@@ -94,7 +92,7 @@ class Rollback:
         return written_rollback(cr, wish)
 
     @staticmethod
-    def _begin(cr: Object, wish: str, failed: Problem) -> Problem | None:
+    def _begin(cr: Json, wish: str, failed: Problem) -> Problem | None:
         served = served_hash(cr)
         if not served or served == wish:
             return None
@@ -113,7 +111,7 @@ class Rollback:
         return template
 
 
-def failure(wish: str, served: str, deployment: Object | None, pods: tuple[Object, ...], *, made: str = "") -> str:
+def failure(wish: str, served: str, deployment: Json | None, pods: tuple[Json, ...], *, made: str = "") -> str:
     """Say why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
 
     `made` is the hash that the Deployment controller gave to the pods of that template, empty where nobody looked. Only
@@ -131,7 +129,7 @@ def failure(wish: str, served: str, deployment: Object | None, pods: tuple[Objec
     return ""
 
 
-def is_under_way(wish: str, served: str, deployment: Object | None) -> bool:
+def is_under_way(wish: str, served: str, deployment: Json | None) -> bool:
     """Whether the template `wish` has been given to the Deployment, is not yet what all replicas run, and is a change
     of one that served. Pure."""
     if deployment is None or not served or served == wish or live_template_hash(deployment) != wish:
@@ -142,25 +140,25 @@ def is_under_way(wish: str, served: str, deployment: Object | None) -> bool:
     return bool(target) and not done
 
 
-def crashing(pods: tuple[Object, ...]) -> list[Object]:
+def crashing(pods: tuple[Json, ...]) -> list[Json]:
     """List the pods that end again and again. Pure."""
     return [pod for pod in pods if crash_loops(pod) and _restarts(pod) >= CRASH_RESTARTS]
 
 
-def _restarts(pod: Object) -> int:
+def _restarts(pod: Json) -> int:
     # The container that fetches the model counts as well: a change of its source or its flags can break it.
     return max([int(pod["engine"].get("restarts", 0)), *(int(p.get("restarts", 0)) for p in pod["problems"])])
 
 
-def served_hash(cr: Object) -> str:
+def served_hash(cr: Json) -> str:
     """Give the hash of the last template that served, as the status says."""
     return str((cr.get("status") or {}).get("servedTemplateHash") or "")
 
 
-def written_rollback(cr: Object, wish: str) -> Problem | None:
+def written_rollback(cr: Json, wish: str) -> Problem | None:
     """Read from the status that the template `wish` was given up for this generation of the spec. Pure."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
-    condition: Object = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
+    condition: Json = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
     message = str(condition.get("message", ""))
     generation = int(cr["metadata"].get("generation") or 0)
     if condition.get("status") != "True" or condition.get("observedGeneration") != generation or wish not in message:
@@ -168,7 +166,7 @@ def written_rollback(cr: Object, wish: str) -> Problem | None:
     return Problem(reason=str(condition.get("reason")), message=message)
 
 
-def template_of(replica_sets: list[Object], served: str) -> Template | None:
+def template_of(replica_sets: list[Json], served: str) -> Template | None:
     """Find the template with a hash among the ReplicaSets of a service. Pure."""
     for replica_set in replica_sets:
         annotations = replica_set["metadata"].get("annotations") or {}
@@ -181,7 +179,7 @@ def template_of(replica_sets: list[Object], served: str) -> Template | None:
     return None
 
 
-def pod_hash_of(replica_sets: list[Object], template_hash: str) -> str:
+def pod_hash_of(replica_sets: list[Json], template_hash: str) -> str:
     """Name the hash that the pods of a template carry as a label; empty when no ReplicaSet has it. Pure."""
     for replica_set in replica_sets:
         metadata = replica_set["metadata"]

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from automation.serving.engine_start import is_healthy
 from automation.serving.idleness import Idleness
 from components import naming
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.service import RolloutPolicy
 from program.dialects.conditions import Type
-
-Object = dict[str, Any]
 
 RECHECK_S = 5.0
 CRASH_RESTARTS = 3
@@ -46,20 +44,20 @@ def rendered_template_hash(rendered: RenderedService) -> str:
     return ""
 
 
-def live_template_hash(deployment: Object | None) -> str:
+def live_template_hash(deployment: Json | None) -> str:
     """Give the hash of the pod template that the live Deployment has; empty where it says none."""
     if deployment is None:
         return ""
     return str(deployment["metadata"]["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
 
 
-def replaces_pods(rendered: RenderedService, deployment: Object | None) -> bool:
+def replaces_pods(rendered: RenderedService, deployment: Json | None) -> bool:
     """Whether making the service as rendered would replace pods that exist."""
     wanted, live = rendered_template_hash(rendered), live_template_hash(deployment)
     return bool(wanted and live) and wanted != live
 
 
-def crash_loops(pod: Object) -> bool:
+def crash_loops(pod: Json) -> bool:
     """Whether a remembered pod's engine ends again and again, and so works on nothing that could be lost."""
     if is_healthy(pod):
         return False
@@ -67,7 +65,7 @@ def crash_loops(pod: Object) -> bool:
     return "CrashLoopBackOff" in reasons or (pod.get("engine") or {}).get("restarts", 0) >= CRASH_RESTARTS
 
 
-def may_serve(pod: Object) -> bool:
+def may_serve(pod: Json) -> bool:
     """Whether a remembered pod may work on a request: it is healthy, or it has answered one since it started."""
     engine = pod.get("engine") or {}
     completed = engine.get("completed")
@@ -75,7 +73,7 @@ def may_serve(pod: Object) -> bool:
     return is_healthy(pod) or (answered and not pod["metadata"]["deleting"] and not crash_loops(pod))
 
 
-def deferred(cr: Object) -> tuple[datetime, Problem] | None:
+def deferred(cr: Json) -> tuple[datetime, Problem] | None:
     """Tell since when and why the change is held back, as the status says: a loop that starts anew goes on counting."""
     condition = _condition(cr)
     if condition.get("status") != "True":
@@ -87,7 +85,7 @@ def deferred(cr: Object) -> tuple[datetime, Problem] | None:
     return since, Problem(reason=str(condition.get("reason")), message=str(condition.get("message")))
 
 
-def has_timed_out(cr: Object) -> bool:
+def has_timed_out(cr: Json) -> bool:
     """Whether the waiting for this generation of the spec has ended by the timeout already."""
     condition = _condition(cr)
     generation = int(cr["metadata"].get("generation") or 0)
@@ -96,7 +94,7 @@ def has_timed_out(cr: Object) -> bool:
 
 def gate(
     policy: RolloutPolicy,
-    pods: tuple[Object, ...],
+    pods: tuple[Json, ...],
     idleness: Mapping[str, Idleness | None] | None,
     *,
     before: tuple[datetime, Problem] | None,
@@ -135,6 +133,6 @@ def _problem(said: Mapping[str, Idleness | None]) -> Problem:
     return Problem(reason="IdleCheckFailed", message=f"replicas do not say whether they are idle: {'; '.join(unknown)}")
 
 
-def _condition(cr: Object) -> Object:
+def _condition(cr: Json) -> Json:
     conditions = (cr.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == Type.ROLLOUT_DEFERRED), {})

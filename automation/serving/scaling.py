@@ -5,19 +5,16 @@ Called by `observe` for the loop and by previews.
 
 from __future__ import annotations
 
-from typing import Any
-
 from components import naming
 from components.deployment import is_stopped
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
-
-Object = dict[str, Any]
 
 AUTOSCALING_MANAGERS = frozenset({"kube-controller-manager", "keda"})
 """Field managers by which HorizontalPodAutoscalers and KEDA set replicas."""
 
 
-def scaled_elsewhere(desired: DesiredService, deployment: Object | None) -> bool:
+def scaled_elsewhere(desired: DesiredService, deployment: Json | None) -> bool:
     """Tell whether the replicas are somebody else's, who set them on the Deployment (`kubectl scale`, an autoscaler).
 
     `deployment` is as `trim.deployment` leaves it. They stay so until the service's `replicas` are edited: whoever

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -42,11 +41,10 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-
-Object = dict[str, Any]
 
 GRACE_S = 3.0
 """How long clients are led here beside the pods, until every node knows of the pods."""
@@ -143,7 +141,7 @@ class Sleep:
                 self._begin_to_wake(life)
         return life.state
 
-    def tend(self, key: ServiceKey, cr: Object, desired: DesiredService, observed: Observed) -> None:
+    def tend(self, key: ServiceKey, cr: Json, desired: DesiredService, observed: Observed) -> None:
         """Do what the state asks for. Raises ApiError."""
         name = f"{key.namespace}/{key.name}"
         if not may_sleep(desired, address=self._address):
@@ -204,7 +202,7 @@ class Sleep:
         else:
             self._sources.ask(life.sources or () if life is not None else (), address, decided)
 
-    def _stand_in(self, life: _Life, cr: Object, desired: DesiredService) -> None:
+    def _stand_in(self, life: _Life, cr: Json, desired: DesiredService) -> None:
         """Have the service's clients come to us."""
         limits, life.sources = _limits(desired), admitted_namespaces(desired)
         if life.port is None:
@@ -236,7 +234,7 @@ class Sleep:
                     raise
         raise RuntimeError(f"no port is free at {self._listen} for sleeping services")
 
-    def _meet(self, life: _Life, cr: Object, observed: Observed) -> None:
+    def _meet(self, life: _Life, cr: Json, observed: Observed) -> None:
         """Send those who wait to the pods that are ready, or tell them why there is none."""
         targets = self._targets(observed)
         if targets:
@@ -301,7 +299,7 @@ class Sleep:
 
     # --- is anybody there? ----------------------------------------------------------------------------------------
 
-    def _watch(self, life: _Life, cr: Object, desired: DesiredService, observed: Observed) -> None:
+    def _watch(self, life: _Life, cr: Json, desired: DesiredService, observed: Observed) -> None:
         """Put the service to sleep once its engines have been quiet for as long as it asks."""
         assert desired.sleep is not None
         timeout_s = desired.sleep.idle_timeout_s
@@ -325,7 +323,7 @@ class Sleep:
         elif quiet_for_s(life.quiet, readings) >= timeout_s and self._readings.say_idle(desired, starts, changed=again):
             self._put_to_sleep(life, cr, desired)
 
-    def _put_to_sleep(self, life: _Life, cr: Object, desired: DesiredService) -> None:
+    def _put_to_sleep(self, life: _Life, cr: Json, desired: DesiredService) -> None:
         assert desired.sleep is not None
         with self._lock:
             # Before clients come here, so that the first one finds a service that can be woken.
@@ -348,7 +346,7 @@ def _all_ready(observed: Observed) -> tuple[EngineStart, ...]:
     return starts if len(starts) == len(pods) else ()
 
 
-def _failure(cr: Object) -> str:
+def _failure(cr: Json) -> str:
     """Say why the replicas do not come, by the status; empty while they may."""
     conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
     ready = conditions.get("Ready") or {}

@@ -7,12 +7,13 @@ request is under way. Only what can be read so counts: an engine that cannot be 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from automation.reconcile.observe import Observed
 from automation.serving.engine_progress import all_samples
 from components import naming
 from components.deployment import is_stopped
+from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
@@ -20,7 +21,6 @@ from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
 
-Object = dict[str, Any]
 State = Literal["", "asleep", "waking"]
 
 LEAST_EVERY_S, MOST_EVERY_S = 1.0, 120.0
@@ -89,7 +89,7 @@ def may_sleep(desired: DesiredService, *, address: str) -> bool:
     return asks and obstacle(desired, address=address) is None and not is_stopped(desired)
 
 
-def asleep_mark(deployment: Object | None) -> str | None:
+def asleep_mark(deployment: Json | None) -> str | None:
     """Read off a Deployment whether it was put to sleep: the replicas that the service had then."""
     return deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP) if deployment is not None else None
 

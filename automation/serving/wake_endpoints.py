@@ -11,15 +11,13 @@ import os
 import socket
 import zlib
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 from automation.serving.engine_start import HTTP_PORT
 from automation.settings import SERVICE_ACCOUNT_NAMESPACE
 from components import naming
 from kubeapi import kinds
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 SUFFIX = "-herdsman-wake"
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
@@ -37,7 +35,7 @@ def slice_name(service: str) -> str:
     return f"{naming.service_name(service)}{SUFFIX}"
 
 
-def wake_slice(cr: Object, *, address: str, port: int) -> Object:
+def wake_slice(cr: Json, *, address: str, port: int) -> Json:
     """Build the slice; it goes with the custom resource."""
     metadata = cr["metadata"]
     service = str(metadata["name"])

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from automation.status.event_log import Entry, is_alarming
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
-
-Object = dict[str, Any]
 
 _HELD = ("ChangePending", "Drifted", "PolicyCompliant", "SpecHonoured")
 _WARNED = {"Drifted": "True", "PolicyCompliant": "False", "SpecHonoured": "False", "ChangePending": "True"}
 
 
-def described_story(cr: Object, status: Object, facts: ServiceFacts) -> Iterator[Entry]:
+def described_story(cr: Json, status: Json, facts: ServiceFacts) -> Iterator[Entry]:
     """Give an Event for Ready when it turns or names another cause, and one for each thing held back or passed over.
 
     The reasons of the first are those of KServe: the kind, with Ready or NotReady behind it.
@@ -40,5 +38,5 @@ def described_story(cr: Object, status: Object, facts: ServiceFacts) -> Iterator
                 yield Entry("Warning", str(new.get("reason") or name), str(new.get("message", "")))
 
 
-def _conditions(status: Object) -> dict[str, Object]:
+def _conditions(status: Json) -> dict[str, Json]:
     return {each["type"]: each for each in status.get("conditions") or ()}

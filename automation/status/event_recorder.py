@@ -16,13 +16,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import EVENTS
 
-Json = dict[str, Any]
 EventType = Literal["Normal", "Warning"]
 
 SERIES_S = 600.0

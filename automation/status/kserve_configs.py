@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 import structlog
 
@@ -23,12 +22,12 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ServiceKey
 from program.dialects.kserve.config_use import PEER_FINALIZER, is_held_by_peer, referred_to
 
-Object = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 DIALECT = "kserve"
@@ -140,7 +139,7 @@ class KserveConfigs:
             failed, self._failed = self._failed, set()
         self._ask(*failed)
 
-    def _tend(self, config: Object, users: list[ServiceKey]) -> None:
+    def _tend(self, config: Json, users: list[ServiceKey]) -> None:
         namespace, name = config["metadata"]["namespace"], config["metadata"]["name"]
         if not self._shard.has(namespace) or (self._namespaces and namespace not in self._namespaces):
             return
@@ -158,12 +157,12 @@ class KserveConfigs:
         if status is not current.get("status"):
             self._writer.write(current, status)
 
-    def _is_ours(self, config: Object) -> bool:
+    def _is_ours(self, config: Json) -> bool:
         """Whose a config is follows the rule of services: what KServe's controller has marked is taken only if told."""
         held = is_held_by_peer(config) or written_by_another(config.get("status"), MARK)
         return self._world.is_ours(config, held=held)
 
-    def _problem(self, config: Object) -> DesiredError | None:
+    def _problem(self, config: Json) -> DesiredError | None:
         """Check a config once for each generation: that costs most, and no service changes it."""
         metadata = config["metadata"]
         at, version = (metadata["namespace"], metadata["name"]), (metadata["uid"], metadata["generation"])
@@ -174,7 +173,7 @@ class KserveConfigs:
             known = self._problems[at] = (*version, config_problem(config))
         return known[2]
 
-    def _let_go(self, config: Object) -> None:
+    def _let_go(self, config: Json) -> None:
         """Take the peer's finalizer off a config that nobody uses: once its controller is gone nobody else does."""
         metadata = config["metadata"]
         if not is_held_by_peer(config):

@@ -9,16 +9,14 @@ On the way back `leave_status` takes out what is said by nobody else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from components import naming
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
-Object = dict[str, Any]
 
-
-def written_by_another(status: Object | None, mark: str = "Ready") -> bool:
+def written_by_another(status: Json | None, mark: str = "Ready") -> bool:
     """Tell whether a status has content of a controller other than ours, whose statuses all have condition `mark`."""
     conditions = (status or {}).get("conditions") or ()
     return bool(status) and not any(condition["type"] == mark for condition in conditions)
@@ -34,7 +32,7 @@ ONLY_OURS = frozenset(
 `written_by_another` would not know that status for its."""
 
 
-def leave_status(client: KubeClient, kind: Kind, cr: Object, *, shared: frozenset[str] = frozenset()) -> None:
+def leave_status(client: KubeClient, kind: Kind, cr: Json, *, shared: frozenset[str] = frozenset()) -> None:
     """Take out of a status what nobody but us says, before another controller goes on with the rest.
 
     `shared` are conditions of ours that this peer has too, and that stay.
@@ -48,7 +46,7 @@ def leave_status(client: KubeClient, kind: Kind, cr: Object, *, shared: frozense
     _patch_status(client, kind, cr, {"conditions": kept})
 
 
-def clear_status(client: KubeClient, kind: Kind, cr: Object, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:
+def clear_status(client: KubeClient, kind: Kind, cr: Json, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:
     """Remove all of an object's status but the conditions of the types `kept`, which an agent writes.
 
     Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
@@ -58,7 +56,7 @@ def clear_status(client: KubeClient, kind: Kind, cr: Object, *, kept: Sequence[s
     _patch_status(client, kind, cr, {**dict.fromkeys(status), "conditions": left})
 
 
-def _patch_status(client: KubeClient, kind: Kind, cr: Object, status: Object) -> None:
+def _patch_status(client: KubeClient, kind: Kind, cr: Json, status: Json) -> None:
     """Patch the status of the object as it was read, and of no other."""
     metadata = cr["metadata"]
     body = {

@@ -10,16 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from automation.status.ownership import clear_status, leave_status, written_by_another
 from automation.telemetry.tracing import span
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Object = dict[str, Any]
 
 
 class StatusWriter:
@@ -35,8 +33,8 @@ class StatusWriter:
         *,
         mark: str = "Ready",
         shared: frozenset[str] = frozenset(),
-        on_written: Callable[[Object, Object], None] | None = None,
-        cached: Callable[[str, str], Object | None] | None = None,
+        on_written: Callable[[Json, Json], None] | None = None,
+        cached: Callable[[str, str], Json | None] | None = None,
     ) -> None:
         """`mark` is a condition that every status of ours has, and the peer's have not; `shared` both have.
 
@@ -52,10 +50,10 @@ class StatusWriter:
         self._lock = threading.Lock()
         self._written: dict[tuple[str, str], tuple[str, int]] = {}
         """By namespace and name: the object's uid, and the version that the last write gave it."""
-        self._unseen: dict[tuple[str, str], Object] = {}
+        self._unseen: dict[tuple[str, str], Json] = {}
         """Statuses that the cache may not show yet."""
 
-    def latest(self, cr: Object) -> Object:
+    def latest(self, cr: Json) -> Json:
         """Give the custom resource with the status that we wrote last, while the cache has not seen that write."""
         metadata = cr["metadata"]
         key = (metadata["namespace"], metadata["name"])
@@ -67,7 +65,7 @@ class StatusWriter:
             status = self._unseen.get(key)
         return {**cr, "status": status} if status is not None else cr
 
-    def write(self, cr: Object, status: Object) -> bool:
+    def write(self, cr: Json, status: Json) -> bool:
         """Write the status of `cr`, an object as `latest` gave it. False when there is no such object any more.
 
         Raises ApiError when the API server cannot take it.
@@ -104,7 +102,7 @@ class StatusWriter:
         with self._lock:
             return (namespace, name) in self._written
 
-    def leave(self, cr: Object) -> None:
+    def leave(self, cr: Json) -> None:
         """Leave the status of `cr`, as the cache has it, to another controller; see `status_ownership.leave_status`.
 
         Raises ApiError: Conflict while the cache has not seen our last write.
@@ -133,7 +131,7 @@ class StatusWriter:
                     self._unseen.pop(key, None)
 
 
-def _shows(cr: Object, written: tuple[str, int]) -> bool:
+def _shows(cr: Json, written: tuple[str, int]) -> bool:
     """Tell whether an object of the cache is at least as new as a write, or another object of that name."""
     metadata = cr["metadata"]
     return bool(metadata["uid"] != written[0] or int(metadata["resourceVersion"]) >= written[1])

@@ -14,8 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from automation.cache.service_kinds import is_part_of_another
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 MARK = "Reconciling"
 """A condition that every status of ours has, and those of the peers have not."""
@@ -25,7 +24,7 @@ _OF_SERVICE = ("dialect", "namespace", "name")
 class DialectCollector(Collector):
     """A collector for a `CollectorRegistry`. Calls the function that it was given, in the thread of the scrape."""
 
-    def __init__(self, services: Callable[[], Iterable[tuple[str, Object]]]) -> None:
+    def __init__(self, services: Callable[[], Iterable[tuple[str, Json]]]) -> None:
         """`services` gives custom resources, each with its dialect."""
         self._services = services
 
@@ -37,7 +36,7 @@ class DialectCollector(Collector):
         return _families(self._services())
 
 
-def _families(services: Iterable[tuple[str, Object]]) -> tuple[Metric, ...]:
+def _families(services: Iterable[tuple[str, Json]]) -> tuple[Metric, ...]:
     state = GaugeMetricFamily(
         "herdsman_dialect_service_state",
         "1 for the state that a service of another dialect is in",
@@ -70,7 +69,7 @@ def _families(services: Iterable[tuple[str, Object]]) -> tuple[Metric, ...]:
     return state, ready, reason
 
 
-def _state(conditions: Mapping[Any, Object]) -> str:
+def _state(conditions: Mapping[Any, Json]) -> str:
     """Say in one word what the conditions say together."""
     true = [name for name in ("Ready", "Stalled", MARK) if conditions.get(name, {}).get("status") == "True"]
     if true:

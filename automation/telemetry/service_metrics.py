@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from automation.admission.quota import Quota, QuotaUsage
-
-Object = Mapping[str, Any]
+from kubeapi.json_types import JsonView
 
 IDLE_PHASES = frozenset({"Stopped", "Suspended"})
 """Nobody asks such a service to serve, so it is neither ready nor not."""
@@ -37,8 +35,8 @@ class ServiceCollector(Collector):
     def __init__(
         self,
         *,
-        services: Callable[[], Iterable[Object]],
-        models: Callable[[], Iterable[Object]],
+        services: Callable[[], Iterable[JsonView]],
+        models: Callable[[], Iterable[JsonView]],
         quotas: Callable[[], Iterable[tuple[Quota, QuotaUsage]]] = tuple,
     ) -> None:
         self._services = services
@@ -63,7 +61,7 @@ class ServiceCollector(Collector):
         yield from _quota_families(list(self._quotas()))
 
 
-def _service_families(services: Mapping[tuple[str, str], Object]) -> Iterable[Metric]:
+def _service_families(services: Mapping[tuple[str, str], JsonView]) -> Iterable[Metric]:
     info = GaugeMetricFamily(
         "herdsman_service_info", "1 for each service, with what it serves", labels=(*_OF_SERVICE, "model", "runtime")
     )
@@ -113,7 +111,7 @@ def _service_families(services: Mapping[tuple[str, str], Object]) -> Iterable[Me
     return info, phase, ready, reason, replicas, phases, rollouts
 
 
-def _queue_families(statuses: Iterable[Object]) -> Iterable[Metric]:
+def _queue_families(statuses: Iterable[JsonView]) -> Iterable[Metric]:
     depth = GaugeMetricFamily(
         "herdsman_gpu_queue_depth", "Services that wait for a GPU, by the resource that is short", labels=("resource",)
     )
@@ -123,7 +121,7 @@ def _queue_families(statuses: Iterable[Object]) -> Iterable[Metric]:
     return (depth,)
 
 
-def _model_families(models: Iterable[Object]) -> Iterable[Metric]:
+def _model_families(models: Iterable[JsonView]) -> Iterable[Metric]:
     phases = GaugeMetricFamily("herdsman_models", "Models, by phase", labels=("phase",))
     done = GaugeMetricFamily(
         "herdsman_model_downloaded_bytes", "Bytes that are there of a download under way", labels=_OF_MODEL

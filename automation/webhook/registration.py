@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Invalid, NotFound
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 CRDS = (

@@ -12,9 +12,9 @@ from typing import Any
 
 import structlog
 
+from kubeapi.json_types import Json
 from program.dialects.kserve.conversion import HUB, KINDS, SPOKE, from_hub, to_hub
 
-Json = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 API_VERSION = "apiextensions.k8s.io/v1"

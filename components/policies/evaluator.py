@@ -15,12 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import components
 from components.policies.own_rules import Answer
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 START_TIMEOUT_S = 20.0
 """For a fresh interpreter and the folder's own code."""

@@ -14,7 +14,7 @@ from components.policies.policy import Violation
 from components.policies.schema import CelRule, Match, PolicySpec
 from components.policies.workload_rules import Finding, Subject, images, pods, resources
 from components.rendered import RenderedService
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 MOST_VIOLATIONS = 64
@@ -72,7 +72,7 @@ class FolderPolicies:
         desired: DesiredService,
         rendered: RenderedService,
         *,
-        cr: JsonObject,
+        cr: Json,
         namespace_labels: Mapping[str, str],
     ) -> tuple[Violation, ...]:
         """Give all violations, the mandatory ones first; see `Policies`."""
@@ -153,10 +153,10 @@ def _of_python(rule: OwnRule, answer: Answer) -> Violation:
     )
 
 
-def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> JsonObject:
+def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> Json:
     """What own rules see. Of the custom resource metadata and spec: a status is no reason to forbid anything."""
     metadata = subject.cr.get("metadata") or {}
-    kept: JsonObject = {"name": subject.key.name, "namespace": subject.key.namespace}
+    kept: Json = {"name": subject.key.name, "namespace": subject.key.namespace}
     kept |= {name: metadata.get(name) or {} for name in ("labels", "annotations")}
     model = subject.desired.model
     return {

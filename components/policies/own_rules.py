@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
+
 Check = Callable[..., object]
 """Takes `service`, `model`, `objects`, `namespace_labels`; gives nothing where the rule is kept, else what is wrong."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from components.rendered import RenderedService
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 
@@ -42,7 +42,7 @@ class Policies(Protocol):
         desired: DesiredService,
         rendered: RenderedService,
         *,
-        cr: JsonObject,
+        cr: Json,
         namespace_labels: Mapping[str, str],
     ) -> tuple[Violation, ...]:
         """Give all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated.
@@ -60,7 +60,7 @@ class NoPolicies:
         desired: DesiredService,  # noqa: ARG002 - the protocol's name
         rendered: RenderedService,  # noqa: ARG002 - the protocol's name
         *,
-        cr: JsonObject,  # noqa: ARG002 - the protocol's name
+        cr: Json,  # noqa: ARG002 - the protocol's name
         namespace_labels: Mapping[str, str],  # noqa: ARG002 - the protocol's name
     ) -> tuple[Violation, ...]:
         return ()

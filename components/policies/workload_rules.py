@@ -13,7 +13,7 @@ from components.providers.kubernetes_diff import value_at
 from components.rendered import RenderedService
 from components.workloads import demand
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
@@ -34,13 +34,13 @@ class Subject:
 
     desired: DesiredService
     rendered: RenderedService
-    cr: JsonObject
+    cr: Json
 
     @property
     def key(self) -> ServiceKey:
         return self.desired.key
 
-    def pods(self) -> Iterator[tuple[str, JsonObject]]:
+    def pods(self) -> Iterator[tuple[str, Json]]:
         """The spec of each pod that the service would have, and the path to it."""
         for rendered in self.rendered.objects:
             # One Deployment needs no name; of several it says which.
@@ -50,7 +50,7 @@ class Subject:
                 if isinstance(template, dict) and isinstance(template.get("spec"), dict):
                     yield f"{name}{'.'.join(path)}.spec", template["spec"]
 
-    def containers(self) -> Iterator[tuple[str, JsonObject]]:
+    def containers(self) -> Iterator[tuple[str, Json]]:
         """Each container, those of the start too, and the path to it."""
         for path, pod in self.pods():
             for group in ("initContainers", "containers"):
@@ -202,7 +202,7 @@ def pods(subject: Subject, rule: Pods) -> Iterator[Finding]:
                 yield from _security(container_path, container, pod, rule)
 
 
-def _security(path: str, container: JsonObject, pod: JsonObject, rule: Pods) -> Iterator[Finding]:
+def _security(path: str, container: Json, pod: Json, rule: Pods) -> Iterator[Finding]:
     own, of_pod = container.get("securityContext") or {}, pod.get("securityContext") or {}
     at = f"{path}.securityContext"
     if rule.forbid_privileged:

@@ -30,13 +30,14 @@ from components.providers.kubernetes_calls import KubernetesCalls
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
 from components.providers.kubernetes_looks import Verdict
-from components.providers.kubernetes_objects import Identity, Json, NotSupported, Token
+from components.providers.kubernetes_objects import Identity, NotSupported, Token
 from components.providers.kubernetes_standing import FUNCTION, standing
 from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
 from kubeapi.client import KubeClient
 from kubeapi.errors import KindNotServed
+from kubeapi.json_types import Json
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from components.providers.kubernetes_ownership import canonical, keyed_items, set_members
 from components.providers.kubernetes_records import applied_fields
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def as_applied(live: Json, field_manager: str) -> Json:

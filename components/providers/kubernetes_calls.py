@@ -26,7 +26,7 @@ from components.providers.kubernetes_diff import MISSING, parse_path, value_at, 
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_foreign import foreign_words, is_of_loop, may_adopt, of_loop_words
 from components.providers.kubernetes_looks import KubernetesLooks, placed
-from components.providers.kubernetes_objects import Identity, Json, Token
+from components.providers.kubernetes_objects import Identity, Token
 from components.providers.kubernetes_ownership import (
     controller_of,
     held_elsewhere,
@@ -42,6 +42,7 @@ from components.providers.marshalling import secret_texts
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
 log = structlog.get_logger(__name__)

@@ -7,15 +7,12 @@ moved by `herdsman fleet take` or `give`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from components import naming
 from components.providers.kubernetes_objects import ADOPT_ANNOTATION, Identity, adoption_asked
 from components.providers.kubernetes_ownership import controller_of, fleet_of
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.dialects.registry import dialect_of
-
-Json = dict[str, Any]
 
 _LLMAZ_SERVICE = "llmaz-service"
 """`service` alone means Kubernetes' own kind."""

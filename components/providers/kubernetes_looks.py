@@ -13,13 +13,14 @@ from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
-from components.providers.kubernetes_objects import Identity, Json, Token
+from components.providers.kubernetes_objects import Identity, Token
 from components.providers.kubernetes_ownership import Drift, Owner, drift, held_elsewhere, owner_of
 from components.providers.kubernetes_records import applied_fields, recorded_fields
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, marked_like, plain
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KindNotServed, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
 

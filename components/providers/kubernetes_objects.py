@@ -14,8 +14,7 @@ from typing import Any
 from components import naming
 from components.providers.kubernetes_diff import MISSING, value_at, with_value
 from components.providers.properties import UNKNOWN, Properties, Secret, marked_like, plain
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 ADOPT_ANNOTATION = "herdsman.dev/adopt"
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"

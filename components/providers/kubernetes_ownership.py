@@ -18,8 +18,7 @@ from typing import Any
 from components import naming
 from components.providers.kubernetes_diff import MISSING, Path, leaving, value_at, with_value
 from components.providers.kubernetes_records import applied_fields, recorded_fields
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 _SERVER_FIELDS: tuple[Path, ...] = (
     ("apiVersion",),

@@ -6,9 +6,7 @@ plugin made, and an object of the controller that we replace, have theirs.
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 _PLUGIN_MANAGER = "pulumi-kubernetes"
 

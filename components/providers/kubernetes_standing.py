@@ -6,18 +6,16 @@ Called by `components.providers.kubernetes` for the function `kubernetes:herdsma
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from components.providers.kubernetes_calls import KubernetesCalls
 from components.providers.kubernetes_errors import Refused
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity, Token
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 
 FUNCTION = "kubernetes:herdsman:standing"
 _AT_ONCE = 16
-
-Json = dict[str, Any]
 
 
 def standing(calls: KubernetesCalls, arguments: Json) -> Json:

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_errors import Code, Refused, refusal
-from components.providers.kubernetes_objects import Identity, Json, Token
+from components.providers.kubernetes_objects import Identity, Token
 from components.providers.marshalling import Properties
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KindNotServed, NotFound, Unreachable
+from kubeapi.json_types import Json
 from kubeapi.kinds import CRDS, Kind
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from components.rendered import RenderedObject
 from components.workloads.parts import component_of, manifest, settled
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 from program.desired.workloads import Access
 
@@ -21,10 +21,10 @@ def access_objects(desired: DesiredService, access: Access) -> Iterator[Rendered
     found by its labels where the state was lost.
     """
 
-    def placed(part: str, made: JsonObject) -> RenderedObject:
+    def placed(part: str, made: Json) -> RenderedObject:
         return RenderedObject(f"access/{access.part}/{part}", component_of(access.part), made)
 
-    account: JsonObject = {}
+    account: Json = {}
     if access.image_pull_secrets:
         account["imagePullSecrets"] = settled(access.image_pull_secrets)
     if access.secrets:
@@ -59,6 +59,6 @@ def access_objects(desired: DesiredService, access: Access) -> Iterator[Rendered
         yield placed("cluster-binding", made)
 
 
-def _subjects(desired: DesiredService, access: Access) -> list[JsonObject]:
+def _subjects(desired: DesiredService, access: Access) -> list[Json]:
     kind = kinds.SERVICE_ACCOUNTS.kind
     return [{"kind": kind, "name": access.service_account, "namespace": desired.key.namespace}]

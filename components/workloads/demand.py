@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 
+from kubeapi.json_types import Json
 from program.desired.accelerators import is_accelerator
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import parse_quantity
 from program.desired.workloads import PodSet
 
-Amount = Callable[[JsonObject], Decimal]
+Amount = Callable[[Json], Decimal]
 
 
-def stated(container: JsonObject, name: str, *parts: str) -> Decimal:
+def stated(container: Json, name: str, *parts: str) -> Decimal:
     """Give the largest amount of a resource that the named parts (`requests`, `limits`) of a container state.
 
     Raises SpecInvalid for an amount that is none.
@@ -27,7 +27,7 @@ def stated(container: JsonObject, name: str, *parts: str) -> Decimal:
     return max((parse_quantity(str(each), field=name) for each in amounts if each is not None), default=Decimal(0))
 
 
-def requested(container: JsonObject, name: str) -> Decimal:
+def requested(container: Json, name: str) -> Decimal:
     """Give what the scheduler counts for a container: its request, for which a limit alone stands too.
 
     An amount that is none counts as nothing: the API server refuses such pods.
@@ -39,14 +39,14 @@ def requested(container: JsonObject, name: str) -> Decimal:
         return Decimal(0)
 
 
-def gpus(container: JsonObject) -> Decimal:
+def gpus(container: Json) -> Decimal:
     """Count the GPUs that a container asks for."""
     resources = container.get("resources") or {}
     named = {name for part in ("requests", "limits") for name in resources.get(part) or {} if is_accelerator(name)}
     return sum((requested(container, name) for name in named), Decimal(0))
 
 
-def of_pod(pod: JsonObject, of: Amount) -> Decimal:
+def of_pod(pod: Json, of: Amount) -> Decimal:
     """Sum up containers that run side by side; one of the start counts alone where it asks for more.
 
     As scheduler and kubelet count; https://kubernetes.io/docs/concepts/workloads/pods/init-containers.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from components import naming
 from components.object_metadata import adoption, object_metadata
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.desired.service import DesiredService
 
 _ROUTING = frozenset({"scheduler", "tokenizer"})
@@ -28,7 +28,7 @@ def manifest(
     labels: dict[str, str],
     annotations: dict[str, str] | None = None,
     **fields: object,
-) -> JsonObject:
+) -> Json:
     """Build an object around its metadata. In a namespace the custom resource owns it; elsewhere nothing can."""
     if kind.namespaced:
         metadata = object_metadata(desired, name, labels, annotations)

@@ -8,8 +8,8 @@ from components.rendered import RenderedObject, fingerprint_of
 from components.uncounted_fields import noted
 from components.workloads.parts import component_of, manifest, settled
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.desired.service import DesiredService
 from program.desired.workloads import PodGroup, PodSet
 
@@ -53,12 +53,12 @@ def _as_counted(pods: PodSet) -> PodSet:
     return pods.model_copy(update={"template": template, "group": group})
 
 
-def _spec(desired: DesiredService, pods: PodSet) -> JsonObject:
+def _spec(desired: DesiredService, pods: PodSet) -> Json:
     return _deployment_spec(desired, pods) if pods.group is None else _group_spec(pods, pods.group)
 
 
-def _deployment_spec(desired: DesiredService, pods: PodSet) -> JsonObject:
-    spec: JsonObject = {"selector": {"matchLabels": pods.selector}, "template": _template(pods.template)}
+def _deployment_spec(desired: DesiredService, pods: PodSet) -> Json:
+    spec: Json = {"selector": {"matchLabels": pods.selector}, "template": _template(pods.template)}
     if pods.strategy is not None:
         spec["strategy"] = settled(pods.strategy)
     if desired.revision_history_limit is not None:
@@ -66,15 +66,15 @@ def _deployment_spec(desired: DesiredService, pods: PodSet) -> JsonObject:
     return spec
 
 
-def _group_spec(pods: PodSet, group: PodGroup) -> JsonObject:
-    of_group: JsonObject = {"size": group.size, "workerTemplate": _template(pods.template)}
+def _group_spec(pods: PodSet, group: PodGroup) -> Json:
+    of_group: Json = {"size": group.size, "workerTemplate": _template(pods.template)}
     if group.leader is not None:
         of_group["leaderTemplate"] = _template(group.leader)
     if group.restart_policy:
         of_group["restartPolicy"] = group.restart_policy
     if group.sub_group_policy is not None:
         of_group["subGroupPolicy"] = settled(group.sub_group_policy)
-    spec: JsonObject = {"leaderWorkerTemplate": of_group}
+    spec: Json = {"leaderWorkerTemplate": of_group}
     if group.startup_policy:
         spec["startupPolicy"] = group.startup_policy
     if group.rollout is not None:
@@ -82,7 +82,7 @@ def _group_spec(pods: PodSet, group: PodGroup) -> JsonObject:
     return spec
 
 
-def _template(template: JsonObject) -> JsonObject:
+def _template(template: Json) -> Json:
     """Copy a pod template, without metadata that says nothing."""
     copied = settled(template)
     assert isinstance(copied, dict)

@@ -7,8 +7,8 @@ from components.rendered import RenderedObject
 from components.workloads.parts import manifest, settled
 from components.workloads.pod_sets import kind_of
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.desired.service import DesiredService
 from program.desired.workloads import PodSet, Scaler
 
@@ -21,7 +21,7 @@ def scaler_kind(scaler: Scaler) -> Kind:
 def autoscaler(desired: DesiredService, pods: PodSet, scaler: Scaler) -> RenderedObject:
     """Build the autoscaler of a set of pods."""
     kind = kind_of(pods)
-    target: JsonObject = {"apiVersion": kind.api_version, "kind": kind.kind, "name": pods.name}
+    target: Json = {"apiVersion": kind.api_version, "kind": kind.kind, "name": pods.name}
     if scaler.target is not None:
         target = {
             "apiVersion": scaler.target.api_version,

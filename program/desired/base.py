@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict
 
 # A Kubernetes structure that Herdsman carries through unread (a toleration, a probe, a security context). The API
 # server has validated it against the CRD's schema, and validates it again in the object it ends up in.
-JsonObject = dict[str, Any]
 
 
 class Desired(BaseModel):

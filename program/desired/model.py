@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from program.desired.base import Desired, JsonObject
+from kubeapi.json_types import Json
+from program.desired.base import Desired
 
 
 class SourceKind(StrEnum):
@@ -83,7 +84,7 @@ class Gpu(Desired):
     """llama.cpp's backend on AMD, when not the default."""
     shared: bool = False
     """The GPU is time-shared: pods go to the nodes that the operator set aside for sharing."""
-    claims: tuple[JsonObject, ...] = ()
+    claims: tuple[Json, ...] = ()
     """Pod resource claims (dynamic resource allocation) instead of an extended resource."""
     layers: int | None = None
     """Layers kept on the GPU; None or -1 means all, 0 means none."""
@@ -113,7 +114,7 @@ class ModelGpu(Desired):
     resource: str = ""
     toleration_key: str = ""
     backend: Literal["", "vulkan", "rocm"] = ""
-    claims: tuple[JsonObject, ...] = ()
+    claims: tuple[Json, ...] = ()
     memory_bytes: int | None = None
     """GPU memory that the model expects on each GPU."""
 
@@ -186,7 +187,7 @@ class DesiredModel(Desired):
     """OnChange: a pod that starts fetches the file again when the source has changed."""
     prefetch: bool = False
     """Fetch the weights into the namespace's cache before any service asks for them."""
-    prefetch_tolerations: tuple[JsonObject, ...] = ()
+    prefetch_tolerations: tuple[Json, ...] = ()
     accelerator: Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"] = "cpu"
     gpu: ModelGpu | None = None
     memory_budget_bytes: int | None = None

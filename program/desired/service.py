@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from program.desired.base import Desired, JsonObject
+from kubeapi.json_types import Json
+from program.desired.base import Desired
 from program.desired.engines import EngineSettings, SecretKey
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu
@@ -123,23 +124,23 @@ class PodSettings(Desired):
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: tuple[JsonObject, ...] = ()
+    tolerations: tuple[Json, ...] = ()
     runtime_class_name: str | None = None
-    pod_security_context: JsonObject | None = None
-    security_context: JsonObject | None = None
-    image_pull_secrets: tuple[JsonObject, ...] = ()
-    env: tuple[JsonObject, ...] = ()
-    startup_probe: JsonObject | None = None
-    liveness_probe: JsonObject | None = None
-    readiness_probe: JsonObject | None = None
+    pod_security_context: Json | None = None
+    security_context: Json | None = None
+    image_pull_secrets: tuple[Json, ...] = ()
+    env: tuple[Json, ...] = ()
+    startup_probe: Json | None = None
+    liveness_probe: Json | None = None
+    readiness_probe: Json | None = None
     priority_class_name: str = "llmkube-normal"
     cpu_request: str | None = None
     memory_request: str | None = None
     ephemeral_storage: str | None = None
-    affinity: JsonObject | None = None
-    topology_spread: tuple[JsonObject, ...] = ()
-    extra_volumes: tuple[JsonObject, ...] = ()
-    extra_volume_mounts: tuple[JsonObject, ...] = ()
+    affinity: Json | None = None
+    topology_spread: tuple[Json, ...] = ()
+    extra_volumes: tuple[Json, ...] = ()
+    extra_volume_mounts: tuple[Json, ...] = ()
 
 
 class Written(Desired):

@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from program.desired.base import Desired, JsonObject
+from kubeapi.json_types import Json
+from program.desired.base import Desired
 
 
 class ModelArtifact(Desired):
@@ -29,14 +30,14 @@ class PodGroup(Desired):
     """Pods that live and die together: a leader and `size - 1` workers, as a LeaderWorkerSet makes them."""
 
     size: int = 1
-    leader: JsonObject | None = None
+    leader: Json | None = None
     """Pod template of the leader; None: like the workers."""
     restart_policy: Literal["RecreateGroupOnPodRestart", "None", "Default", ""] = ""
     startup_policy: Literal["LeaderCreated", "LeaderReady", ""] = ""
-    sub_group_policy: JsonObject | None = None
-    rollout: JsonObject | None = None
+    sub_group_policy: Json | None = None
+    rollout: Json | None = None
     """The LeaderWorkerSet's `rolloutStrategy`."""
-    counted_leader: JsonObject | None = None
+    counted_leader: Json | None = None
     """The leader's template as hashes count it; None: as it is."""
     asked_by: str = ""
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
@@ -59,7 +60,7 @@ class Scaler(Desired):
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
-    spec: JsonObject
+    spec: Json
     """As Kubernetes or KEDA write it, but for `scaleTargetRef`."""
     target: ScaleTarget | None = None
     """None: the set of pods that it belongs to."""
@@ -78,14 +79,14 @@ class PodSet(Desired):
     annotations: dict[str, str] = Field(default_factory=dict)
     selector: dict[str, str] = Field(default_factory=dict)
     """Labels that select its pods. It can never change on a live Deployment: another one replaces the object."""
-    template: JsonObject
+    template: Json
     """The pod template (`metadata`, `spec`); in a group that of the workers."""
-    counted: JsonObject | None = None
+    counted: Json | None = None
     """The template as hashes count it; None: as it is. Pods that run keep what they have where the two differ, until
     what is counted changes (docs/adr/0042)."""
     replicas: int | None = None
     """Pods, or groups. None: as many as there are, and one at first."""
-    strategy: JsonObject | None = None
+    strategy: Json | None = None
     """The Deployment's `strategy`; None leaves it to Kubernetes."""
     group: PodGroup | None = None
     scaler: Scaler | None = None
@@ -99,7 +100,7 @@ class FrontService(Desired):
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     selector: dict[str, str]
-    ports: tuple[JsonObject, ...]
+    ports: tuple[Json, ...]
 
 
 class Access(Desired):
@@ -110,11 +111,11 @@ class Access(Desired):
     service_account: str
     account_exists: bool = False
     """The account is the user's own: only what it may ask is made for it."""
-    image_pull_secrets: tuple[JsonObject, ...] = ()
-    secrets: tuple[JsonObject, ...] = ()
+    image_pull_secrets: tuple[Json, ...] = ()
+    secrets: tuple[Json, ...] = ()
     role: str = ""
     """Name of a Role with `rules`; empty for none."""
-    rules: tuple[JsonObject, ...] = ()
+    rules: tuple[Json, ...] = ()
     binding: str = ""
     """Name of the RoleBinding of that Role to the account."""
     cluster_role: str = ""
@@ -129,7 +130,7 @@ class Pool(Desired):
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
-    spec: JsonObject
+    spec: Json
     """As `inference.networking.k8s.io/v1` writes it."""
     asked_by: str = ""
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
@@ -141,7 +142,7 @@ class Route(Desired):
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
-    spec: JsonObject
+    spec: Json
     """As `gateway.networking.k8s.io/v1` writes it."""
     asked_by: str = ""
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
@@ -164,7 +165,7 @@ class ClaimTemplate(Desired):
 
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
-    spec: JsonObject
+    spec: Json
     asked_by: str = ""
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import RefusedObject, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.conditions import (
@@ -60,7 +60,7 @@ _MARKS = {
 class ConditionSet:
     """The conditions of one status in the making; every change keeps what `set_condition` promises."""
 
-    def __init__(self, cr: JsonObject, peers: Sequence[str], *, now: datetime) -> None:
+    def __init__(self, cr: Json, peers: Sequence[str], *, now: datetime) -> None:
         """Start from what `cr` has. `peers` are the dialect's own types, in the order in which they are listed."""
         self._order = [*peers, *(str(kind) for kind in COMMON if kind not in peers)]
         previous = (cr.get("status") or {}).get("conditions") or []
@@ -111,7 +111,7 @@ class ConditionSet:
         return sorted(self._conditions, key=lambda c: self._order.index(c["type"]))
 
 
-def judge_service(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
+def judge_service(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
     """Conclude whether a service of a dialect without Model objects is ready, getting there or stuck, and why.
 
     Its pods fetch the weights themselves, so that a model that is not there yet shows as a problem or in the pods.
@@ -124,7 +124,7 @@ def judge_service(cr: JsonObject, desired: DesiredService | None, facts: Service
 
 def set_common(
     conditions: ConditionSet,
-    cr: JsonObject,
+    cr: Json,
     verdict: Judgement,
     desired: DesiredService | None,
     facts: ServiceFacts,
@@ -143,7 +143,7 @@ def set_common(
     set_drift(conditions, facts)
 
 
-def same_status(status: JsonObject, previous: JsonObject, fields: Sequence[str], peers: Sequence[str]) -> bool:
+def same_status(status: Json, previous: Json, fields: Sequence[str], peers: Sequence[str]) -> bool:
     """Tell whether `previous` already says all of `status` in `fields`, whatever others added and in whatever order.
 
     `peers` are the types of conditions that are the dialect's own.
@@ -219,7 +219,7 @@ def told_refusal(refused: RefusedObject) -> str:
     return f"{refused.kind} {refused.name} could not be applied: {refused.message}"
 
 
-def set_consent(conditions: ConditionSet, cr: JsonObject, facts: ServiceFacts) -> None:
+def set_consent(conditions: ConditionSet, cr: Json, facts: ServiceFacts) -> None:
     """Say what mode Preview or Paused holds back, and which policies are violated."""
     pending = facts.pending
     if pending is None:

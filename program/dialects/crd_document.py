@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from program.dialects.crd_schema import Json
+from kubeapi.json_types import Json
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 Int64 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int64"})]
 """An integer that the peer types as int64; plain `int` becomes int32."""

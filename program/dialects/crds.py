@@ -16,9 +16,10 @@ import sys
 import yaml
 from pydantic import BaseModel
 
+from kubeapi.json_types import Json
 from program.dialects import host_process, host_schema
 from program.dialects.crd_document import AGE, Column, Version, crd_document
-from program.dialects.crd_schema import Json, structural_schema
+from program.dialects.crd_schema import structural_schema
 from program.dialects.llmkube import gpu_quota_schema, model_schema, service_schema
 
 OPTIONAL_DIALECTS = ("kserve", "llmaz")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.service import DesiredService
 
@@ -22,11 +22,11 @@ class Lookup(Protocol):
     In the loop it reads caches, so of objects of Kubernetes' own kinds it gives what `automation.cache.trim` keeps.
     """
 
-    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         """Give the object; None where there is none, or where its kind is not served."""
         ...
 
-    def listed(self, kind: Kind, namespace: str) -> tuple[JsonObject, ...]:
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         """Give all objects of a kind in a namespace, by name; for members of a group."""
         ...
 
@@ -53,7 +53,7 @@ class Dialect(Protocol):
     peer_finalizers: tuple[str, ...]
     """Finalizers that the peer's controller put on, which nobody takes off once that is gone."""
 
-    def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
+    def parse(self, cr: Json, look: Lookup) -> Parsed:
         """Read a custom resource with all that it refers to.
 
         Raises SpecInvalid with the path of the field that makes no sense, NotYet for what may still come.
@@ -61,15 +61,15 @@ class Dialect(Protocol):
         ...
 
     def status(
-        self, cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
-    ) -> JsonObject:
+        self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> Json:
         """Return the complete status; the very dict `cr["status"]` when that already says all of this.
 
         `desired` is None while `parse` fails; `facts.problem` says why then.
         """
         ...
 
-    def labels(self, cr: JsonObject) -> dict[str, str]:
+    def labels(self, cr: Json) -> dict[str, str]:
         """Give the labels that the peer's webhook puts on the custom resource itself, and that its users select by.
 
         Asked for the models that services refer to as well.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.dialects.annotations import is_name, is_secret_key
@@ -18,7 +18,7 @@ SHARED_ENGINES = frozenset({"ollama", "omlx"})
 _ONLY_SECRETS = "cannot be resolved on a host; of valueFrom a host takes secretKeyRef only"
 
 
-def hosted_env(variables: Iterable[JsonObject], *, field: str) -> tuple[JsonObject, ...]:
+def hosted_env(variables: Iterable[Json], *, field: str) -> tuple[Json, ...]:
     """Return the variables that a host can have: those with a value, and those from a Secret.
 
     Raises SpecInvalid for a reference that cannot name a key of a Secret; `field` is the path of the list.
@@ -33,7 +33,7 @@ def hosted_env(variables: Iterable[JsonObject], *, field: str) -> tuple[JsonObje
     return tuple(taken)
 
 
-def lost_env(variables: Sequence[JsonObject], *, field: str, engine: str) -> Iterator[Problem]:
+def lost_env(variables: Sequence[Json], *, field: str, engine: str) -> Iterator[Problem]:
     """Name the variables that a process of `engine` on a host cannot have."""
     for index, variable in enumerate(variables):
         if "valueFrom" not in variable:
@@ -45,7 +45,7 @@ def lost_env(variables: Sequence[JsonObject], *, field: str, engine: str) -> Ite
             yield Problem(reason="NotHonoured", message=why, field=f"{field}[{index}].valueFrom", terminal=True)
 
 
-def _is_from_secret(variable: JsonObject) -> bool:
+def _is_from_secret(variable: Json) -> bool:
     source = variable["valueFrom"]
     return isinstance(source, dict) and source.get("secretKeyRef") is not None
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.engines import EngineSettings
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
@@ -49,14 +49,14 @@ def on_host(annotated: Annotated) -> bool:
 
 
 def hosted_service(
-    cr: JsonObject,
+    cr: Json,
     *,
     key: ServiceKey,
     annotated: Annotated,
     model: HostedModel,
     draft: HostedModel | None = None,
     args: HostedArgs = HostedArgs(),
-    env: Iterable[JsonObject] = (),
+    env: Iterable[Json] = (),
     env_field: str = "spec.env",
     replicas: int = 1,
     memory: str | None = None,
@@ -133,7 +133,7 @@ def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
             yield not_honoured(f"metadata.annotations[{name}]", NOT_ON_HOSTS)
 
 
-def _written(args: HostedArgs, variables: Sequence[JsonObject], env_field: str, model_field: str) -> Written:
+def _written(args: HostedArgs, variables: Sequence[Json], env_field: str, model_field: str) -> Written:
     return Written(
         arguments=tuple(args.own),
         arguments_field=args.field,
@@ -154,7 +154,7 @@ def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:
         yield not_honoured("spec.replicas", why)
 
 
-def _owner(cr: JsonObject) -> Owner | None:
+def _owner(cr: Json) -> Owner | None:
     """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
     metadata: dict[str, Any] = cr["metadata"]
     if not metadata.get("uid"):

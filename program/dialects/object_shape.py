@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 
 _TEXTS = ("name", "generateName", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
@@ -17,7 +17,7 @@ _LARGEST_GENERATION = 2**63 - 1
 _MOST_SHOWN = 64
 
 
-def check_shape(cr: JsonObject) -> None:
+def check_shape(cr: Json) -> None:
     """Check a custom resource: its metadata, and that its spec and status are objects. Raises SpecInvalid."""
     check_metadata(cr)
     for field in ("spec", "status"):
@@ -25,7 +25,7 @@ def check_shape(cr: JsonObject) -> None:
             raise SpecInvalid(field=field, why="is not an object")
 
 
-def check_referred(obj: JsonObject) -> None:
+def check_referred(obj: Json) -> None:
     """Check what dialects read of the ConfigMaps and ServiceAccounts that services refer to. Raises SpecInvalid."""
     match obj.get("kind"):
         case "ConfigMap":
@@ -45,7 +45,7 @@ def _check_objects(value: Any, field: str) -> None:
             raise SpecInvalid(field=f"{field}[{index}]", why="is not an object")
 
 
-def check_metadata(cr: JsonObject) -> None:
+def check_metadata(cr: Json) -> None:
     """Raise SpecInvalid with the path of the first part of an object's identity or metadata that is of a wrong type.
 
     Nulls count as left out, as they do for the API server.

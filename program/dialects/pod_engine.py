@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.workloads import Workloads
 from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS
@@ -60,7 +60,7 @@ def settings_of(engine: str) -> EngineSettings:
     return _SETTINGS.get(engine) or Generic()
 
 
-def mode_of(engine: str, container: JsonObject) -> Mode | None:
+def mode_of(engine: str, container: Json) -> Mode | None:
     """Return what the container's arguments make the engine answer; None for what no request is known for."""
     words = _arguments(container)
     if any(flag in words for flag in RERANK_FLAGS) or _value(words, "--pooling") == "rank":
@@ -80,7 +80,7 @@ def mode_of(engine: str, container: JsonObject) -> Mode | None:
     return "chat"
 
 
-def served_name_of(engine: str, container: JsonObject) -> str:
+def served_name_of(engine: str, container: Json) -> str:
     """Return the model's name in requests, which older releases of vLLM require; empty where none is needed or known.
 
     Without a name in the arguments vLLM gives the model the name of its path.
@@ -104,7 +104,7 @@ def wants_check(
     return annotated and (engine in ASKED or bool(annotations.get(keys.ANNOTATION_COMPLETION_CHECK)))
 
 
-def _arguments(container: JsonObject) -> list[str]:
+def _arguments(container: Json) -> list[str]:
     """Split command and arguments, also those in a shell's script, into words; vLLM takes `_` for `-` in flags."""
     parts = [str(word) for part in ("command", "args") for word in container.get(part) or ()]
     more = (each.get("value") or "" for each in container.get("env") or () if each.get("name") == _MORE_ARGUMENTS)

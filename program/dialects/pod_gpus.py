@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kubeapi.json_types import Json
 from program.desired.accelerators import vendor_of
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.model import GPU_RESOURCES, Gpu, GpuVendor
@@ -30,7 +30,7 @@ def gpu_of(pods: PodSet) -> Gpu | None:
     return one.model_copy(update={"count": (leader.count if leader is not None else 0) + workers})
 
 
-def gpu_of_container(container: JsonObject) -> Gpu | None:
+def gpu_of_container(container: Json) -> Gpu | None:
     """Read the GPUs that a container asks for. Raises SpecInvalid for a count that is no number."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
@@ -68,7 +68,7 @@ def ranks_problem(
     return Problem(reason="NotHonoured", message=why, field=field, terminal=True) if why else None
 
 
-def _of_pod(template: JsonObject) -> Gpu | None:
+def _of_pod(template: Json) -> Gpu | None:
     return _sum(gpu_of_container(container) for container in template["spec"].get("containers") or ())
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from program.desired.base import Desired, JsonObject
+from kubeapi.json_types import Json
+from program.desired.base import Desired
 from program.desired.engines import SecretKey
 from program.desired.model import DesiredModel, ModelFormat
 from program.desired.service import DesiredService
@@ -22,16 +23,16 @@ STARTUP_FAILURES = 180
 class Probes(Desired):
     """A container's three probes, each as Kubernetes writes it."""
 
-    startup: JsonObject
-    liveness: JsonObject
-    readiness: JsonObject
+    startup: Json
+    liveness: Json
+    readiness: Json
 
 
 class CompletionRequest(Desired):
     """The smallest request that makes an engine compute: proof that it serves, and not only listens."""
 
     path: str
-    body: JsonObject
+    body: Json
     """JSON of the POST. It names no model: every engine here then takes the one that it serves. Where users choose the
     engine's release, and its arguments name the model, the request names it too: older releases of vLLM require it."""
 
@@ -98,7 +99,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         """List the engine's own environment, as Kubernetes EnvVars; the user's variables come after these."""
         ...
 
@@ -148,7 +149,7 @@ def exec_probes(*command: str) -> Probes:
     return _probes({"exec": {"command": list(command)}})
 
 
-def _probes(handler: JsonObject) -> Probes:
+def _probes(handler: Json) -> Probes:
     return Probes(
         startup={**handler, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": STARTUP_FAILURES},
         liveness={**handler, "periodSeconds": 15, "timeoutSeconds": 5, "failureThreshold": 3},
@@ -192,11 +193,11 @@ def weights_path(model: DesiredModel, model_path: str) -> str:
     return set_directory(model, model_path) if model.files and model.format is not ModelFormat.GGUF else model_path
 
 
-def secret_env(name: str, secret: SecretKey | None) -> list[JsonObject]:
+def secret_env(name: str, secret: SecretKey | None) -> list[Json]:
     """Let the kubelet fill `name` from a Secret; nothing when there is none."""
     if secret is None:
         return []
-    reference: JsonObject = {"name": secret.name, "key": secret.key}
+    reference: Json = {"name": secret.name, "key": secret.key}
     if secret.optional is not None:
         reference["optional"] = secret.optional
     return [{"name": name, "valueFrom": {"secretKeyRef": reference}}]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Generic
 from program.desired.service import DesiredService
 from program.runtimes.base import (
@@ -41,7 +41,7 @@ class GenericRuntime:
         assert isinstance(desired.engine, Generic), desired.engine
         return list(desired.engine.args)
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         return []
 
     def probes(self, port: int) -> Probes:

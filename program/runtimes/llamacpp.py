@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp, RopeScaling, SpeculativeDecoding
 from program.desired.model import Gpu, GpuVendor, SourceKind
 from program.desired.service import DesiredService
@@ -100,7 +100,7 @@ class LlamaCppRuntime:
             ),
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         return secret_env(self.api_key_env, desired.api_key)
 
     def probes(self, port: int) -> Probes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.resources
 from urllib.parse import unquote
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.hub import HUB_HOSTS
 from program.desired.model import DesiredModel, GpuVendor, SourceKind
 from program.desired.service import DesiredService
@@ -69,7 +69,7 @@ class OllamaRuntime:
     ) -> list[str]:
         return [ollama_name(desired.model)]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         host = desired.bind_address or "0.0.0.0"  # noqa: S104 - a pod is there for others
         port = desired.container_port or self.default_port
         return [

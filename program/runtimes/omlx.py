@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Omlx
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
@@ -59,7 +59,7 @@ class OmlxRuntime:
             *settings.extra_args,
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         return []
 
     def probes(self, port: int) -> Probes:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import PersonaPlex
 from program.desired.service import DesiredService
 from program.runtimes.base import CompletionRequest, IdleProbe, Probes, ProgressMetrics, secret_env, switch, tcp_probes
@@ -40,7 +40,7 @@ class PersonaPlexRuntime:
             *switch("--cpu-offload", settings.cpu_offload),
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         assert isinstance(desired.engine, PersonaPlex), desired.engine
         return [*secret_env("HF_TOKEN", desired.engine.hf_token), {"name": "NO_TORCH_COMPILE", "value": "1"}]
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Sglang, SglangSpeculative
 from program.desired.model import GpuVendor, SourceKind
 from program.desired.service import DesiredService
@@ -92,7 +92,7 @@ class SglangRuntime:
             *settings.extra_args,
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         assert isinstance(desired.engine, Sglang), desired.engine
         return secret_env("HF_TOKEN", desired.engine.hf_token)
 

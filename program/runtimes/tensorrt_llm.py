@@ -7,7 +7,7 @@ Flags after its documentation (nvidia.github.io/TensorRT-LLM, commands/trtllm-se
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import TensorRtLlm
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
@@ -81,7 +81,7 @@ class TensorRtLlmRuntime:
             *settings.extra_args,
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         assert isinstance(desired.engine, TensorRtLlm), desired.engine
         return secret_env("HF_TOKEN", desired.engine.hf_token)
 

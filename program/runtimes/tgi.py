@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Tgi
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
@@ -65,7 +65,7 @@ class TgiRuntime:
             *settings.extra_args,
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         assert isinstance(desired.engine, Tgi), desired.engine
         token = secret_env("HUGGING_FACE_HUB_TOKEN", desired.engine.hf_token)
         return [*token, *secret_env(self.api_key_env, desired.api_key)]

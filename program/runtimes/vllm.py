@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Speculative, Vllm
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
@@ -80,7 +80,7 @@ class VllmRuntime:
             *settings.extra_args,
         ]
 
-    def env(self, desired: DesiredService) -> list[JsonObject]:
+    def env(self, desired: DesiredService) -> list[Json]:
         assert isinstance(desired.engine, Vllm), desired.engine
         return [*secret_env("HF_TOKEN", desired.engine.hf_token), *secret_env(self.api_key_env, desired.api_key)]
 

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from components.options import RenderOptions
 from components.providers.host_inputs import input_faults
 from components.providers.host_schema import AGENT_TLS, SSH, TYPE
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.hub import Hub
 from program.desired.keys import is_dns_label, is_label_value
 from program.desired.web_address import AddressInvalid
@@ -93,7 +93,7 @@ class FleetConfig:
     clusters: tuple[Cluster, ...] = ()
     namespace: str = "default"
     """Services here, in the cluster without a name, have logical names without a place."""
-    hosts: dict[str, JsonObject] = field(default_factory=dict)
+    hosts: dict[str, Json] = field(default_factory=dict)
     """How hosts are reached without a cluster: inputs of a HostProcess, by the host's name."""
     policies: str = ""
     """Folder of policies; empty: there are none."""
@@ -171,7 +171,7 @@ def _manifests(value: Any, key: str, errors: list[str]) -> tuple[str, ...]:
     return tuple(path for n, path in enumerate(paths) if n not in wrong)
 
 
-def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, JsonObject]]:
+def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, Json]]:
     """Give the entries of an object of objects whose names are names."""
     if value is None or value == "":
         return []
@@ -189,7 +189,7 @@ def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, JsonObj
     return entries
 
 
-def _cluster(name: str, value: JsonObject, root: Path, options: RenderOptions, errors: list[str]) -> list[Cluster]:
+def _cluster(name: str, value: Json, root: Path, options: RenderOptions, errors: list[str]) -> list[Cluster]:
     key = f"clusters.{name}"
     said = _model(_Cluster, value, key, errors)
     if said is None:
@@ -232,7 +232,7 @@ def _options(value: Any, errors: list[str]) -> RenderOptions:
         return RenderOptions()
 
 
-def _way(name: str, value: JsonObject, root: Path, errors: list[str]) -> JsonObject | None:
+def _way(name: str, value: Json, root: Path, errors: list[str]) -> Json | None:
     """Turn what is said of a host into inputs of its processes, checked by the plugin's own rules."""
     key = f"{PROJECT}:hosts.{name}"
     transport = value.get("transport") or ("agent" if value.get("endpoint") else "ssh")
@@ -243,7 +243,7 @@ def _way(name: str, value: JsonObject, root: Path, errors: list[str]) -> JsonObj
     bastion = said.get("bastion")
     if isinstance(bastion, dict) and isinstance(bastion.get("knownHosts"), str):
         said["bastion"] = {**bastion, "knownHosts": _path(bastion["knownHosts"], root)}
-    way: JsonObject = {"transport": transport, **({"ssh": said} if transport == "ssh" else said)}
+    way: Json = {"transport": transport, **({"ssh": said} if transport == "ssh" else said)}
     whole = {**way, "namespace": "n", "name": "n", "plan": _ANY_PLAN}
     faults = input_faults(TYPE, whole)
     for where, why in faults:
@@ -263,7 +263,7 @@ def _path(path: str, root: Path) -> str:
     return str(root / path)
 
 
-def _model(kind: type[_Model], value: JsonObject, key: str, errors: list[str]) -> _Model | None:
+def _model(kind: type[_Model], value: Json, key: str, errors: list[str]) -> _Model | None:
     try:
         return kind.model_validate(value)
     except ValidationError as error:

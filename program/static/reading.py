@@ -13,7 +13,7 @@ from components import naming
 from components.policies.policy import NoPolicies, Policies
 from components.render import render
 from components.rendered import RenderedObject, RenderedService
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
@@ -97,13 +97,11 @@ class _Reader:
             rendered = replace(rendered, objects=tuple(marked(each, self.stack) for each in rendered.objects))
         self.fleet.services.append(PlacedService(desired, rendered, cluster, at))
 
-    def _way(self, desired: DesiredService) -> JsonObject | None:
+    def _way(self, desired: DesiredService) -> Json | None:
         placement = desired.host_placement
         return self.config.hosts.get(placement.host or "") if placement is not None else None
 
-    def _rival(
-        self, cluster: Cluster, document: Document, rendered: RenderedService, way: JsonObject | None
-    ) -> str | None:
+    def _rival(self, cluster: Cluster, document: Document, rendered: RenderedService, way: Json | None) -> str | None:
         """Name who has an object already that this service needs: on a host, or in a cluster, where services of two
         dialects may have one name.
         """

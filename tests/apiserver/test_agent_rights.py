@@ -19,11 +19,11 @@ from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import AlreadyExists, Forbidden, NotFound
+from kubeapi.json_types import Json
 from tests.support.agent_rights import account, agent_kubeconfig, await_policies, bind_agent, install_rights
 from tests.support.loop import install_crds
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 LEADER = "herdsman"
 ADDRESS = [{"addresses": ["203.0.113.9"], "conditions": {"ready": True}}]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,13 +15,13 @@ from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.dialects.llmkube.source import cache_key
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds
 from tests.support.model_server import File, FileServer
 from tests.support.models import Cluster
 
-Json = dict[str, Any]
 PLAIN = (Path(__file__).resolve().parents[1] / "conformance/llmkube/fixtures/plain-7b.Q4_K_M.gguf").read_bytes()
 
 

@@ -23,13 +23,13 @@ from automation.certificates.watch import ROUND_S, CertificateWatch
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Certificate
 from tests.support.workloads import described, marks
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 NAME = "svc-kserve-self-signed-certs"
 WANTED = Certificate(
     secret=NAME, labels=marks("svc"), dns_names=("svc.ns.svc", "localhost"), ip_addresses=("127.0.0.1",)

@@ -24,11 +24,11 @@ from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.registry import dialect_named
 from tests.support import controlplane, dialects, previews
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 Tell = Callable[..., tuple[int, Any]]
 
 INSTALLED = RenderOptions(

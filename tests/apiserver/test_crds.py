@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
 from tests.support.definitions import CRDS, establish, holds
 from tests.support.vectors import Vector, merged, vectors
 
-Json = dict[str, Any]
 VECTORS = vectors()
 API = "/apis/inference.llmkube.dev/v1alpha1"
 PLURALS = {"Model": "models", "InferenceService": "inferenceservices", "GPUQuota": "gpuquotas"}

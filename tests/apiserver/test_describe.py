@@ -14,6 +14,7 @@ from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.facts import (
     AccelerationFacts,
     AutoscalerFacts,
@@ -32,8 +33,6 @@ from program.dialects.llmkube.service_status import service_status
 from tests.support import controlplane
 from tests.support.statuses import LATER, NOW, facts, parsed
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,6 @@ from program.desired.keys import ServiceKey
 from program.dialects.crds import crd_documents
 from tests.support import controlplane, extensions
 from tests.support.loop import eventually, install_crds
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

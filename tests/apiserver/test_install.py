@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +16,11 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support.loop import eventually, find, model, service
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 NAMESPACE = "herdsman-system"
 ROLES = kinds.Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False)
 ACCOUNTS = kinds.Kind("v1", "ServiceAccount", "serviceaccounts", True)

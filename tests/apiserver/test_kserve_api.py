@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
 from tests.support.definitions import CRDS, established, holds
 from tests.unit.dialects.kserve.recorded import numbers, vector
 from tests.unit.dialects.kserve.test_validation import FIXED, TAKEN
 
-Json = dict[str, Any]
 API = "/apis/serving.kserve.io/v1alpha2"
 PLURALS = {
     "LLMInferenceService": "llminferenceservices",

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from automation.certificates.files import LIFETIME
 from automation.webhook.registration import CRDS
 from automation.webhook.webhook import ConversionServer
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from program.dialects.kserve.conversion import HUB_FIELDS
 from tests.support import controlplane
@@ -27,7 +27,6 @@ from tests.support.definitions import established
 from tests.support.vectors import merged
 from tests.unit.dialects.kserve.recorded import vector
 
-Json = dict[str, Any]
 PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE_PATCH = "application/merge-patch+json"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
 from tests.support.definitions import CRDS, established, holds
 
-Json = dict[str, Any]
 VECTORS = Path(__file__).parents[1] / "conformance" / "llmaz"
 PLURALS = {
     "OpenModel": "/apis/llmaz.io/v1alpha1/openmodels",

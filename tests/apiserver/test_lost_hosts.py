@@ -28,11 +28,11 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, KubeError
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from tests.support.loop import eventually, install_crds
 from tests.support.relay import Relay
 from tools.localcluster import LocalCluster
 
-Object = dict[str, Any]
 DURATION_S = 2
 RENEW_S = 0.5
 
@@ -54,7 +54,7 @@ class Judge:
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.liveness = Liveness()
 
-        def seen(old: Object | None, new: Object | None) -> None:
+        def seen(old: Json | None, new: Json | None) -> None:
             host = (new or old or {})["host"]
             if host.endswith(namespace):
                 self.liveness.seen(host, new)
@@ -185,7 +185,7 @@ class Host:
         return str(ready_of(self._client.get(kinds.HOSTS, None, self.name)).get("reason"))
 
 
-def slice_object(name: str, labels: dict[str, str], *, ready: bool) -> Object:
+def slice_object(name: str, labels: dict[str, str], *, ready: bool) -> Json:
     return {
         "apiVersion": kinds.ENDPOINT_SLICES.api_version,
         "kind": "EndpointSlice",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.support.loop import install_crds
 from tests.support.model_server import File, FileServer
 from tests.support.models import Cluster, conditions
 
-Json = dict[str, Any]
 FIXTURES = Path(__file__).resolve().parents[1] / "conformance" / "llmkube" / "fixtures"
 PLAIN = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
 SHA256 = hashlib.sha256(PLAIN).hexdigest()

@@ -15,6 +15,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
 from kubeapi.errors import Invalid, NotFound
+from kubeapi.json_types import Json
 from program.dialects.llmkube.source import cache_key
 from tests.support.controlplane import eventually
 from tests.support.loop import RBAC, grant_loop_rights, install_crds
@@ -22,7 +23,6 @@ from tests.support.model_server import File, FileServer
 from tests.support.models import Cluster, conditions
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 PLAIN = (Path(__file__).resolve().parents[1] / "conformance/llmkube/fixtures/plain-7b.Q4_K_M.gguf").read_bytes()
 NOW = "2026-11-21T12:00:00Z"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,11 @@ from automation.install import objects
 from automation.install.options import InstallOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support import controlplane, previews
 from tests.support.previews import apply_model, model_cr, service_cr
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io"
 # What Kubernetes' role `edit` allows of it; its own is put together by a controller, which does not run here.
 BUILT_IN = {"apiGroups": ["", "apps", "autoscaling", "policy", "networking.k8s.io"], "resources": ["*"], "verbs": ["*"]}

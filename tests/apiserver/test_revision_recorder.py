@@ -15,11 +15,10 @@ from automation.history.pruning import prune
 from automation.history.recorder import RevisionRecorder
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from tests.support.controlplane import eventually
 from tests.support.loop import edit, install_crds, service
-
-Json = dict[str, Any]
 
 
 def failed(key: ServiceKey) -> ServiceOutcome:

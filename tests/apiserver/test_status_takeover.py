@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,10 +10,10 @@ from automation.status.ownership import clear_status
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, Invalid
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support import controlplane
 
-Json = dict[str, Any]
 THEN = "2026-11-21T10:00:00Z"
 
 

@@ -13,10 +13,10 @@ from automation.preview.looking import Looking
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
+from kubeapi.json_types import Json
 from tests.support.loop import eventually
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 GROUP = "rbac.authorization.k8s.io"
 REGION = "serving.kserve.io/s3-region"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -18,14 +18,13 @@ from automation.reconcile.observe import observe
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
 from tests.support import extensions
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds, service
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
+
 Flat = dict[str, Any]
 
 

@@ -21,8 +21,6 @@ from tests.conformance import kserve_form
 from tests.conformance.comparison import ABSENT
 from tests.conformance.vectors import Vector, all_vectors
 
-Json = dict[str, Any]
-
 TABLE = Path(__file__).with_name("corrections.yaml")
 README = Path(__file__).with_name("README.md")
 CLASSES = ("peer bug", "artefact", "choice", "gap")

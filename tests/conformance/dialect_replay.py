@@ -18,12 +18,11 @@ from typing import Any
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.conformance import environment
 from tests.conformance.played_controllers import PlayedControllers
 from tests.conformance.vectors import Vector, named, target
-
-Json = dict[str, Any]
 
 QUIET_S = 5.0
 """Nothing has changed for so long: longer than an engine run, which is when nothing can be seen to happen."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import yaml
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.dialects.dialect import Lookup
 from tests.conformance.vectors import HERE, Vector, merged
-
-Json = dict[str, Any]
 
 SYSTEM_NAMESPACES = {"kserve": "kserve", "llmaz": "llmaz-system"}
 GATEWAY_ADDRESS = "203.0.113.10"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kubeapi.json_types import Json
 from tests.conformance import corrections, kserve_form, llmaz_form
 from tests.conformance.comparison import ABSENT, Defect, Difference, as_text, corrected
 from tests.conformance.flattening import Flat, same
@@ -20,7 +21,6 @@ from tests.conformance.vectors import Vector
 
 __all__ = ["ABSENT", "as_text", "compare", "compare_status", "corrections_of", "status_corrections_of", "uncorrected"]
 
-Json = dict[str, Any]
 
 _FORMS = {"kserve": kserve_form, "llmaz": llmaz_form}
 corrections_of, status_corrections_of = corrections.objects, corrections.statuses

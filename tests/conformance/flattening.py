@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
+
 Flat = dict[str, Any]
 
 SCRIPT = "<script>"

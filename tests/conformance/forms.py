@@ -6,9 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from kubeapi.json_types import Json
 from tests.conformance.flattening import SCRIPT
-
-Json = dict[str, Any]
 
 _APPLIED_HASH = "llmkube.ai/desired-template-hash"
 """Annotation of what serves, of ours in every dialect."""

@@ -20,9 +20,10 @@ from typing import Any
 
 import yaml
 
+from kubeapi.json_types import Json
 from program.desired.workloads import Certificate
 from tests.conformance.flattening import SLASHES, Flat, flatten
-from tests.conformance.forms import Json, conditions, containers_of, plain, pod_templates
+from tests.conformance.forms import conditions, containers_of, plain, pod_templates
 from tests.conformance.start_scripts import vllm_arguments
 from tests.conformance.vectors import Vector
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kubeapi.json_types import Json
 from tests.conformance.flattening import BRACKETS, Flat, flatten
-from tests.conformance.forms import Json, conditions, plain
+from tests.conformance.forms import conditions, plain
 from tests.conformance.vectors import Vector
 
 API = "inference.llmaz.io/v1alpha1"

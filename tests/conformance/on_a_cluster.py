@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.conformance.comparison import Difference
 from tests.conformance.dialect_replay import DialectReplay, Replayed, Stage
@@ -24,8 +24,6 @@ from tests.conformance.families import as_text, compare, compare_status, correct
 from tests.conformance.vectors import Recorded, Vector
 from tests.support import controlplane, dialects
 from tests.support.loop import LoopProcess, eventually, grant_loop_rights, install_crds
-
-Json = dict[str, Any]
 
 
 @contextlib.contextmanager

@@ -13,10 +13,9 @@ from typing import Any
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.conformance.environment import condition, gateway_status
-
-Json = dict[str, Any]
 
 _WHO = "example.com/simulated"
 

@@ -16,15 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.conformance.vectors import FIXTURES, Vector
-
-Json = dict[str, Any]
 
 FIXTURE_PORT = 28080
 LOCAL_MODELS = Path("/srv/models")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from tests.conformance import kserve_form, llmaz_form
 from tests.conformance.comparison import ABSENT
 from tests.conformance.environment import file_lookup
@@ -15,7 +16,6 @@ from tests.conformance.families import compare, compare_status
 from tests.conformance.start_scripts import vllm_arguments
 from tests.conformance.vectors import Recorded, Vector, all_vectors
 
-Json = dict[str, Any]
 VECTORS = [*all_vectors("kserve"), *all_vectors("llmaz")]
 
 

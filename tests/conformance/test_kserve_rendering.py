@@ -5,13 +5,12 @@ Status is compared by `tests/unit/dialects/kserve`, all of it again on a real AP
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from components.object_metadata import owner_reference
 from components.options import RenderOptions
 from components.render import render
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.dialects.dialect import Lookup, Parsed
 from program.dialects.kserve.parse import parse_service
@@ -20,7 +19,6 @@ from tests.conformance.environment import file_lookup
 from tests.conformance.families import as_text, compare, corrections_of
 from tests.conformance.vectors import Vector, all_vectors
 
-Json = dict[str, Any]
 VECTORS = [vector for vector in all_vectors("kserve") if vector.objects]
 STAGES = [(vector, number) for vector in VECTORS for number in range(len(vector.stages()))]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from components.options import RenderOptions
 from components.render import render
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, NotYet, SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.service import DesiredService
@@ -25,7 +25,6 @@ from tests.conformance.families import (
 )
 from tests.conformance.vectors import Recorded, Vector, all_vectors, named
 
-Json = dict[str, Any]
 VECTORS = all_vectors("llmaz")
 STAGES = [(vector, number) for vector in VECTORS for number in range(len(vector.steps) + 1)]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.facts import ServiceFacts
@@ -16,7 +16,6 @@ from program.dialects.registry import DIALECT_KINDS, REFERS_TO, dialect_named, d
 from tests.conformance.environment import file_lookup
 from tests.conformance.vectors import all_vectors
 
-Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

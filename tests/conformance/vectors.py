@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kubeapi.json_types import Json
 from tests.conformance.comparison import Defect
 
-Json = dict[str, Any]
 HERE = Path(__file__).parent
 FOLDER = HERE / "llmkube"
 FIXTURES = FOLDER / "fixtures"

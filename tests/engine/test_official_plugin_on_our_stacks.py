@@ -31,7 +31,6 @@ from tests.engine.stacks import Stack, official_environment
 from tests.engine.test_static_fleet import ROOT, Fleet, service
 from tests.fakes import rendered
 
-Json = dict[str, Any]
 KEPT = (
     kinds.DEPLOYMENTS,
     kinds.SERVICES,

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from automation.engine.stack_cli import Run
 from automation.engine.state_backend import StateBackend
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.engine.test_pulumi_engine_backends import STRANGER
 from tests.fakes.rendered import key, service
 from tests.support.postgres import PASSWORD, Postgres, lock_key, stack_key
@@ -28,7 +28,6 @@ from tests.support.s3_server import S3Server
 from tools.toolchain import locate
 
 EngineFactory = Callable[..., PulumiEngine]
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from automation.cli.provider import PLUGINS, plugin_folder
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.__main__ import fleet_of
 from tests.engine.stacks import Stack
 from tests.support.agents import AgentProcess, agent
@@ -32,7 +33,6 @@ from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
 API = "inference.llmkube.dev/v1alpha1"
-Json = dict[str, Any]
 
 
 def model(name: str = "base", **spec: Any) -> Json:

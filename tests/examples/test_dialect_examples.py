@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +13,7 @@ import yaml
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.dialects.registry import DIALECT_KINDS, dialect_of
 from tests.support import controlplane, dialects
@@ -21,8 +21,6 @@ from tests.support.loop import eventually, find, grant_loop_rights, install_crds
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(kserve|llmaz)-", path.name))
-
-Json = dict[str, Any]
 
 
 def documents(example: Path) -> list[Json]:

@@ -20,6 +20,7 @@ import yaml
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support.agents import agent
 from tests.support.loop import (
     LoopProcess,
@@ -40,7 +41,6 @@ from tools.tiny_model import write_tiny_model
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.examples, pytest.mark.hosts]
 
-Json = dict[str, Any]
 StartAgent = Callable[..., None]
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from kubeapi.client import KubeClient
 from kubeapi.errors import KindNotServed, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import WELL_KNOWN, Kind
 from kubeapi.rest import JSON
-
-Json = dict[str, Any]
 
 
 class EchoingClient(KubeClient):

@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from agent.contract import ProcessPlan
 from agent.server.host_facts import own_address
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists
+from kubeapi.json_types import Json
 from kubeapi.kinds import (
     CRDS,
     ENDPOINT_SLICES,
@@ -38,7 +38,6 @@ from tests.support.controlplane import Api, eventually
 from tests.support.endpoints import publishing
 from tools.localcluster import LocalCluster
 
-Object = dict[str, Any]
 StartAgent = Callable[..., AgentProcess]
 
 
@@ -96,7 +95,7 @@ def outage(fresh_control_plane: Callable[..., LocalCluster]) -> Iterator[ExitSta
         yield stack
 
 
-def host_process(api: Api, namespace: str, host: str, plan: ProcessPlan, *, owner: Object | None = None) -> Object:
+def host_process(api: Api, namespace: str, host: str, plan: ProcessPlan, *, owner: Json | None = None) -> Json:
     """Apply a HostProcess as the loop does, owned by an InferenceService."""
     name = plan.service
     owner = owner or inference_service(api, namespace, name)
@@ -125,7 +124,7 @@ def host_process(api: Api, namespace: str, host: str, plan: ProcessPlan, *, owne
     )
 
 
-def inference_service(api: Api, namespace: str, name: str) -> Object:
+def inference_service(api: Api, namespace: str, name: str) -> Json:
     path = INFERENCE_SERVICES.path(namespace, name)
     body = {
         "apiVersion": INFERENCE_SERVICES.api_version,
@@ -136,20 +135,20 @@ def inference_service(api: Api, namespace: str, name: str) -> Object:
     return api.apply(path, body)
 
 
-def status(api: Api, namespace: str, name: str = "tiny") -> Object:
+def status(api: Api, namespace: str, name: str = "tiny") -> Json:
     found = api.get(HOST_PROCESSES.path(namespace, name)) or {}
     return dict(found.get("status") or {})
 
 
-def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Object:
-    def look() -> Object | None:
+def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Json:
+    def look() -> Json | None:
         seen = status(api, namespace, name)
         return seen if seen.get("phase") == "Ready" and seen.get("ready") else None
 
     return eventually(look, what=f"{name} to be ready", timeout_s=timeout_s)
 
 
-def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Object:
+def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Json:
     """Wait until the process is ready and its Service leads to it."""
     report = until_ready(api, namespace, name, timeout_s=timeout_s)
 
@@ -162,13 +161,13 @@ def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: flo
     return report
 
 
-def endpoint(api: Api, namespace: str, name: str = "tiny") -> Object:
+def endpoint(api: Api, namespace: str, name: str = "tiny") -> Json:
     found = api.get(ENDPOINT_SLICES.path(namespace, name))
     assert found is not None
     return {**found["endpoints"][0], "port": found["ports"][0]["port"], "metadata": found["metadata"]}
 
 
-def host_says(api: Api, host: str, process: str) -> Object | None:
+def host_says(api: Api, host: str, process: str) -> Json | None:
     """The status of a Host, once it names a process that is ready."""
     status = (api.get(HOSTS.path(None, host)) or {}).get("status") or {}
     ready = [p["name"] for p in status.get("processes") or () if p.get("phase") == "Ready"]

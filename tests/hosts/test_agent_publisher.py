@@ -24,12 +24,12 @@ from automation.hosts.registration import Registered, Registration
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
 from program.dialects.crds import crd_documents
 from tests.support.controlplane import Api, eventually
 from tests.support.endpoints import living, make_host, publishing
 
-Object = dict[str, Any]
 READY = ProcessReport(
     phase=ProcessPhase.READY, ready=True, port=18001, address="10.1.2.3", pid=5, observed_generation=1
 )
@@ -44,7 +44,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 
 @pytest.fixture
-def process(api: Api, namespace: str) -> Object:
+def process(api: Api, namespace: str) -> Json:
     """A HostProcess without any agent."""
     for document in crd_documents():
         api.apply(CRDS.path(None, document["metadata"]["name"]), document)
@@ -85,7 +85,7 @@ def alive() -> Liveness:
 
 
 @pytest.fixture
-def loop(api: Api, client: KubeClient, namespace: str, process: Object, alive: Liveness) -> Iterator[HostEndpoints]:
+def loop(api: Api, client: KubeClient, namespace: str, process: Json, alive: Liveness) -> Iterator[HostEndpoints]:
     """The loop's part; the host `h` is there and lives."""
     make_host(client, "h")
     make_host(client, "other", address="10.4.4.4")
@@ -116,7 +116,7 @@ def heartbeat(api: Api, namespace: str) -> str | None:
 
 
 def test_the_heartbeat_goes_on_and_a_lost_service_comes_back(
-    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher]
 ) -> None:
     publish(Desk(Publication(process, PLAN, READY))).touch(f"{namespace}/svc")
     first = eventually(lambda: heartbeat(api, namespace), what="the endpoints")
@@ -126,13 +126,13 @@ def test_the_heartbeat_goes_on_and_a_lost_service_comes_back(
 
 
 def test_an_unchanged_report_is_written_once(
-    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, client: KubeClient, publish: Callable[[Desk], Publisher]
 ) -> None:
     publisher = publish(Desk(Publication(process, PLAN, READY)))
     publisher.touch(f"{namespace}/svc")
     path = HOST_PROCESSES.path(namespace, "svc")
 
-    def written() -> Object | None:
+    def written() -> Json | None:
         found = api.get(path)
         return found if found and found.get("status") else None
 
@@ -151,7 +151,7 @@ def test_an_unchanged_report_is_written_once(
 
 
 def test_a_value_that_is_no_longer_known_leaves_the_status(
-    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher]
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
@@ -172,7 +172,7 @@ def test_a_value_that_is_no_longer_known_leaves_the_status(
 
 
 def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
-    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher]
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
@@ -294,7 +294,7 @@ def test_a_further_replica_joins_no_service_of_somebody_else(api: Api, namespace
 
 
 def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_status_to_the_other_host(
-    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, client: KubeClient, publish: Callable[[Desk], Publisher]
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
@@ -319,7 +319,7 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
 
 
 def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
-    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, client: KubeClient, publish: Callable[[Desk], Publisher]
 ) -> None:
     moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
@@ -350,7 +350,7 @@ def endpoint_ready(api: Api, namespace: str) -> bool:
 
 
 def test_a_host_that_may_have_been_called_lost_says_nothing_until_it_knows_and_then_everything_again(
-    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher], alive: Liveness
+    api: Api, namespace: str, process: Json, client: KubeClient, publish: Callable[[Desk], Publisher], alive: Liveness
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
@@ -376,7 +376,7 @@ def notice(api: Api, namespace: str) -> EndpointNotice | None:
 
 
 def test_the_loop_answers_each_status_and_a_stop_waits_until_nobody_is_led_to_the_process(
-    api: Api, namespace: str, process: Object, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher]
 ) -> None:
     key = f"{namespace}/svc"
     desk = Desk(Publication(process, PLAN, READY), api)
@@ -394,7 +394,7 @@ def test_the_loop_answers_each_status_and_a_stop_waits_until_nobody_is_led_to_th
 
 
 def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_status(
-    api: Api, namespace: str, process: Object, client: KubeClient, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, client: KubeClient, publish: Callable[[Desk], Publisher]
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
@@ -405,8 +405,8 @@ def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_s
     eventually(lambda: (n := notice(api, namespace)) and n.reason == "AddressRefused", what="the reason")
     publisher.touch(f"{namespace}/svc")
 
-    def told() -> Object | None:
-        status: Object = (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]
+    def told() -> Json | None:
+        status: Json = (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]
         return status if status.get("reason") == "AddressRefused" else None
 
     status = eventually(told, what="the reason in the status")
@@ -421,7 +421,7 @@ def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_s
 
 
 def test_what_an_older_agent_made_is_taken_over_without_a_gap_and_kept_after_the_agent_lost_its_rights(
-    api: Api, namespace: str, process: Object, client: KubeClient, alive: Liveness
+    api: Api, namespace: str, process: Json, client: KubeClient, alive: Liveness
 ) -> None:
     """It wrote Service and slice itself, and says RegistrationFailed when the API server refuses that."""
     make_host(client, "h")
@@ -432,7 +432,7 @@ def test_what_an_older_agent_made_is_taken_over_without_a_gap_and_kept_after_the
     assert before is not None
     states: list[bool] = []
 
-    def seen(_old: Object | None, new: Object | None) -> None:
+    def seen(_old: Json | None, new: Json | None) -> None:
         states.append(new is not None and bool(new["endpoints"][0]["conditions"]["ready"]))
 
     watch = Informer(client, ENDPOINT_SLICES, namespaces=[namespace], on_change=seen)
@@ -454,7 +454,7 @@ def test_what_an_older_agent_made_is_taken_over_without_a_gap_and_kept_after_the
         eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint of a crashed process to be out")
 
 
-def beat_of(endpoints: Object) -> str:
+def beat_of(endpoints: Json) -> str:
     return str(endpoints["metadata"]["annotations"][registration.ANNOTATION_HEARTBEAT])
 
 

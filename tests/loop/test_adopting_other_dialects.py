@@ -17,10 +17,10 @@ from automation.adoption.kept_workloads import workload_digest
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support import dialects, peer_objects
 from tests.support.loop import eventually, loop_process
 
-Json = dict[str, Any]
 RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
 
 

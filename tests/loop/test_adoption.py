@@ -15,12 +15,12 @@ from automation.adoption.kept_template import digest_of
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.conformance.vectors import FIXTURES
 from tests.support import llmkube
 from tests.support.kubelet import pods_of
 from tests.support.loop import arguments, condition, edit, eventually, http_folder, loop_process, status
 
-Json = dict[str, Any]
 ADOPTED = ("a", "b", "scaled")
 LEFT = "c"
 ALL = (*ADOPTED, LEFT)

@@ -11,13 +11,13 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support.loop import (
     LoopProcess,
@@ -33,7 +33,6 @@ from tests.support.loop import (
 )
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 MADE = (
     kinds.DEPLOYMENTS,
     kinds.SERVICES,

@@ -17,13 +17,12 @@ import pytest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.conformance.played_controllers import PlayedControllers
 from tests.support import controlplane, dialects, loop, peer_crds
 from tests.support.loop import LoopProcess, eventually, find
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 SOON_S = 60.0
 

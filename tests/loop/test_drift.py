@@ -15,6 +15,7 @@ import pytest
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import extensions
 from tests.support.loop import (
@@ -30,8 +31,6 @@ from tests.support.loop import (
     settled,
 )
 from tools.localcluster import LocalCluster
-
-Json = dict[str, Any]
 
 ANNOTATIONS = {
     "herdsman.dev/expose": "gateway",

@@ -16,8 +16,6 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.loop import LoopProcess, arguments, deployed, edit, eventually, model, service, settled
 
-Json = dict[str, Any]
-
 
 def revisions(client: KubeClient, namespace: str, count: int, name: str = "svc") -> tuple[Revision, ...]:
     owner = client.get(kinds.INFERENCE_SERVICES, namespace, name)["metadata"]["uid"]

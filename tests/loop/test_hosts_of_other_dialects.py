@@ -6,7 +6,6 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from agent.server.host_facts import own_address
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import dialects
 from tests.support.agents import REACHED, agent
@@ -22,8 +22,6 @@ from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
 HOST = "dialect-tests"
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

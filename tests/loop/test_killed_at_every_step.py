@@ -25,6 +25,7 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support.loop import (
     LoopProcess,
     arguments,
@@ -41,7 +42,6 @@ from tests.support.loop import (
 from tests.support.write_gate import Moment, WriteGate
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 Step = tuple[str, int]
 """`before`, `after` and the number of a write, or a phase of the CLI and 0."""
 

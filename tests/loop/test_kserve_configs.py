@@ -16,8 +16,6 @@ from kubeapi.errors import AlreadyExists
 from tests.support import dialects
 from tests.support.loop import LoopProcess, eventually, find
 
-Json = dict[str, Any]
-
 FINALIZER = "serving.kserve.io/llmisvcconfig-finalizer"
 TOLD = {"herdsman.dev/controller": "herdsman"}
 REST_S = 3.0

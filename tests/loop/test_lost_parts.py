@@ -6,17 +6,16 @@ The scheduler, the node controller and the autoscaler's controller are real; wha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
+from kubeapi.json_types import Json
 from tests.support.kubelet import pods_of, say_ready
 from tests.support.loop import LoopProcess, await_condition, condition, eventually, model, service, status
 
-Json = dict[str, Any]
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
 SILENT = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
 

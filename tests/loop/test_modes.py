@@ -16,6 +16,7 @@ import yaml
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support.loop import (
     LoopProcess,
     await_condition,
@@ -30,8 +31,6 @@ from tests.support.loop import (
     settled,
     status,
 )
-
-Json = dict[str, Any]
 
 
 def policy(name: str, **spec: Any) -> str:

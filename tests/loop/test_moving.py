@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,11 +20,11 @@ import yaml
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.engine.test_static_fleet_places import Project
 from tests.support.loop import LoopProcess, deployed, eventually, find, http_folder, model, service, settled, status
 from tools.tiny_model import write_tiny_model
 
-Json = dict[str, Any]
 NAMES = ("chat", "code")
 
 

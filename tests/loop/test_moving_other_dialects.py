@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,12 +16,12 @@ from automation.cli.main import invoke
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.engine.test_static_fleet_places import Project
 from tests.loop.test_moving import pods
 from tests.support import dialects
 from tests.support.loop import LoopProcess, eventually, find, loop_process
 
-Json = dict[str, Any]
 DEPLOYMENTS = ("chat", "talk-kserve", "talk-kserve-router-scheduler")
 SERVICES = ((kinds.PLAYGROUNDS, "chat"), (kinds.LLM_SERVICES, "talk"))
 SECRET = "talk-kserve-self-signed-certs"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,6 @@ from tests.support.loop import (
     settled,
 )
 
-Json = dict[str, Any]
 Row = tuple[str, str, str]
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "life"

@@ -9,7 +9,6 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from automation.history import revision
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Invalid
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
 from tests.loop.test_dialects import grouped, inferring, playing, put, runtimes
@@ -25,7 +25,6 @@ from tests.support.controlplane import Api
 from tests.support.loop import LoopProcess, eventually, find
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 Made = dict[tuple[Kind, str], str]
 """Objects by kind and name, with their uids."""
 

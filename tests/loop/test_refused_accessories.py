@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support.loop import (
     LoopProcess,
@@ -25,8 +25,6 @@ from tests.support.loop import (
     settled,
     status,
 )
-
-Json = dict[str, Any]
 
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
 SCALED: Json = {**VLLM, "autoscaling": {"maxReplicas": 3}}

@@ -11,11 +11,11 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support import controlplane, dialects, loop
 from tests.support.loop import LoopProcess, eventually, find
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 SOON_S = 60.0
 AT = ("llmaz-system", "llmaz-global-config")
 

@@ -21,7 +21,8 @@ from components import naming
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support.kubelet import Json, pods_of, say_ready
+from kubeapi.json_types import Json
+from tests.support.kubelet import pods_of, say_ready
 from tests.support.loop import (
     LoopProcess,
     condition,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import shutil
 from pathlib import Path
-from typing import Any
 
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support.kubelet import pods_of, say_ready
 from tests.support.loop import deployed, edit, eventually, loop_process, model, service, settled
 
-Json = dict[str, Any]
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
 PROTECTED = "karpenter.sh/do-not-disrupt"
 

@@ -11,8 +11,6 @@ from tests.support import node as real
 from tests.support.loop import eventually
 from tools.node import image_set
 
-Json = dict[str, Any]
-
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 WHO_AM_I = '{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}'
 GROUP = 20123

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.llmkube.source import cache_key
 from tests.support.loop import eventually, model
 from tests.support.model_server import File, FileServer
@@ -21,7 +21,6 @@ from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("loop")
 
-Json = dict[str, Any]
 STARTED_S = 60.0
 
 

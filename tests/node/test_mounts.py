@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.kserve.parse import parse_service
 from tests.support.loop import eventually
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 
-Json = dict[str, Any]
 TIER = {"fileSystem": {"emptyDir": {"size": "16Mi"}}}
 SERVICE: Json = {
     "apiVersion": "serving.kserve.io/v1alpha2",

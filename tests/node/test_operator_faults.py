@@ -22,6 +22,7 @@ from automation.install.operator import CLAIM
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support import node as real
 from tests.support.controlplane import Api
 from tests.support.loop import arguments, await_condition, deployed, edit, eventually, find, model, service, settled
@@ -29,8 +30,6 @@ from tests.support.model_server import File, FileServer
 from tests.support.operator_pods import NAMESPACE, PERSISTENT_VOLUMES, OperatorPods
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.tiny_model import write_tiny_model
-
-Json = dict[str, Any]
 
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
 ENGINE: dict[str, Any] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from components.render import render
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.workloads import PodSet, Workloads
 from tests.support import controlplane, lws
 from tests.support.controlplane import eventually
@@ -24,7 +24,6 @@ from tests.support.workloads import IMAGE, described, group_set, pod_set
 from tools import fake_nodes
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 NAMESPACE = "groups"
 OPTIONS = RenderOptions(installed=frozenset({kinds.LEADER_WORKER_SETS.full_name}))
 LABEL = "leaderworkerset.sigs.k8s.io"

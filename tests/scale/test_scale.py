@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from tests.support import controlplane
 from tests.support.kwok import GPU, Farm, farm
 from tests.support.loop import LoopProcess, edit, eventually, loop_process
 from tools import fake_nodes
 
-Json = dict[str, Any]
 NODES, GPUS_EACH = 50, 3
 
 

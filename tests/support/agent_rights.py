@@ -15,8 +15,6 @@ from kubeapi.kinds import Kind
 from tests.support.controlplane import eventually
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
-
 INSTALL = Path(__file__).parents[2] / "docs" / "install"
 _RBAC = "rbac.authorization.k8s.io"
 _ROLES = (

@@ -6,16 +6,14 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.pods import read_log
 from tests.support import node as real
 from tests.support.loop import eventually
 from tools.node.image_set import DOWNLOADER_IMAGE
-
-Json = dict[str, Any]
 
 PAUSE_S = 0.2
 _ASK = f"""\

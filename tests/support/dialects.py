@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,8 +15,6 @@ from kubeapi.kinds import Kind
 from program.dialects.crds import crd_documents
 from tests.support import extensions, peer_crds
 from tests.support.loop import eventually
-
-Json = dict[str, Any]
 
 INSTALL = Path(__file__).parents[2] / "docs" / "install"
 KINDS: dict[str, tuple[Kind, ...]] = {

@@ -6,13 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
-
-Object = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 class EndpointRecord:
@@ -25,7 +23,7 @@ class EndpointRecord:
         self._informer = Informer(client, kinds.ENDPOINT_SLICES, namespaces=[namespace], on_change=self._changed)
         self._informer.start()
 
-    def _changed(self, old: Object | None, new: Object | None) -> None:
+    def _changed(self, old: Json | None, new: Json | None) -> None:
         obj = new or old
         assert obj is not None
         for each in obj["endpoints"]:

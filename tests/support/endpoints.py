@@ -14,8 +14,6 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
 
-Json = dict[str, Any]
-
 
 @contextlib.contextmanager
 def publishing(

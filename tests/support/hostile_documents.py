@@ -14,7 +14,8 @@ import yaml
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
+
 Path_ = tuple[Any, ...]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

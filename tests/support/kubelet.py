@@ -7,8 +7,7 @@ from typing import Any
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def pods_of(client: KubeClient, namespace: str, service: str = "svc") -> list[Json]:

@@ -11,13 +11,13 @@ from typing import Any
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.desired.priorities import PRIORITIES
 from tests.support.controlplane import tool_or_skip
 from tests.support.loop import install_crds, model
 from tools import fake_nodes
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 
 

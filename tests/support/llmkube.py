@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from automation.adoption.peer import LEASE
 from components.priority_classes import priority_classes
@@ -17,10 +16,10 @@ from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists
+from kubeapi.json_types import Json
 from program.dialects.llmkube.source import cache_key
 from tests.conformance.vectors import FOLDER, Vector
 
-Json = dict[str, Any]
 MANAGER = "llmkube"
 RECORDED = "http://127.0.0.1:28080/gguf"
 """Where the vectors' Models are fetched from."""

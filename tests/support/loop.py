@@ -24,11 +24,11 @@ import yaml
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support.controlplane import pause_s
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 MODEL_API = kinds.MODELS.api_version

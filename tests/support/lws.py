@@ -16,7 +16,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -24,12 +23,12 @@ from automation.certificates.files import serving_files
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import peer_crds
 from tests.support.controlplane import eventually, tool_or_skip
 from tools.localcluster import LocalCluster
 
-Json = dict[str, Any]
 _HOOKS = {
     name: Kind("admissionregistration.k8s.io/v1", name, f"{name.lower()}s", False)
     for name in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from automation.cache import trim
 from automation.models.model_controller import ModelController
@@ -17,10 +16,9 @@ from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from program.desired.hub import HUB
 from tests.support.controlplane import eventually
-
-Json = dict[str, Any]
 
 
 class Cluster:

@@ -14,13 +14,13 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support import controlplane, needs
 from tests.support.loop import eventually
 from tools.localcluster import LocalCluster
@@ -28,8 +28,6 @@ from tools.node import cgroups, image_set
 from tools.node.images import Image, Text
 from tools.node.layout import Network
 from tools.node.node import Node
-
-Json = dict[str, Any]
 
 LIAR_IMAGE = "herdsman.test/liar:1"
 LIES = "/tmp/lies"

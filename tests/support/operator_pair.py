@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
 
@@ -16,12 +16,12 @@ from automation.leadership.election import LEASE_NAME
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
+from kubeapi.json_types import Json
 from tests.support import node as real
 from tests.support.loop import arguments, edit, eventually, find, status
 from tests.support.operator_pods import NAMESPACE, OperatorPods
 from tests.support.postgres import Postgres
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 LEASE_S = 6.5

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -24,12 +24,11 @@ import yaml
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import extensions, needs
 from tests.support.controlplane import eventually
 from tools.versions import LWS
-
-Json = dict[str, Any]
 
 
 class Module(NamedTuple):

@@ -14,10 +14,9 @@ from typing import Any
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.conformance.vectors import HERE, Vector
-
-Json = dict[str, Any]
 
 MANAGER = "manager"
 """What controllers of kubebuilder are called."""

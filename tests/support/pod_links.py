@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import Any
 
+from kubeapi.json_types import Json
 from tools.node import lifecycle
 from tools.node.node import Node
-
-Json = dict[str, Any]
 
 
 class PodLink:

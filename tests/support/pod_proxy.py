@@ -21,8 +21,6 @@ from kubeapi.config import Access, Endpoint
 
 _PROXIED = re.compile(r"/api/v1/namespaces/([^/]+)/pods/(?:(https):)?([^/:]+):(\d+)/proxy(/.*)")
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Say:

@@ -6,8 +6,7 @@ from typing import Any
 
 from automation.cache import trim
 from components import naming
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def pod(

@@ -11,12 +11,11 @@ from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
 from tests.support import controlplane
-
-Json = dict[str, Any]
 
 SOURCE = "https://example.com/base.gguf?signature=hunter2"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
@@ -13,7 +14,6 @@ from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.service_status import service_status
 from program.dialects.llmkube.source import parse_source
 
-Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 

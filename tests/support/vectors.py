@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "conformance" / "llmkube"
 

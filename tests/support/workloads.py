@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import Vllm
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
@@ -29,7 +29,7 @@ def marks(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "llminferenceservice"}
 
 
-def template(labels: dict[str, str], *, image: str = IMAGE, args: tuple[str, ...] = ()) -> JsonObject:
+def template(labels: dict[str, str], *, image: str = IMAGE, args: tuple[str, ...] = ()) -> Json:
     """A pod template with one engine, a loader and a folder for its files."""
     mount = {"name": "weights", "mountPath": "/mnt/models"}
     main = {"name": "main", "image": image, "args": ["serve", *args], "volumeMounts": [{**mount, "readOnly": True}]}

@@ -16,7 +16,6 @@ import random
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import structlog
 
@@ -24,9 +23,8 @@ from agent.contract import ANNOTATION_FENCED, LABEL_HOST
 from agent.server.sleepless_clock import sleepless
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, KubeError, NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import LEASES, NAMESPACES
-
-Json = dict[str, Any]
 
 RENEW_S = 5.0
 DURATION_FACTOR = 2.4

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import structlog
 
@@ -23,9 +22,8 @@ from agent.server.cluster.host_wishes import HostWishes
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import HOSTS
-
-Json = dict[str, Any]
 
 LOOK_EVERY_S = (15.0, 60.0)
 """So often the host is looked at even when nobody touched it: the longer, the longer nothing was worth telling."""

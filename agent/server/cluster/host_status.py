@@ -10,8 +10,7 @@ from typing import Any
 
 from agent.contract import HostFacts, MemoryPressure, ProcessReport, ProcessUsage
 from agent.server.cluster.host_wishes import Wishes
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 READY = "Ready"
 REASON_RUNNING = "AgentRunning"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 from pydantic import ValidationError
@@ -20,9 +19,8 @@ from agent.server.cluster.publisher import Publication, Publisher
 from agent.server.processes.supervisor import Supervisor
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import HOST_PROCESSES
-
-Json = dict[str, Any]
 
 SYNC_POLL_S = 0.2
 RELIST_TIMEOUT_S = 10.0

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -28,9 +27,8 @@ from agent.contract import (
 )
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Invalid, KubeError, NotFound, Unreachable
+from kubeapi.json_types import Json
 from kubeapi.kinds import HOST_PROCESSES
-
-Json = dict[str, Any]
 
 LOOK_AGAIN_S = 30.0
 MUTE_RETRY_S = 1.0

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from automation.adoption.moving.comparing import RUNS
 from automation.adoption.moving.move import (
@@ -34,11 +33,10 @@ from components.object_metadata import owner_reference
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, NotFound
+from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 from program.desired import keys
 from program.dialects.llmkube.model_status import known_status
-
-Object = dict[str, Any]
 
 MANAGER = "herdsman-move"
 SETTLE_S = 2.0
@@ -47,7 +45,7 @@ ROUNDS = 5
 TIMEOUT_S = 60.0
 
 
-def take(client: KubeClient, cr: Object, move: Move, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def take(client: KubeClient, cr: Json, move: Move, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Have the loop let go of a service: afterwards its objects belong to nobody, and wait for the fleet.
 
     Marks them, takes the references to the custom resource off, and deletes that. Raises MoveFailed, ApiError; may be
@@ -103,7 +101,7 @@ def give(client: KubeClient, move: Move, *, sleep: Callable[[float], None] = tim
     )
 
 
-def urns_of(key: keys.ServiceKey, deployment: Object) -> list[str]:
+def urns_of(key: keys.ServiceKey, deployment: Json) -> list[str]:
     """Find the URNs of a service in a stack's deployment (of `pulumi stack export`), objects before their components.
 
     Raises MoveFailed where the stack has the service in several clusters.
@@ -117,7 +115,7 @@ def urns_of(key: keys.ServiceKey, deployment: Object) -> list[str]:
     return [*(str(each["urn"]) for each in own), *dict.fromkeys(str(each["parent"]) for each in own)]
 
 
-def _means(resource: Object, key: keys.ServiceKey) -> bool:
+def _means(resource: Json, key: keys.ServiceKey) -> bool:
     inputs = resource.get("inputs") or {}
     metadata = inputs.get("metadata") or {}
     # A binding of the whole cluster is in no namespace; the account that it binds is.
@@ -125,7 +123,7 @@ def _means(resource: Object, key: keys.ServiceKey) -> bool:
     return namespaces == {key.namespace} and service_of({"metadata": {**metadata, "namespace": key.namespace}}) == key
 
 
-def _apply_referred(client: KubeClient, document: Object) -> None:
+def _apply_referred(client: KubeClient, document: Json) -> None:
     """Apply what a service refers to; of a Model also what is known of its file."""
     metadata, kind = document["metadata"], client.mapping(document["apiVersion"], document["kind"])
     status = {k: v for k, v in document.get("status", {}).items() if k in OF_FILE}
@@ -152,7 +150,7 @@ def _keep_replicas(client: KubeClient, move: Move) -> None:
             client.apply(kind_of(live), metadata["namespace"], claim, field_manager=MANAGER)
 
 
-def _own_certificate(client: KubeClient, move: Move, *, take_from: str = "", give_to: Object | None = None) -> None:
+def _own_certificate(client: KubeClient, move: Move, *, take_from: str = "", give_to: Json | None = None) -> None:
     """Have the Secret that the loop issued stay without the service, or come back to it. Its data are never read."""
     path = kinds.SECRETS.path(move.key.namespace, move.certificate)
     while True:
@@ -191,7 +189,7 @@ def _own_certificate(client: KubeClient, move: Move, *, take_from: str = "", giv
             return
 
 
-def _patch_owners(client: KubeClient, obj: Object, uid: str, *, mark: str) -> None:
+def _patch_owners(client: KubeClient, obj: Json, uid: str, *, mark: str) -> None:
     """Mark an object and take one owner off it, in one write that nobody's write comes between."""
     while (live := again(client, obj)) is not None and live["metadata"]["uid"] == obj["metadata"]["uid"]:
         metadata = live["metadata"]

@@ -10,9 +10,8 @@ from automation.cache.service_kinds import qualified
 from components import naming
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
-
-Object = dict[str, Any]
 
 RUNS = {"Deployment": "template", "LeaderWorkerSet": "leaderWorkerTemplate"}
 """Where each kind that runs pods says what they are made from."""
@@ -69,7 +68,7 @@ def differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def _of_pods(move: Move, wanted: RenderedObject, live: Object | None) -> Iterator[str]:
+def _of_pods(move: Move, wanted: RenderedObject, live: Json | None) -> Iterator[str]:
     if live is None:
         if any(obj["kind"] in RUNS for obj in move.objects):
             yield f"{wanted.kind} {wanted.name} does not stand, so its pods would be new; see what keeps it back first"

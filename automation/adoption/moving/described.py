@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import yaml
 
@@ -24,14 +23,13 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, NotFound
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
 from program.dialects.registry import dialect_named
 from program.manifests import Manifests
 from program.static.scaling import scaled_without_loop
-
-Object = dict[str, Any]
 
 _REFERRED = {kind.kind: kind for kind in (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)}
 """Kinds that a fleet's files hold for its services, and a cluster for the loop's."""
@@ -44,7 +42,7 @@ _SAID: dict[str, tuple[str, ...]] = {"ServiceAccount": ("imagePullSecrets", "sec
 """Of these only so much: the rest is the cluster's own."""
 
 
-def plan_take(client: KubeClient, cr: Object, *, options: RenderOptions) -> Move:
+def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     """Work out what a service takes along from the loop to a fleet, and whether its pods would stay as they are."""
     move, metadata = Move(key_of(cr)), cr["metadata"]
     if is_part_of_another(cr):
@@ -83,7 +81,7 @@ def plan_take(client: KubeClient, cr: Object, *, options: RenderOptions) -> Move
     return move
 
 
-def plan_give(client: KubeClient, service: Object, manifests: Manifests, *, options: RenderOptions) -> Move:
+def plan_give(client: KubeClient, service: Json, manifests: Manifests, *, options: RenderOptions) -> Move:
     """Work out whether the loop would leave a fleet's service as it is. `manifests`: the files of the fleet."""
     move = Move(key_of(service))
     kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
@@ -110,8 +108,8 @@ def _give(
     client: KubeClient,
     move: Move,
     kind: kinds.Kind,
-    service: Object,
-    asked: dict[Identity, Object],
+    service: Json,
+    asked: dict[Identity, Json],
     options: RenderOptions,
 ) -> bool:
     """Render the service as the loop will, with what would be in the cluster then; False when that is a problem."""
@@ -155,7 +153,7 @@ def _only_by_a_loop(desired: DesiredService) -> Iterator[str]:
         yield f"the loop chose its host, and in a fleet nobody does: name it by annotation {ANNOTATION_HOST} first"
 
 
-def _as_a_fleet(move: Move, documents: list[Object], options: RenderOptions) -> RenderedService | None:
+def _as_a_fleet(move: Move, documents: list[Json], options: RenderOptions) -> RenderedService | None:
     """Read documents as a fleet reads its files, and render the service; None when that is a problem."""
     manifests = Manifests(move.key.namespace, options=options)
     manifests.read_text("the file", yaml.safe_dump_all(documents))
@@ -170,7 +168,7 @@ def _as_a_fleet(move: Move, documents: list[Object], options: RenderOptions) -> 
         return None
 
 
-def _keep_replicas(move: Move, service: Object) -> bool:
+def _keep_replicas(move: Move, service: Json) -> bool:
     """Write into a document how many pods there are where something else would be asked for; True when it changed.
 
     Only the pods that serve have a field that means them in every dialect.
@@ -195,7 +193,7 @@ def _keep_replicas(move: Move, service: Object) -> bool:
     return changed
 
 
-def _says_something(obj: Object) -> bool:
+def _says_something(obj: Json) -> bool:
     """Tell whether a file must have an object: a fleet reads no more of an account than what its pods get of it."""
     if obj["kind"] == kinds.SECRETS.kind:
         return bool(obj["metadata"].get("annotations"))
@@ -203,7 +201,7 @@ def _says_something(obj: Object) -> bool:
     return obj["kind"] in _LOOKED_AT and (not fields or any(obj.get(field) for field in fields))
 
 
-def _document(obj: Object) -> Object:
+def _document(obj: Json) -> Json:
     """Write what a service looks at, as far as it is looked at."""
     document = written(obj)
     fields = _SAID.get(str(obj["kind"]))
@@ -211,7 +209,7 @@ def _document(obj: Object) -> Object:
     return {key: value for key, value in document.items() if key in kept}
 
 
-def _of_the_cluster(client: KubeClient, move: Move) -> list[Object]:
+def _of_the_cluster(client: KubeClient, move: Move) -> list[Json]:
     """Read the bindings that no namespace holds, and that are made for this service."""
     found = []
     for each in move.rendered.objects if move.rendered is not None else ():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from automation.cache.service_kinds import KINDS
 from components import naming
@@ -13,10 +12,8 @@ from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
-
-Object = dict[str, Any]
 
 _PODS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
 _LLMKUBE = (kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES, kinds.INGRESSES)
@@ -47,9 +44,9 @@ class Move:
     """One service and its way to the other side."""
 
     key: keys.ServiceKey
-    documents: list[Object] = field(default_factory=list)
+    documents: list[Json] = field(default_factory=list)
     """What it refers to and itself, as a file has them; itself last."""
-    objects: list[Object] = field(default_factory=list)
+    objects: list[Json] = field(default_factory=list)
     """What stands in the cluster for it."""
     rendered: RenderedService | None = None
     """As the other side will render it."""
@@ -65,12 +62,12 @@ class Move:
     def name(self) -> str:
         return f"{self.key.namespace}/{self.key.name}"
 
-    def live(self, kind: str, name: str) -> Object | None:
+    def live(self, kind: str, name: str) -> Json | None:
         """Give one of the objects that stand."""
         return next((each for each in self.objects if (each["kind"], each["metadata"]["name"]) == (kind, name)), None)
 
 
-def owned_objects(client: KubeClient, dialect: str, namespace: str, wanted: Callable[[Object], bool]) -> list[Object]:
+def owned_objects(client: KubeClient, dialect: str, namespace: str, wanted: Callable[[Json], bool]) -> list[Json]:
     """Find objects of the kinds that are made for services; kinds that the cluster does not serve have none."""
     found = []
     for kind in OWNED[dialect]:
@@ -88,7 +85,7 @@ def is_gone(client: KubeClient, key: keys.ServiceKey, uid: str | None) -> bool:
     return uid is not None and live["metadata"]["uid"] != uid
 
 
-def again(client: KubeClient, obj: Object) -> Object | None:
+def again(client: KubeClient, obj: Json) -> Json | None:
     """Read an object once more; None when it is gone."""
     try:
         return client.get(kind_of(obj), obj["metadata"].get("namespace"), obj["metadata"]["name"])
@@ -96,10 +93,10 @@ def again(client: KubeClient, obj: Object) -> Object | None:
         return None
 
 
-def written(cr: Object) -> Object:
+def written(cr: Json) -> Json:
     """Write a custom resource, or what else a file may have, as a file has it."""
     metadata = cr["metadata"]
-    kept: JsonObject = {key: metadata[key] for key in ("name", "namespace") if metadata.get(key)}
+    kept: Json = {key: metadata[key] for key in ("name", "namespace") if metadata.get(key)}
     if metadata.get("labels"):
         kept["labels"] = dict(metadata["labels"])
     if carried := {k: v for k, v in annotations_of(cr).items() if k not in _NOT_CARRIED}:
@@ -108,17 +105,17 @@ def written(cr: Object) -> Object:
     return {"apiVersion": cr["apiVersion"], "kind": cr["kind"], "metadata": kept, **rest}
 
 
-def kind_of(obj: Object) -> kinds.Kind:
+def kind_of(obj: Json) -> kinds.Kind:
     return _BY_NAME[obj["apiVersion"], obj["kind"]]
 
 
-def annotations_of(obj: Object) -> JsonObject:
+def annotations_of(obj: Json) -> Json:
     return obj["metadata"].get("annotations") or {}
 
 
-def is_owned(obj: Object, uid: str) -> bool:
+def is_owned(obj: Json, uid: str) -> bool:
     return any(reference.get("uid") == uid for reference in obj["metadata"].get("ownerReferences") or ())
 
 
-def is_of_a_fleet(obj: Object) -> bool:
+def is_of_a_fleet(obj: Json) -> bool:
     return naming.ANNOTATION_FLEET in annotations_of(obj)

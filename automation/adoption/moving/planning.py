@@ -5,8 +5,6 @@ InferenceServices here, with their Models; `described` plans for the other diale
 
 from __future__ import annotations
 
-from typing import Any
-
 from automation.adoption.moving.comparing import compare, leftovers
 from automation.adoption.moving.move import (
     Move,
@@ -25,19 +23,18 @@ from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.dialects.llmkube.model_status import CACHE_MOUNT, known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service
 from program.dialects.llmkube.parse_model import model_of
 from program.manifests import Document, Manifests
 
-Object = dict[str, Any]
-
 OF_FILE = ("cacheKey", "gguf", "path", "sourceContentLength", "stagedFiles")
 """What a Model's status knows of its file, and the pods depend on."""
 
 
-def plan_take(client: KubeClient, cr: Object, *, options: RenderOptions) -> Move:
+def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     """Work out what a service takes along from the loop to a fleet, and whether its pods would stay as they are."""
     if dialect_of_cr(cr) != LLMKUBE:
         from automation.adoption.moving.described import plan_take as plan_described
@@ -119,7 +116,7 @@ def extensions_of(move: Move) -> set[str]:
     return {optional[obj["kind"]] for obj in move.objects if obj["kind"] in optional}
 
 
-def _render(move: Move, service: Object, models: dict[str, Object], options: RenderOptions) -> None:
+def _render(move: Move, service: Json, models: dict[str, Json], options: RenderOptions) -> None:
     try:
         parsed = {name: model_of(model) for name, model in models.items()}
         desired = parse_service(
@@ -130,12 +127,12 @@ def _render(move: Move, service: Object, models: dict[str, Object], options: Ren
         move.problems.append(str(error))
 
 
-def _written_model(cr: Object) -> Object:
+def _written_model(cr: Json) -> Json:
     status = {name: value for name, value in known_status(cr).items() if name in OF_FILE}
     return {**written(cr), **({"status": status} if status else {})}
 
 
-def _with_file(document: Object) -> Object:
+def _with_file(document: Json) -> Json:
     """Write down how the fleet named a Model's file, which no loop has looked at."""
     desired = model_of(document)
     if not desired.cache_key or not desired.file_name:

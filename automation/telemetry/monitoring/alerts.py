@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 GROUP = "herdsman"
 RUNBOOK = "docs/observability.md"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from automation.telemetry.monitoring.grafana import Json, Panel, Query, choice, dashboard, stat, table
+from automation.telemetry.monitoring.grafana import Panel, Query, choice, dashboard, stat, table
 from automation.telemetry.monitoring.hosts_dashboard import hosts_dashboard
+from kubeapi.json_types import Json
 
 _RATE = "$__rate_interval"
 _OF_SERVICES = '{namespace=~"$namespace"}'

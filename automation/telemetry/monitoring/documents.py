@@ -6,8 +6,9 @@ import json
 
 import yaml
 
-from automation.telemetry.monitoring.alerts import Json, prometheus_rule, rules_file
+from automation.telemetry.monitoring.alerts import prometheus_rule, rules_file
 from automation.telemetry.monitoring.dashboards import dashboards
+from kubeapi.json_types import Json
 
 _HEADER = "# Made by `herdsman monitoring`; do not edit.\n"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 SCHEMA_VERSION = 39
 """Of Grafana 10.4 and newer."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from automation.telemetry.monitoring.grafana import Json, Panel, Query, dashboard, stat, table
+from automation.telemetry.monitoring.grafana import Panel, Query, dashboard, stat, table
+from kubeapi.json_types import Json
 
 _RATE = "$__rate_interval"
 _ON_HOSTS = '{name!=""}'

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.llmkube.parse import draft_reference, parse_service
 from program.dialects.llmkube.parse_model import model_of
@@ -17,7 +17,7 @@ Target = Literal["llmkube", "kserve", "llmaz"]
 WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
 
 
-def check(documents: Sequence[JsonObject], target: Target) -> None:
+def check(documents: Sequence[Json], target: Target) -> None:
     """Read documents as their dialect will, the service last. Raises SpecInvalid for what it does not allow."""
     things = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     service = documents[-1]
@@ -37,14 +37,14 @@ def check(documents: Sequence[JsonObject], target: Target) -> None:
 class _Documents:
     """Finds documents by kind and name, and nothing else of a cluster."""
 
-    def __init__(self, things: Mapping[tuple[str, str], JsonObject]) -> None:
+    def __init__(self, things: Mapping[tuple[str, str], Json]) -> None:
         self._things = things
 
-    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> JsonObject | None:
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         del namespace
         return self._things.get((kind.kind, name))
 
-    def listed(self, kind: Kind, namespace: str) -> tuple[JsonObject, ...]:
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         """Give none."""
         del kind, namespace
         return ()

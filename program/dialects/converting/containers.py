@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from kubeapi.json_types import Json
 from program.desired.accelerators import is_accelerator
-from program.desired.base import JsonObject
 from program.dialects.converting.arguments import Arguments, taken_apart
 from program.dialects.converting.described import Engine, Written
 from program.dialects.pod_engine import engine_in
@@ -25,7 +25,7 @@ COMMANDS: dict[Engine, tuple[str, ...]] = {
 RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
-def engine_of_container(main: JsonObject, *, preset: bool = True) -> tuple[Engine, tuple[str, ...], Arguments]:
+def engine_of_container(main: Json, *, preset: bool = True) -> tuple[Engine, tuple[str, ...], Arguments]:
     """Tell which engine the container runs, by its command.
 
     Without one a `preset` starts vLLM; otherwise its image must tell.
@@ -56,7 +56,7 @@ def _after(engine: Engine, command: tuple[str, ...]) -> tuple[str, ...]:
     return command[start:]
 
 
-def amounts_of(resources: JsonObject) -> tuple[dict[str, str], dict[str, str], int, str, list[str]]:
+def amounts_of(resources: Json) -> tuple[dict[str, str], dict[str, str], int, str, list[str]]:
     """Take resources apart: requests, limits, GPUs and their resource, and what is none of these."""
     kept: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     gpus, resource, strange = 0, "", []
@@ -75,14 +75,14 @@ def amounts_of(resources: JsonObject) -> tuple[dict[str, str], dict[str, str], i
     return kept["requests"], kept["limits"], gpus, resource if gpus else "", strange
 
 
-def amounts(written: Written) -> JsonObject:
+def amounts(written: Written) -> Json:
     """Write a container's resources; GPUs are requested and limited alike."""
     requests, limits = dict(written.take("requests")), dict(written.take("limits"))
     gpus, resource = written.take("gpus"), written.take("gpu_resource")
     if gpus and resource:
         limits[resource] = str(gpus)
         requests[resource] = str(gpus)
-    found: JsonObject = {}
+    found: Json = {}
     if requests:
         found["requests"] = requests
     if limits:

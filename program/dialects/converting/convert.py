@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.converting.checking import WORDS, Target, check
 from program.dialects.converting.described import Described, Loss, Written
@@ -20,7 +20,7 @@ from program.dialects.dialect import Lookup
 from program.dialects.hosted_args import POD_PATHS
 
 _WORDS_OF: dict[str, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz", "llmaz-service": "llmaz"}
-_WRITERS: dict[Target, Callable[[Written], list[JsonObject]]] = {
+_WRITERS: dict[Target, Callable[[Written], list[Json]]] = {
     "llmkube": write_llmkube,
     "kserve": write_kserve,
     "llmaz": write_llmaz,
@@ -31,11 +31,11 @@ _WRITERS: dict[Target, Callable[[Written], list[JsonObject]]] = {
 class Converted:
     """A service in another dialect."""
 
-    documents: tuple[JsonObject, ...]
+    documents: tuple[Json, ...]
     losses: tuple[Loss, ...]
 
 
-def describe(dialect: str, cr: JsonObject, *, look: Lookup, find_model: Find) -> Described:
+def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Described:
     """Read a service of a dialect (as `ServiceKey` names them). Raises SpecInvalid and NotYet."""
     match dialect:
         case "llmkube":
@@ -69,7 +69,7 @@ class Writing:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._documents: dict[_Identity, tuple[JsonObject, str]] = {}
+        self._documents: dict[_Identity, tuple[Json, str]] = {}
 
     def write(self, described: Described) -> Converted:
         """Write one service more. Raises SpecInvalid as `write` does, and for a name that another service has there.
@@ -89,7 +89,7 @@ class Writing:
             why = f"{name} is already what {origin} becomes; rename one of the two"
         raise SpecInvalid(field="metadata.name", why=why)
 
-    def _taken(self, converted: Converted) -> tuple[JsonObject, str] | None:
+    def _taken(self, converted: Converted) -> tuple[Json, str] | None:
         found = (self._documents.get(_identity(document), (document, "")) for document in converted.documents)
         return next((each for each in found if each[0] not in converted.documents), None)
 
@@ -97,7 +97,7 @@ class Writing:
 _Identity = tuple[str, str, str]
 
 
-def _identity(document: JsonObject) -> _Identity:
+def _identity(document: Json) -> _Identity:
     metadata = document["metadata"]
     return str(document["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
 

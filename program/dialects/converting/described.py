@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 Engine = Literal["llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic"]
 ENGINES: tuple[Engine, ...] = ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic")
@@ -69,9 +69,9 @@ class Scaling:
 
     min_replicas: int = 1
     max_replicas: int
-    metrics: tuple[JsonObject, ...] = ()
+    metrics: tuple[Json, ...] = ()
     """As autoscaling/v2 writes them."""
-    behavior: JsonObject | None = None
+    behavior: Json | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ class Described:
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     """The engine's, without model, address and port. Of a generic server all of them."""
-    env: tuple[JsonObject, ...] = ()
-    hub_token: JsonObject | None = None
+    env: tuple[Json, ...] = ()
+    hub_token: Json | None = None
     """The Secret's `name` and `key` with the token for Hugging Face."""
     requests: dict[str, str] = field(default_factory=dict)
     """cpu, memory and ephemeral-storage."""
@@ -111,7 +111,7 @@ class Described:
     shared_memory: str = ""
     port: int = 0
     """Where a generic server listens; other engines are told by whoever writes the service."""
-    probes: dict[str, JsonObject] = field(default_factory=dict)
+    probes: dict[str, Json] = field(default_factory=dict)
     """By `startup`, `liveness`, `readiness`."""
     replicas: int = 1
     scaling: Scaling | None = None
@@ -121,7 +121,7 @@ class Described:
     """Fields of a PodSpec that the user set: nodeSelector, tolerations, affinity, imagePullSecrets …"""
     security: dict[str, Any] = field(default_factory=dict)
     """The securityContext of the container that serves; that of the pod is among its fields."""
-    volume_mounts: tuple[JsonObject, ...] = ()
+    volume_mounts: tuple[Json, ...] = ()
     pod_labels: dict[str, str] = field(default_factory=dict)
     pod_annotations: dict[str, str] = field(default_factory=dict)
     worker: Described | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.converting.described import Loss
 from program.dialects.reading import without_nulls
 
@@ -15,8 +15,8 @@ _Path = tuple[str | int, ...]
 class Fields:
     """One document."""
 
-    def __init__(self, cr: JsonObject, *, dialect: str) -> None:
-        self.cr: JsonObject = without_nulls(cr)
+    def __init__(self, cr: Json, *, dialect: str) -> None:
+        self.cr: Json = without_nulls(cr)
         self.document = f"{cr['kind']} `{cr['metadata']['name']}`"
         self._dialect = dialect
         self._taken: set[_Path] = set()

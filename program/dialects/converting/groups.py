@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.converting import shared_memory
 from program.dialects.converting.arguments import without_gpus
 from program.dialects.converting.containers import POD_FIELDS, PROBES, RESOURCES, amounts_of, engine_of_container
@@ -33,7 +33,7 @@ def worker_in(
 
     `container` names the one that serves, `leader` is the leader's engine, `limits` are those of llmaz's flavor.
     """
-    containers: list[JsonObject] = fields.peek(*at, "containers") or []
+    containers: list[Json] = fields.peek(*at, "containers") or []
     index = next((n for n, each in enumerate(containers) if each.get("name") == container), None)
     main: dict[str, Any] = containers[index] if index is not None else {}
     engine, command, arguments = engine_of_container(main, preset=False)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.errors import NotYet, SpecInvalid
 from program.dialects.converting import adapters, parallelism, scaling, shared_memory
 from program.dialects.converting.arguments import drafting, without_gpus
@@ -44,7 +44,7 @@ BRACES = "{{`{{`}}"
 _MARK = "\0"
 
 
-def read_kserve(cr: JsonObject, look: Lookup) -> Described:
+def read_kserve(cr: Json, look: Lookup) -> Described:
     """Describe an LLMInferenceService. Raises SpecInvalid, and NotYet for a base config that is not among the files."""
     hub = to_hub(cr)
     spec, losses = _with_bases(hub, look)
@@ -53,7 +53,7 @@ def read_kserve(cr: JsonObject, look: Lookup) -> Described:
         check_pod(spec.get(part), field=f"spec.{part}")
     fields = Fields({**hub, "spec": spec}, dialect="KServe")
     labels, annotations, lost = kept_metadata(hub, fields.document)
-    containers: list[JsonObject] = fields.peek("template", "containers") or []
+    containers: list[Json] = fields.peek("template", "containers") or []
     at = next((n for n, each in enumerate(containers) if each.get("name") == MAIN), None)
     main: dict[str, Any] = containers[at] if at is not None else {}
     path: tuple[str | int, ...] = ("template", "containers", at if at is not None else 0)
@@ -168,14 +168,14 @@ def _draft(model: str) -> Weights | None:
     return Weights(name=model.rpartition("/")[2], source=Source(kind="hub", address=model)) if model else None
 
 
-def _with_bases(cr: JsonObject, look: Lookup) -> tuple[JsonObject, tuple[Loss, ...]]:
+def _with_bases(cr: Json, look: Lookup) -> tuple[Json, tuple[Loss, ...]]:
     """Merge the base configs under the service's own spec."""
     written = cr.get("spec") or {}
     if not isinstance(written, dict):
         raise SpecInvalid(field="spec", why="is not an object")
     own = dict(written)
     namespace = str(cr["metadata"].get("namespace") or "default")
-    laid: JsonObject = {}
+    laid: Json = {}
     references = own.pop("baseRefs", None) or []
     if not isinstance(references, list) or not all(isinstance(each, dict) for each in references):
         raise SpecInvalid(field="spec.baseRefs", why="is not a list of objects")

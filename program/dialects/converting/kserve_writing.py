@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.accelerators import vendor_of
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.keys import is_dns_label
 from program.desired.model import Gpu, GpuVendor
@@ -33,7 +33,7 @@ API_VERSION = "serving.kserve.io/v1alpha2"
 _TGI_IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.7"
 
 
-def write_kserve(written: Written) -> list[JsonObject]:
+def write_kserve(written: Written) -> list[Json]:
     """Write an LLMInferenceService. Raises SpecInvalid for weights or engines that KServe's pods cannot have."""
     d = written.described
     if not is_dns_label(d.name):
@@ -41,7 +41,7 @@ def write_kserve(written: Written) -> list[JsonObject]:
             field="metadata.name", why=f"`{d.name}` is no name for KServe; its Services are named after it"
         )
     uri, opened = _uri(d.source, "source", hosted=on_hosts(d.annotations))
-    model: JsonObject = {"uri": uri}
+    model: Json = {"uri": uri}
     served = written.take("served_name")
     written.take("model_name")
     if served and served != d.name:
@@ -57,7 +57,7 @@ def write_kserve(written: Written) -> list[JsonObject]:
     template, spread, limits = _pod(written, opened)
     if limits:
         model.setdefault("lora", {"adapters": []}).update(limits)
-    spec: JsonObject = {"model": model}
+    spec: Json = {"model": model}
     replicas, scaled = written.take("replicas"), scaling.to_kserve(written)
     if scaled is not None:
         spec["scaling"] = scaled
@@ -88,7 +88,7 @@ def write_kserve(written: Written) -> list[JsonObject]:
     ]
 
 
-def _worker(written: Written, opened: str) -> JsonObject:
+def _worker(written: Written, opened: str) -> Json:
     """Write the other pods of a group."""
     others = Written(written.take("worker"), target="KServe")
     for name in ("replicas", "model_name", "served_name"):
@@ -98,29 +98,29 @@ def _worker(written: Written, opened: str) -> JsonObject:
     return pod
 
 
-def _pod(written: Written, opened: str) -> tuple[JsonObject, JsonObject, JsonObject]:
+def _pod(written: Written, opened: str) -> tuple[Json, Json, Json]:
     """Write a pod; beside it what `_container` finds."""
     mounted = shared_memory.put_in(written, written.take("pod.volumes") or (), written.take("volume_mounts"))
     container, spread, limits = _container(written, opened)
     if mounted.mounts:
         container["volumeMounts"] = list(mounted.mounts)
-    pod: JsonObject = {"containers": [container]}
+    pod: Json = {"containers": [container]}
     for name in POD_FIELDS:
         if value := written.take(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
             pod[name] = value
     return pod, spread, limits
 
 
-def _container(written: Written, opened: str) -> tuple[JsonObject, JsonObject, JsonObject]:
+def _container(written: Written, opened: str) -> tuple[Json, Json, Json]:
     """Write the container; beside it what of vLLM's arguments has fields of its own: `parallelism`, LoRA's limits."""
     d = written.described
     image, command, arguments = _program(written, opened)
-    spread: JsonObject = {}
-    limits: JsonObject = {}
+    spread: Json = {}
+    limits: Json = {}
     if d.engine == "vllm":
         arguments, spread = parallelism.as_fields(arguments)
         arguments, limits = adapters.limits_in(arguments) if d.adapters else (arguments, {})
-    container: JsonObject = {"name": MAIN}
+    container: Json = {"name": MAIN}
     # A host has a program of its own; the command says which.
     if image and not (on_hosts(d.annotations) and d.engine != "generic"):
         container["image"] = image
@@ -145,10 +145,10 @@ def _container(written: Written, opened: str) -> tuple[JsonObject, JsonObject, J
     return container, spread, limits
 
 
-def _security(written: Written) -> JsonObject:
+def _security(written: Written) -> Json:
     """Give the container's securityContext; the presets' own stands for the image that they come with."""
     d = written.described
-    asked: JsonObject = dict(written.take("security"))
+    asked: Json = dict(written.take("security"))
     both = {**(d.pod.get("securityContext") or {}), **asked}
     of_preset = d.engine == "vllm" and not d.image
     if of_preset or on_hosts(d.annotations) or both.get("runAsUser") or "runAsNonRoot" in both:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.dialects.converting import adapters
 from program.dialects.converting.arguments import taken_apart, without_gpus
 from program.dialects.converting.containers import PROBES, RESOURCES, amounts_of
@@ -38,7 +38,7 @@ _GLOB = re.compile(r"[*?\[\]]")
 PORT = 8080
 
 
-def read_llmaz(cr: JsonObject, look: Lookup) -> Described:
+def read_llmaz(cr: Json, look: Lookup) -> Described:
     """Describe a Playground with its models and its runtime. Raises SpecInvalid and NotYet as its dialect does."""
     DIALECT.parse(cr, look)
     fields = Fields(cr, dialect="llmaz")
@@ -166,11 +166,11 @@ def _image(runtime: Runtime, version: Any, custom: bool) -> str:
     return image_of(runtime.spec["image"], str(version or runtime.spec["version"])) if custom or version else ""
 
 
-def _env(below: Any, above: Any) -> tuple[JsonObject, ...]:
+def _env(below: Any, above: Any) -> tuple[Json, ...]:
     return tuple({entry["name"]: entry for entry in (*(below or ()), *above)}.values())
 
 
-def nodes_of(pod: JsonObject, choice: Choice) -> JsonObject:
+def nodes_of(pod: Json, choice: Choice) -> Json:
     """Add the nodes of the chosen flavors to fields of a pod: the selector of one, or a preference among several."""
     if len(choice.flavors) != 1:
         return with_affinity(pod, choice)
@@ -220,7 +220,7 @@ def source_of(model: Model) -> Source:
             return Source(kind=source.kind, address=rest)
 
 
-def _scaling(fields: Fields, recommended: JsonObject) -> Scaling | None:
+def _scaling(fields: Fields, recommended: Json) -> Scaling | None:
     wish = fields.take("elasticConfig")
     if not wish:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.converting import adapters, shared_memory
 from program.dialects.converting.arguments import without_gpus
@@ -30,7 +30,7 @@ from program.dialects.reading import read, without_nulls
 _OF_THE_CONTAINER = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts", "securityContext")
 
 
-def read_llmaz_service(cr: JsonObject, look: Lookup) -> Described:
+def read_llmaz_service(cr: Json, look: Lookup) -> Described:
     """Describe a Service with its models. Raises SpecInvalid and NotYet as its dialect does."""
     DIALECT.parse(cr, look)
     fields = Fields(cr, dialect="llmaz")

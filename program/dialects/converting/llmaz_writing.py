@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.converting import adapters
 from program.dialects.converting.arguments import DRAFTED, with_gpus, without
@@ -23,7 +23,7 @@ _FLAVOR = "chosen"
 _LABEL = re.compile(r"[^a-z0-9-]+")
 
 
-def write_llmaz(written: Written) -> list[JsonObject]:
+def write_llmaz(written: Written) -> list[Json]:
     """Write OpenModels, a Playground, and a BackendRuntime where none that llmaz ships will do."""
     d = written.described
     if len(d.name) > LONGEST_SERVICE or not re.fullmatch(SERVICE_LABEL, d.name):
@@ -38,7 +38,7 @@ def write_llmaz(written: Written) -> list[JsonObject]:
         models[0]["spec"]["inferenceConfig"] = {"flavors": [{"name": _FLAVOR, "nodeSelector": dict(selector)}]}
     for attribute in ("model_format", "quantization"):
         written.take(attribute)  # the weights themselves tell
-    claim: JsonObject = {"modelClaim": {"modelName": name}}
+    claim: Json = {"modelClaim": {"modelName": name}}
     draft = written.take("draft")
     if draft is not None and d.engine in ("llamacpp", "vllm"):
         drafting = draft_name(_name(written.named(draft.name)), name, same=draft.source == d.source)
@@ -49,7 +49,7 @@ def write_llmaz(written: Written) -> list[JsonObject]:
     elif draft is not None:
         written.lose("draft", f"llmaz starts no draft with {d.engine}")
     config, runtimes = _runtime(written, name)
-    spec: JsonObject = {"replicas": written.take("replicas"), **claim, "backendRuntimeConfig": config}
+    spec: Json = {"replicas": written.take("replicas"), **claim, "backendRuntimeConfig": config}
     scaling = written.take("scaling")
     if scaling is not None:
         spec["elasticConfig"] = _elastic(written, scaling)
@@ -67,15 +67,15 @@ def _name(text: str) -> str:
     return _LABEL.sub("-", text.lower()).strip("-")[:63].strip("-") or "model"
 
 
-def _open_model(name: str, source: Source, field: str) -> JsonObject:
-    spec: JsonObject = {"familyName": name, "source": _written_source(source, field)}
+def _open_model(name: str, source: Source, field: str) -> Json:
+    spec: Json = {"familyName": name, "source": _written_source(source, field)}
     return {"apiVersion": MODELS, "kind": "OpenModel", "metadata": {"name": name}, "spec": spec}
 
 
-def _written_source(source: Source, field: str) -> JsonObject:
+def _written_source(source: Source, field: str) -> Json:
     match source.kind:
         case "hub" | "modelscope":
-            hub: JsonObject = {"modelID": source.address}
+            hub: Json = {"modelID": source.address}
             if source.kind == "modelscope":
                 hub["name"] = "ModelScope"
             if source.files:
@@ -98,7 +98,7 @@ def _written_source(source: Source, field: str) -> JsonObject:
             )
 
 
-def _runtime(written: Written, model: str) -> tuple[JsonObject, list[JsonObject]]:
+def _runtime(written: Written, model: str) -> tuple[Json, list[Json]]:
     """Choose the backend: a shipped one by its name, or one of the service's own beside it."""
     d = written.described
     image, command = written.take("image"), written.take("command")
@@ -109,8 +109,8 @@ def _runtime(written: Written, model: str) -> tuple[JsonObject, list[JsonObject]
     probes = {each: probe for each in PROBES if (probe := written.take(f"probes.{each}"))}
     ours = shipped().get(d.engine)
     repository, _, tag = image.rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "latest")
-    config: JsonObject = {}
-    made: list[JsonObject] = []
+    config: Json = {}
+    made: list[Json] = []
     if ours is not None and not command and not probes and (not image or repository == ours.spec["image"]):
         config["backendName"] = ours.name
         if image:
@@ -121,7 +121,7 @@ def _runtime(written: Written, model: str) -> tuple[JsonObject, list[JsonObject]
         if not image and ours is None:
             raise SpecInvalid(field="image", why="llmaz has no runtime of its own for it; name an image")
         name = _name(written.named(f"{d.name}-runtime"))
-        spec: JsonObject = dict(ours.spec) if ours is not None else {}
+        spec: Json = dict(ours.spec) if ours is not None else {}
         if image:
             spec["image"], spec["version"] = repository, tag
         if command:
@@ -166,11 +166,11 @@ def _arguments(written: Written, model: str) -> list[str]:
     return with_gpus(d.engine, args, d.gpus)
 
 
-def _elastic(written: Written, scaling: Scaling) -> JsonObject:
+def _elastic(written: Written, scaling: Scaling) -> Json:
     if scaling.min_replicas < 1:
         written.lose("scaling", "llmaz keeps at least one replica")
-    found: JsonObject = {"minReplicas": max(1, scaling.min_replicas), "maxReplicas": scaling.max_replicas}
-    hpa: JsonObject = {}
+    found: Json = {"minReplicas": max(1, scaling.min_replicas), "maxReplicas": scaling.max_replicas}
+    hpa: Json = {}
     if scaling.metrics:
         hpa["metrics"] = list(scaling.metrics)
     if scaling.behavior:

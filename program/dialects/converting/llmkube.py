@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.engines import Generic, Sglang
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.hub import HUB_HOSTS
@@ -27,11 +27,11 @@ from program.runtimes.base import wished_name
 
 NAME = "llmkube"
 
-Find = Callable[[str, str], JsonObject | None]
+Find = Callable[[str, str], Json | None]
 """Finds a Model by namespace and name."""
 
 
-def read_llmkube(cr: JsonObject, find_model: Find) -> Described:
+def read_llmkube(cr: Json, find_model: Find) -> Described:
     """Describe an InferenceService. Raises SpecInvalid and NotYet as its dialect does."""
     fields = Fields(cr, dialect="LLMKube")
     metadata = cr["metadata"]
@@ -178,13 +178,13 @@ def _plain_draft(arguments: list[str]) -> list[str]:
     return rest if found.get("--spec-type") == "draft-simple" else arguments
 
 
-def _draft(cr: JsonObject, namespace: str, find_model: Find) -> DesiredModel | None:
+def _draft(cr: Json, namespace: str, find_model: Find) -> DesiredModel | None:
     name = draft_reference(cr)
     found = find_model(namespace, name) if name else None
     return _model(found) if found is not None else None
 
 
-def _model(cr: JsonObject) -> DesiredModel:
+def _model(cr: Json) -> DesiredModel:
     try:
         return model_of(cr)
     except SpecInvalid as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.model import GPU_RESOURCES, GpuVendor
 from program.dialects.converting import adapters, scaling, shared_memory
@@ -46,11 +46,11 @@ _FLAGS: dict[str, dict[str, str]] = {
 """Flags with a field of their own; the rest goes into extraArgs."""
 
 
-def write_llmkube(written: Written) -> list[JsonObject]:
+def write_llmkube(written: Written) -> list[Json]:
     """Write a Model and an InferenceService. Raises SpecInvalid for weights that LLMKube cannot fetch."""
     d = written.described
     name = label_of(written.named(written.take("model_name"))) or label_of(written.named(d.name))
-    spec: JsonObject = {"modelRef": name, "runtime": d.engine}
+    spec: Json = {"modelRef": name, "runtime": d.engine}
     spec.update(_arguments(written, name))
     image, command = written.take("image"), written.take("command")
     # A host has a program of its own for each engine that it knows.
@@ -100,12 +100,12 @@ def write_llmkube(written: Written) -> list[JsonObject]:
     ]
 
 
-def _renamed(volumes: Iterable[JsonObject]) -> list[JsonObject]:
+def _renamed(volumes: Iterable[Json]) -> list[Json]:
     """Give volumes other names than LLMKube's own have."""
     return [{**each, "name": f"own-{each['name']}"} if each["name"] in OWN_VOLUMES else dict(each) for each in volumes]
 
 
-def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonObject]:
+def _drafting(written: Written, draft: Weights, spec: Json) -> list[Json]:
     engine = written.described.engine
     own = label_of(written.named(draft.name)) or label_of(f"{written.described.name}-draft")
     name = draft_name(own, spec["modelRef"], same=draft.source == written.described.source)
@@ -118,7 +118,7 @@ def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonOb
             spec["extraArgs"] = rest
     elif engine == "vllm" and draft.source.kind == "hub":
         rest, found = without(spec.pop("extraArgs", ()), DRAFTED)
-        wish: JsonObject = {"enabled": True, "model": name}
+        wish: Json = {"enabled": True, "model": name}
         if found.get(DRAFTED, "").isdecimal() and 1 <= int(found[DRAFTED]) <= 16:
             wish["numSpeculativeTokens"] = int(found[DRAFTED])
         spec.setdefault("vllmConfig", {})["speculative"] = wish
@@ -130,10 +130,10 @@ def _drafting(written: Written, draft: Weights, spec: JsonObject) -> list[JsonOb
     return [_model(written, name, draft.source, main=False)] if name != spec["modelRef"] else []
 
 
-def _arguments(written: Written, model: str) -> JsonObject:
+def _arguments(written: Written, model: str) -> Json:
     d = written.described
     arguments, served = list(written.take("args")), written.take("served_name")
-    spec: JsonObject = {}
+    spec: Json = {}
     if d.engine == "generic":
         return {"args": arguments} if arguments else {}
     if d.engine == "ollama" and arguments:
@@ -172,10 +172,10 @@ def _beyond(flag: str, value: int, *, gpus: int) -> bool:
     return (flag == "--ctx-size" and not 128 <= value <= 2097152) or (flag == "--parallel" and value > 64)
 
 
-def _resources(written: Written) -> JsonObject:
+def _resources(written: Written) -> Json:
     requests: dict[str, str] = written.take("requests")
     limits: dict[str, str] = written.take("limits")
-    found: JsonObject = {}
+    found: Json = {}
     for name, wire in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral-storage", "ephemeralStorage")):
         asked, limit = requests.get(name), limits.get(name)
         if asked or limit:
@@ -188,9 +188,9 @@ def _resources(written: Written) -> JsonObject:
     return found
 
 
-def _model(written: Written, name: str, source: Source, *, main: bool) -> JsonObject:
+def _model(written: Written, name: str, source: Source, *, main: bool) -> Json:
     d = written.described
-    spec: JsonObject = {"source": _address(source)}
+    spec: Json = {"source": _address(source)}
     files = source.files or ((source.file,) if source.kind == "s3" and source.file else ())
     if files:
         spec["files"] = list(files)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.converting.arguments import SHARES, without
 from program.dialects.converting.described import Engine
 from program.dialects.converting.fields import Fields
@@ -40,14 +40,14 @@ def as_arguments(engine: Engine, fields: Fields) -> list[str]:
     return found
 
 
-def as_fields(arguments: Iterable[str]) -> tuple[list[str], JsonObject]:
+def as_fields(arguments: Iterable[str]) -> tuple[list[str], Json]:
     """Take what KServe has fields for out of vLLM's arguments; give what stays, and `parallelism`."""
     rest, found = without(arguments, SHARES["vllm"], *_NUMBERS.values())
     numbers = {flag: int(value) for flag, value in found.items() if value.isdecimal() and int(value)}
     pipeline, data = numbers.get(_NUMBERS["pipeline"]), numbers.get(_NUMBERS["data"])
     if len(numbers) != len(found) or (pipeline is not None and data is not None):
         return list(arguments), {}
-    fields: JsonObject = {}
+    fields: Json = {}
     for name, number in (("tensor", numbers.get(SHARES["vllm"])), ("pipeline", pipeline), ("data", data)):
         if number is not None:
             fields[name] = number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.crd_schema import CrdModel, optional
 from program.dialects.llmaz.common_schema import KEPT
 from program.dialects.llmaz.pod_schema import Named, VolumeMount
@@ -47,7 +47,7 @@ class _Pod(CrdModel):
     security_context: dict[str, Any] | None = optional("As Kubernetes writes it.")
 
 
-def check_pod(pod: JsonObject | None, *, field: str) -> None:
+def check_pod(pod: Json | None, *, field: str) -> None:
     """Raise SpecInvalid for what is no PodSpec at all."""
     if pod is not None:
         read(_Pod, without_nulls(pod), field=field)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.service import DEFAULT_UTILIZATION
 from program.dialects.converting.described import Scaling, Written
@@ -27,7 +27,7 @@ _MOST = {"minReplicas": 10, "maxReplicas": 100}
 _BEHAVIOR = ("scaling", "keda", "advanced", "horizontalPodAutoscalerConfig", "behavior")
 
 
-def of_pods(metric: str, target: str) -> JsonObject:
+def of_pods(metric: str, target: str) -> Json:
     """Write a metric of pods as autoscaling/v2 does."""
     return {
         "type": "Pods",
@@ -35,7 +35,7 @@ def of_pods(metric: str, target: str) -> JsonObject:
     }
 
 
-def of_resource(name: str, utilization: Any) -> JsonObject:
+def of_resource(name: str, utilization: Any) -> Json:
     """Write a share of what pods request as autoscaling/v2 does."""
     target = {"type": "Utilization", "averageUtilization": utilization}
     return {"type": "Resource", "resource": {"name": name, "target": target}}
@@ -63,7 +63,7 @@ def from_kserve(fields: Fields) -> Scaling | None:
     )
 
 
-def _metric(trigger: Any) -> JsonObject | None:
+def _metric(trigger: Any) -> Json | None:
     told = trigger.get("metadata") if isinstance(trigger, dict) else None
     if not isinstance(told, dict):
         return None
@@ -78,7 +78,7 @@ def _metric(trigger: Any) -> JsonObject | None:
     return None
 
 
-def to_kserve(written: Written) -> JsonObject | None:
+def to_kserve(written: Written) -> Json | None:
     """Write `scaling` of an LLMInferenceService by KEDA; None where nothing is left to scale on."""
     scaling: Scaling | None = written.take("scaling")
     if scaling is None:
@@ -95,13 +95,13 @@ def to_kserve(written: Written) -> JsonObject | None:
         return None
     if scaling.min_replicas < 1:
         written.lose("scaling", "KServe keeps at least one replica")
-    keda: JsonObject = {"triggers": triggers}
+    keda: Json = {"triggers": triggers}
     if scaling.behavior:
         keda["advanced"] = {"horizontalPodAutoscalerConfig": {"behavior": scaling.behavior}}
     return {"minReplicas": max(1, scaling.min_replicas), "maxReplicas": scaling.max_replicas, "keda": keda}
 
 
-def _trigger(metric: JsonObject) -> JsonObject | None:
+def _trigger(metric: Json) -> Json | None:
     body = metric.get("resource") or {}
     target = body.get("target") or {}
     if metric.get("type") != "Resource" or body.get("name") not in _RESOURCES:
@@ -112,7 +112,7 @@ def _trigger(metric: JsonObject) -> JsonObject | None:
     return None
 
 
-def _name(metric: JsonObject) -> str:
+def _name(metric: Json) -> str:
     kind = str(metric.get("type") or "")
     body = metric.get(kind[:1].lower() + kind[1:]) or {}
     return str(body.get("name") or (body.get("metric") or {}).get("name") or kind)
@@ -135,7 +135,7 @@ def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
     return Scaling(min_replicas=1 if low is None else low, max_replicas=wish["maxReplicas"], metrics=tuple(metrics))
 
 
-def to_llmkube(written: Written) -> JsonObject | None:
+def to_llmkube(written: Written) -> Json | None:
     """Write `autoscaling` of an InferenceService; None where nothing is left to scale on."""
     scaling: Scaling | None = written.take("scaling")
     if scaling is None:
@@ -154,14 +154,14 @@ def to_llmkube(written: Written) -> JsonObject | None:
     for name, number in numbers.items():
         if number > _MOST[name]:
             written.lose("scaling", f"{name} is at most {_MOST[name]} with LLMKube, not {number}")
-    found: JsonObject = {name: min(number, _MOST[name]) for name, number in numbers.items()}
+    found: Json = {name: min(number, _MOST[name]) for name, number in numbers.items()}
     # Its own metric need not be said, and follows the runtime should that one change.
     if metrics and metrics != [_pods(default_metric, DEFAULT_TARGET)]:
         found["metrics"] = metrics
     return found
 
 
-def _in_llmkube(written: Written, scaling: Scaling) -> Iterator[JsonObject]:
+def _in_llmkube(written: Written, scaling: Scaling) -> Iterator[Json]:
     for metric in scaling.metrics:
         body = metric.get(str(metric.get("type", "")).lower()) or {}
         target = body.get("target") or {}
@@ -177,5 +177,5 @@ def _in_llmkube(written: Written, scaling: Scaling) -> Iterator[JsonObject]:
             written.lose("scaling", f"LLMKube has no metric of type {metric.get('type')} with such a target")
 
 
-def _pods(name: str, target: str) -> JsonObject:
+def _pods(name: str, target: str) -> Json:
     return {"type": "Pods", "name": name, "targetAverageValue": target}

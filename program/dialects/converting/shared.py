@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.dialects.converting.described import NOT_LOST, OF_ONE_DIALECT, PEER_PREFIXES, Described, Loss, Written
 from program.dialects.pod_annotations import not_in_workloads
 
@@ -18,7 +18,7 @@ PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-l
 """Where LLMKube's pods listen."""
 
 
-def kept_metadata(cr: JsonObject, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
+def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
     """Give labels and annotations that mean the same in every dialect, and name those that are one dialect's own."""
     kept: list[dict[str, str]] = []
     lost: list[Loss] = []
@@ -33,10 +33,10 @@ def kept_metadata(cr: JsonObject, document: str) -> tuple[dict[str, str], dict[s
     return kept[0], kept[1], tuple(lost)
 
 
-def metadata_of(written: Written, *, has_effect: Callable[[str], bool] = lambda _: True) -> JsonObject:
+def metadata_of(written: Written, *, has_effect: Callable[[str], bool] = lambda _: True) -> Json:
     """Write the metadata of a service; `has_effect` says which annotations the dialect honours."""
     d = written.described
-    metadata: JsonObject = {"name": d.name, "namespace": d.namespace}
+    metadata: Json = {"name": d.name, "namespace": d.namespace}
     if labels := written.take("labels"):
         metadata["labels"] = dict(labels)
     kept = {}
@@ -71,7 +71,7 @@ def draft_name(name: str, main: str, *, same: bool) -> str:
     return name if name != main else main if same else f"{main[:57].rstrip('-.')}-draft"
 
 
-def moved_probe(probe: JsonObject, port: int) -> JsonObject:
+def moved_probe(probe: Json, port: int) -> Json:
     """Have a probe ask at the port where the other dialect's pods listen."""
     moved: Any = copy.deepcopy(probe)
     for handler in ("httpGet", "tcpSocket", "grpc"):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.converting.described import Written
 
 PATH = "/dev/shm"  # noqa: S108 - the engines' own
@@ -17,8 +17,8 @@ _NAME = "dshm"
 class Volumes:
     """What a pod mounts, but for its shared memory, and the size of that."""
 
-    volumes: tuple[JsonObject, ...]
-    mounts: tuple[JsonObject, ...]
+    volumes: tuple[Json, ...]
+    mounts: tuple[Json, ...]
     size: str = ""
 
 
@@ -28,7 +28,7 @@ def taken_out(volumes: Any, mounts: Any) -> Volumes:
     at = next((each for each in places if str(each.get("mountPath", "")).rstrip("/") == PATH), None)
     if at is None or set(at) - {"name", "mountPath"} or sum(each.get("name") == at["name"] for each in places) > 1:
         return Volumes(every, places)
-    volume: JsonObject = next((each for each in every if each.get("name") == at["name"]), {})
+    volume: Json = next((each for each in every if each.get("name") == at["name"]), {})
     told = volume.get("emptyDir")
     if not isinstance(told, dict) or told.get("medium") != "Memory" or not told.get("sizeLimit"):
         return Volumes(every, places)
@@ -39,7 +39,7 @@ def taken_out(volumes: Any, mounts: Any) -> Volumes:
     )
 
 
-def put_in(written: Written, volumes: Iterable[JsonObject], mounts: Iterable[JsonObject]) -> Volumes:
+def put_in(written: Written, volumes: Iterable[Json], mounts: Iterable[Json]) -> Volumes:
     """Add shared memory of the described size to what a pod mounts, and leave out mounts of volumes that it has not."""
     every, places = tuple(volumes), tuple(mounts)
     names = {each.get("name") for each in every}
@@ -53,5 +53,5 @@ def put_in(written: Written, volumes: Iterable[JsonObject], mounts: Iterable[Jso
         written.lose("shared_memory", f"another volume is mounted at {PATH}")
         return Volumes(every, places)
     name = next(each for each in (_NAME, *(f"{_NAME}-{n}" for n in range(len(names) + 1))) if each not in names)
-    made: JsonObject = {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    made: Json = {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     return Volumes((*every, made), (*places, {"name": name, "mountPath": PATH}), size)

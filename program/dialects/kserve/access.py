@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.keys import is_dns_label
 from program.desired.workloads import Access
 from program.dialects.kserve import labels, naming
@@ -24,7 +24,7 @@ BINDING = "herdsman.dev/epp-auth-binding"
 _READ = ["get", "list", "watch"]
 
 
-def _rule(groups: list[str], resources: list[str], verbs: list[str] = _READ) -> JsonObject:
+def _rule(groups: list[str], resources: list[str], verbs: list[str] = _READ) -> Json:
     return {"apiGroups": groups, "resources": resources, "verbs": verbs}
 
 
@@ -93,7 +93,7 @@ def scheduler_access(subject: Subject, account: str) -> Access:
     )
 
 
-def bound_apart(cr: JsonObject) -> bool:
+def bound_apart(cr: Json) -> bool:
     """Tell whether the status says that the service has a ClusterRoleBinding of an unusual name."""
     metadata = cr["metadata"]
     namespace = str(metadata.get("namespace") or "default")
@@ -114,7 +114,7 @@ def _cluster_binding(subject: Subject) -> str:
     return usual
 
 
-def _of_same_name(subject: Subject, binding: str) -> Iterator[JsonObject]:
+def _of_same_name(subject: Subject, binding: str) -> Iterator[Json]:
     """Give the services of other namespaces whose binding would have this name."""
     words = f"{subject.namespace}-{subject.name}".split("-")
     for at in range(1, len(words)):
@@ -128,13 +128,13 @@ def _of_same_name(subject: Subject, binding: str) -> Iterator[JsonObject]:
             yield other
 
 
-def _may_have_picker(cr: JsonObject) -> bool:
+def _may_have_picker(cr: Json) -> bool:
     scheduler = value_at(cr, "spec", "router", "scheduler")
     own = scheduler is not None and value_at(scheduler, "pool", "ref") is None
     return own or bool(value_at(cr, "spec", "baseRefs"))
 
 
-def _goes_first(other: JsonObject, cr: JsonObject) -> bool:
+def _goes_first(other: Json, cr: Json) -> bool:
     theirs, own = (str(each["metadata"].get("creationTimestamp") or "") for each in (other, cr))
     return not own or theirs <= own
 
@@ -146,7 +146,7 @@ def _access(
     own: str,
     account: str,
     component: str = "",
-    rules: tuple[JsonObject, ...] = (),
+    rules: tuple[Json, ...] = (),
     **names: Any,
 ) -> Access:
     given = labels.of_component(subject.name, component) if component else labels.of_service(subject.name)

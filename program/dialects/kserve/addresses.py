@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.dialect import Lookup
 from program.dialects.kserve.settings import WILDCARD_LABEL
 
@@ -40,18 +40,16 @@ class Served:
     plain: tuple[str, ...]
     """The same without; taken only where the path says whose they are."""
 
-    def models(self, path: str) -> list[JsonObject]:
+    def models(self, path: str) -> list[Json]:
         """Name what can be asked for under a path."""
         if path == "/":
             return [{"name": name} for name in self.published]
         return [{"name": name} for pair in zip(self.published, self.plain, strict=True) for name in pair]
 
 
-def addresses(
-    routes: Sequence[JsonObject], served: Served, look: Lookup, *, wildcard: str = WILDCARD_LABEL
-) -> list[JsonObject]:
+def addresses(routes: Sequence[Json], served: Served, look: Lookup, *, wildcard: str = WILDCARD_LABEL) -> list[Json]:
     """Give all addresses, as `status.addresses` has them, by URL; `wildcard` stands for the `*` of a host name."""
-    found: dict[str, JsonObject] = {}
+    found: dict[str, Json] = {}
     for route in routes:
         paths = sorted(set(_paths(route)))
         for gateway, base in _bases(route, look, wildcard):
@@ -64,7 +62,7 @@ def addresses(
     return [found[url] for url in sorted(found)]
 
 
-def external_url(found: Iterable[JsonObject]) -> str:
+def external_url(found: Iterable[Json]) -> str:
     """Choose the URL that a service is known by: the first from outside that has a path, else the first from outside.
 
     Empty where there is none from outside.
@@ -74,7 +72,7 @@ def external_url(found: Iterable[JsonObject]) -> str:
     return next((str(address["url"]) for address in (*with_path, *outside)), "")
 
 
-def service_address(service: str, namespace: str, *, port: int, tls: bool) -> JsonObject:
+def service_address(service: str, namespace: str, *, port: int, tls: bool) -> Json:
     """Give the address of a service that no route leads to: that of its Service, with the port that it listens on."""
     scheme = "https" if tls else "http"
     return {"url": f"{scheme}://{service}.{namespace}.svc.{CLUSTER_DOMAIN}:{port}"}
@@ -93,7 +91,7 @@ def kind_of(base: str) -> str:
     return "internal" if private else "gateway-external"
 
 
-def parent_gateways(route: JsonObject) -> Iterator[tuple[str, str, JsonObject]]:
+def parent_gateways(route: Json) -> Iterator[tuple[str, str, Json]]:
     """Give namespace, name and reference of each gateway that a route names."""
     spec, own = route.get("spec") or {}, str(route["metadata"].get("namespace") or "")
     for parent in spec.get("parentRefs") or ():
@@ -111,7 +109,7 @@ def _host(base: str) -> str:
     return authority.partition(":")[0]
 
 
-def _bases(route: JsonObject, look: Lookup, wildcard: str) -> Iterator[tuple[JsonObject, str]]:
+def _bases(route: Json, look: Lookup, wildcard: str) -> Iterator[tuple[Json, str]]:
     """Give each gateway of a route with each scheme, host and port that lead to the route there."""
     hostnames = [str(name) for name in (route.get("spec") or {}).get("hostnames") or ()]
     for namespace, name, parent in parent_gateways(route):
@@ -130,7 +128,7 @@ def _bases(route: JsonObject, look: Lookup, wildcard: str) -> Iterator[tuple[Jso
                 yield gateway, f"{scheme}://{_in_url(host)}{'' if port == usual else f':{port}'}"
 
 
-def _is_refused(route: JsonObject, namespace: str, name: str, parent: JsonObject) -> bool:
+def _is_refused(route: Json, namespace: str, name: str, parent: Json) -> bool:
     """Tell whether a gateway's controller refused the route, for its host names for instance, and no other took it."""
     own = str(route["metadata"].get("namespace") or "")
     told = [
@@ -145,7 +143,7 @@ def _is_refused(route: JsonObject, namespace: str, name: str, parent: JsonObject
     return bool(told) and all(status == "False" for status in told)
 
 
-def _cluster_hosts(gateway: JsonObject, look: Lookup) -> list[str]:
+def _cluster_hosts(gateway: Json, look: Lookup) -> list[str]:
     """Name the Service behind a gateway, which clients in the cluster reach without leaving it."""
     metadata, spec = gateway["metadata"], gateway.get("spec") or {}
     namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
@@ -155,7 +153,7 @@ def _cluster_hosts(gateway: JsonObject, look: Lookup) -> list[str]:
     return []
 
 
-def _listeners(gateway: JsonObject, parent: JsonObject) -> Iterator[JsonObject]:
+def _listeners(gateway: Json, parent: Json) -> Iterator[Json]:
     """Give the listeners that a route attaches to."""
     section, port = parent.get("sectionName"), parent.get("port")
     for listener in (gateway.get("spec") or {}).get("listeners") or ():
@@ -193,9 +191,9 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _paths(route: JsonObject) -> Iterator[str]:
+def _paths(route: Json) -> Iterator[str]:
     for rule in (route.get("spec") or {}).get("rules") or ():
-        every: tuple[JsonObject, ...] = ({},)
+        every: tuple[Json, ...] = ({},)
         for match in rule.get("matches") or every:
             path = match.get("path") or {}
             if match.get("headers"):
@@ -213,7 +211,7 @@ def _before_endpoint(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
-def _origin(gateway: JsonObject) -> dict[str, Any]:
+def _origin(gateway: Json) -> dict[str, Any]:
     metadata = gateway["metadata"]
     return {
         "group": _GROUP,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.keys import ServiceKey
 from program.dialects.common_conditions import ConditionSet, same_status
@@ -31,8 +31,8 @@ _TYPES = ("Ready", IN_USE)
 _MOST_NAMED = 10
 """Services that a message names; `referencedBy` has all."""
 
-_CONTAINERS: JsonObject = {"containers": [{"name": "main", "image": "sample"}]}
-_WORKLOAD: JsonObject = {
+_CONTAINERS: Json = {"containers": [{"name": "main", "image": "sample"}]}
+_WORKLOAD: Json = {
     "replicas": 1,
     "parallelism": {"tensor": 1, "pipeline": 1, "data": 1, "dataLocal": 1, "dataRPCPort": 5555, "expert": True},
     "template": _CONTAINERS,
@@ -40,7 +40,7 @@ _WORKLOAD: JsonObject = {
     "kvCacheOffloading": {"cpu": "1Gi", "evictionPolicy": "lru"},
     "rolloutStrategy": {"maxUnavailable": 1, "maxSurge": 1},
 }
-_SAMPLE: JsonObject = {
+_SAMPLE: Json = {
     **_WORKLOAD,
     "model": {
         "uri": "hf://sample/sample",
@@ -64,11 +64,11 @@ class _AnyWord(dict[str, str]):
         return "sample"
 
 
-def config_problem(cr: JsonObject) -> DesiredError | None:
+def config_problem(cr: Json) -> DesiredError | None:
     """Say why no service can be laid over a config; None where one can."""
     try:
         check_config(cr)
-        spec: JsonObject = to_hub(cr).get("spec") or {}
+        spec: Json = to_hub(cr).get("spec") or {}
         over = merged(_SAMPLE, spec)
         words = _AnyWord(sample="sample")
         metadata = {**cr["metadata"], "name": "sample", "labels": words, "annotations": words}
@@ -78,14 +78,12 @@ def config_problem(cr: JsonObject) -> DesiredError | None:
     return None
 
 
-def config_status(
-    cr: JsonObject, users: Iterable[ServiceKey], problem: DesiredError | None, *, now: datetime
-) -> JsonObject:
+def config_status(cr: Json, users: Iterable[ServiceKey], problem: DesiredError | None, *, now: datetime) -> Json:
     """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
 
     `users` are the services that are made of it, `problem` what `config_problem` said of it.
     """
-    previous: JsonObject = cr.get("status") or {}
+    previous: Json = cr.get("status") or {}
     by_name = sorted(users, key=lambda key: (key.namespace, key.name))
     conditions = ConditionSet(cr, _TYPES, now=now)
     if problem is None:
@@ -102,7 +100,7 @@ def config_status(
         conditions.set(IN_USE, "True", "DeletionBlocked", message)
     else:
         conditions.set(IN_USE, "True", "InUse", f"Made of it: {_named(by_name)}")
-    status: JsonObject = {
+    status: Json = {
         "observedGeneration": int(cr["metadata"].get("generation") or 0),
         "conditions": [_as_the_peer_writes(condition) for condition in conditions.listed()],
     }
@@ -116,7 +114,7 @@ def _named(keys: Sequence[ServiceKey]) -> str:
     return named if len(keys) <= _MOST_NAMED else f"{named} and {len(keys) - _MOST_NAMED} more"
 
 
-def _as_the_peer_writes(condition: JsonObject) -> JsonObject:
+def _as_the_peer_writes(condition: Json) -> Json:
     """KServe's conditions know no generation, and its CRDs refuse what they do not know."""
     written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
     return {**written, "severity": "Info"} if condition["type"] == IN_USE else written

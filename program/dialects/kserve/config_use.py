@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 PEER_FINALIZER = "serving.kserve.io/llmisvcconfig-finalizer"
 """By it KServe's controller keeps a config that is in use from being gone. Herdsman never sets it."""
 
 
-def referred_to(service: JsonObject) -> tuple[str, ...]:
+def referred_to(service: Json) -> tuple[str, ...]:
     """Name the configs that a service is made of: those of its spec, and the presets that its status tells."""
     spec, status = (service.get(part) or {} for part in ("spec", "status"))
     presets = (each for each in _objects(status.get("appliedConfigs")) if each.get("source") == "Preset")
@@ -22,10 +22,10 @@ def referred_to(service: JsonObject) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if isinstance(name, str) and name}))
 
 
-def is_held_by_peer(cr: JsonObject) -> bool:
+def is_held_by_peer(cr: Json) -> bool:
     """Tell whether KServe's controller has its finalizer on a config."""
     return PEER_FINALIZER in (cr["metadata"].get("finalizers") or ())
 
 
-def _objects(value: Any) -> Iterable[JsonObject]:
+def _objects(value: Any) -> Iterable[Json]:
     return (each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()

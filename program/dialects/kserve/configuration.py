@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.dialect import Lookup
 from program.dialects.kserve import naming, presets
@@ -43,9 +43,9 @@ class AppliedConfig:
 class Combined:
     """A service, complete. Nobody changes the JSON in it: parts of it are shared between services."""
 
-    spec: JsonObject
+    spec: Json
     """The merged and rendered LLMInferenceServiceSpec."""
-    own: JsonObject
+    own: Json
     """The service's own spec with its defaults: `model.name`."""
     applied: tuple[AppliedConfig, ...]
     settings: Settings
@@ -57,10 +57,10 @@ class Combined:
 @dataclass(frozen=True)
 class _Config:
     applied: AppliedConfig
-    spec: JsonObject
+    spec: Json
 
 
-def combined(cr: JsonObject, look: Lookup, *, counted: bool = False) -> Combined:
+def combined(cr: Json, look: Lookup, *, counted: bool = False) -> Combined:
     """Merge and render all that a service consists of; with `counted` of the presets as hashes count them.
 
     Raises SpecInvalid with reason ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
@@ -71,7 +71,7 @@ def combined(cr: JsonObject, look: Lookup, *, counted: bool = False) -> Combined
     known = settings(look)
     own = own_spec(cr)
     bases = [_base(at, ref, namespace, look, counted) for at, ref in enumerate(_base_refs(own))]
-    laid: JsonObject = {}
+    laid: Json = {}
     for base in bases:
         laid = merged(laid, base.spec, field=f"LLMInferenceServiceConfig {base.applied.name}: spec")
     laid = merged(laid, own)
@@ -93,10 +93,10 @@ def combined(cr: JsonObject, look: Lookup, *, counted: bool = False) -> Combined
     )
 
 
-def _rendered(cr: JsonObject, spec: JsonObject, known: Settings) -> JsonObject:
+def _rendered(cr: Json, spec: Json, known: Settings) -> Json:
     data = template_data(cr["metadata"], spec, known)
     try:
-        done: JsonObject = render(spec, data, functions(spec_data(spec)), field="spec")
+        done: Json = render(spec, data, functions(spec_data(spec)), field="spec")
     except SpecInvalid:
         # What is missing from the spec is a better answer than the flag that could not be written without it.
         _check(cr, {key: spec[key] for key in ("model", "parallelism", "worker", "prefill") if key in spec})
@@ -104,7 +104,7 @@ def _rendered(cr: JsonObject, spec: JsonObject, known: Settings) -> JsonObject:
     return done
 
 
-def _check(cr: JsonObject, spec: JsonObject) -> None:
+def _check(cr: Json, spec: Json) -> None:
     """Check what configs made of a service; its own spec is checked where it is read."""
     try:
         check({**cr, "spec": spec})
@@ -116,10 +116,10 @@ def _check(cr: JsonObject, spec: JsonObject) -> None:
         ) from None
 
 
-def own_spec(cr: JsonObject) -> JsonObject:
+def own_spec(cr: Json) -> Json:
     """Give a service's own spec with what KServe's webhook adds: the model is called as the service is."""
     try:
-        spec: JsonObject = without_nulls(cr.get("spec") or {})
+        spec: Json = without_nulls(cr.get("spec") or {})
     except RecursionError:
         raise SpecInvalid(field="spec", why="is nested too deep", reason="InvalidRenderedConfig") from None
     model = spec.get("model")
@@ -127,7 +127,7 @@ def own_spec(cr: JsonObject) -> JsonObject:
     return {**spec, "model": {**model, "name": str(model.get("name") or cr["metadata"]["name"])}}
 
 
-def _base_refs(own: JsonObject) -> list[Any]:
+def _base_refs(own: Json) -> list[Any]:
     refs = own.get("baseRefs") or []
     if not isinstance(refs, list) or len(refs) > _MOST_BASE_REFS:
         raise SpecInvalid(
@@ -185,7 +185,7 @@ def _found(
     return _Config(AppliedConfig(name, naming.SYSTEM_NAMESPACE, source), ours["spec"])
 
 
-def _spec_of(config: JsonObject, name: str) -> JsonObject:
+def _spec_of(config: Json, name: str) -> Json:
     spec = to_hub(config).get("spec") or {}
     if not isinstance(spec, dict):
         raise SpecInvalid(
@@ -200,11 +200,11 @@ def _spec_of(config: JsonObject, name: str) -> JsonObject:
     return spec
 
 
-def _together(configs: list[_Config], counted: bool) -> JsonObject:
+def _together(configs: list[_Config], counted: bool) -> Json:
     """Merge presets. Those of ours are the same for thousands of services, so that the result is kept."""
     if _all_ours(configs, counted):
         return _presets_of_ours(tuple(config.applied.name for config in configs), counted)
-    spec: JsonObject = {}
+    spec: Json = {}
     for config in configs:
         spec = merged(spec, config.spec, field=f"LLMInferenceServiceConfig {config.applied.name}: spec")
     return spec
@@ -216,8 +216,8 @@ def _all_ours(configs: list[_Config], counted: bool) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _presets_of_ours(names: tuple[str, ...], counted: bool) -> JsonObject:
-    spec: JsonObject = {}
+def _presets_of_ours(names: tuple[str, ...], counted: bool) -> Json:
+    spec: Json = {}
     for name in names:
         config = presets.preset(name, counted=counted)
         assert config is not None

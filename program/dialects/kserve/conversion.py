@@ -12,7 +12,7 @@ import copy
 import json
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 GROUP = "serving.kserve.io"
 HUB = f"{GROUP}/v1alpha2"
@@ -36,7 +36,7 @@ _LOST = (
 )
 
 
-def to_hub(document: JsonObject) -> _Json:
+def to_hub(document: Json) -> _Json:
     """Give the object in v1alpha2; itself where it is that already."""
     if document.get("apiVersion") != SPOKE:
         return document
@@ -53,7 +53,7 @@ def to_hub(document: JsonObject) -> _Json:
     return hub
 
 
-def from_hub(document: JsonObject) -> _Json:
+def from_hub(document: Json) -> _Json:
     """Give the object in v1alpha1; itself where it is that already."""
     if document.get("apiVersion") != HUB:
         return document

@@ -6,8 +6,9 @@ it where, it serves v1alpha2 alone.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
 from program.dialects.crd_document import AGE, Column, Version, crd_document
-from program.dialects.crd_schema import Json, rule, structural_schema
+from program.dialects.crd_schema import rule, structural_schema
 from program.dialects.kserve import schema, status_schema, v1alpha1_schema
 
 _READY = (

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.dialects.kserve import naming
 from program.dialects.kserve.model_address import Scheme
@@ -37,7 +37,7 @@ _NOT_FOR_STORES = re.compile(r".*-(dockercfg|token)-[a-z0-9]+", re.ASCII)
 """Secrets that clusters put onto accounts by themselves."""
 
 
-def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[JsonObject, ...]:
+def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[Json, ...]:
     """Give the variables with the keys and endpoints of all stores in question, for pods of an account."""
     named = subject.settings.credentials
     keys: dict[Scheme, dict[str, str]] = {
@@ -48,7 +48,7 @@ def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tu
     if not wanted:
         return ()
     secret = _secret(subject, account)
-    variables: list[JsonObject] = []
+    variables: list[Json] = []
     for scheme in wanted:
         if secret:
             variables.extend(
@@ -137,19 +137,19 @@ def _said(annotations: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _account(subject: Subject, account: str) -> JsonObject:
+def _account(subject: Subject, account: str) -> Json:
     return subject.look(kinds.SERVICE_ACCOUNTS, subject.namespace, account or DEFAULT_ACCOUNT) or {}
 
 
-def _secrets(account: JsonObject) -> tuple[str, ...]:
+def _secrets(account: Json) -> tuple[str, ...]:
     secrets = account.get("secrets")
     listed = secrets if isinstance(secrets, list) else []
     names = (str(secret.get("name") or "") for secret in listed if isinstance(secret, dict))
     return tuple(name for name in names if name and not _NOT_FOR_STORES.fullmatch(name))
 
 
-def _endpoint(said: Mapping[str, str]) -> list[JsonObject]:
-    variables: list[JsonObject] = []
+def _endpoint(said: Mapping[str, str]) -> list[Json]:
+    variables: list[Json] = []
     endpoint, secure = said.get("endpoint", "").strip(), said.get("usehttps", "")
     scheme, separator, rest = endpoint.partition("://")
     if separator and scheme.lower() in ("http", "https"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.workloads import ClaimTemplate
 from program.dialects.annotations import is_name
@@ -58,7 +58,7 @@ def devices_of(subject: Subject) -> Devices | None:
 
 def claim_template(subject: Subject, devices: Devices) -> ClaimTemplate:
     """Describe the template from which Kubernetes makes each pod its claim."""
-    exactly: JsonObject = {
+    exactly: Json = {
         "deviceClassName": devices.device_class,
         "allocationMode": "ExactCount",
         "count": devices.count,

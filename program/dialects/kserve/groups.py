@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.dialects.kserve import naming
 from program.dialects.kserve.configuration import combined
@@ -28,7 +28,7 @@ class Member:
     name: str
     model_name: str
     weight: int
-    backend: JsonObject
+    backend: Json
     """As a `backendRef` of a route names it, without a weight."""
 
 
@@ -54,7 +54,7 @@ def members(subject: Subject) -> tuple[Member, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def backend_of(service: str, spec: JsonObject) -> JsonObject:
+def backend_of(service: str, spec: Json) -> Json:
     """Say where requests for a service go: to its pool, or to its Service where it has no endpoint picker."""
     scheduler = value_at(spec, "router", "scheduler")
     if scheduler is None:
@@ -63,10 +63,10 @@ def backend_of(service: str, spec: JsonObject) -> JsonObject:
     return {"group": POOL_GROUP, "kind": "InferencePool", "name": str(pool), "port": PORT}
 
 
-def _member(cr: JsonObject, group: str, subject: Subject) -> Member | None:
+def _member(cr: Json, group: str, subject: Subject) -> Member | None:
     if is_stopped(cr) or cr["metadata"].get("deletionTimestamp") or not _serves(cr):
         return None
-    spec: JsonObject = cr.get("spec") or {}
+    spec: Json = cr.get("spec") or {}
     if spec.get("baseRefs"):
         try:
             spec = combined(cr, subject.look).spec
@@ -81,11 +81,11 @@ def _member(cr: JsonObject, group: str, subject: Subject) -> Member | None:
     return Member(name=name, model_name=model_name, weight=_weight(spec), backend=backend_of(name, spec))
 
 
-def _serves(cr: JsonObject) -> bool:
+def _serves(cr: Json) -> bool:
     ready: Any = value_at(cr, "status", "workloads", "primary", "readyReplicas")
     return isinstance(ready, int) and ready > 0
 
 
-def _weight(spec: JsonObject) -> int:
+def _weight(spec: Json) -> int:
     weight = value_at(spec, "router", "route", "weight")
     return 1 if weight is None else int(weight)

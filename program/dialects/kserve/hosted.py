@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.annotations import Annotated
 from program.dialects.dialect import Parsed
@@ -68,7 +68,7 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
     return Parsed(parsed.desired.model_copy(update={"suspended": True}), parsed.unhonoured)
 
 
-def _arguments(main: JsonObject) -> tuple[str, list[str]]:
+def _arguments(main: Json) -> tuple[str, list[str]]:
     """Tell whose arguments the container has, and which: the preset's script starts vLLM with the user's own."""
     args = [str(arg) for arg in main.get("args") or ()]
     command = [str(word) for word in main.get("command") or ()]
@@ -78,14 +78,14 @@ def _arguments(main: JsonObject) -> tuple[str, list[str]]:
     return ("vllm" if starts_vllm(main) else ""), args
 
 
-def engine_of(main: JsonObject) -> str:
+def engine_of(main: Json) -> str:
     """Name the engine of a container: the kind of its settings; empty where nobody can tell."""
     engine, _ = _arguments(main)
     words = [*(main.get("command") or ()), *(main.get("args") or ()), main.get("image") or ""]
     return engine or engine_in(str(word) for word in words)
 
 
-def starts_vllm(main: JsonObject) -> bool:
+def starts_vllm(main: Json) -> bool:
     """Tell whether a container runs vLLM, as the presets' start script does."""
     return any(_STARTS.search(str(word)) for word in main.get("command") or ())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import parse_quantity
 from program.dialects.kserve.pod_draft import Container, PodDraft
@@ -16,16 +16,16 @@ from program.dialects.kserve.subject import value_at
 _STORAGE = "ephemeral-storage"
 
 
-def add_cache_tiers(draft: PodDraft, workload: JsonObject, *, field: str) -> None:
+def add_cache_tiers(draft: PodDraft, workload: Json, *, field: str) -> None:
     """Mount each secondary tier of a workload. Raises SpecInvalid for a size that is no quantity, or a path upwards."""
     sizes: list[str] = []
     for index, tier in enumerate(value_at(workload, "kvCacheOffloading", "secondary") or ()):
         files = value_at(tier, "fileSystem") or {}
         name = f"kv-cache-secondary-{index}"
-        mount: JsonObject = {"name": name, "mountPath": f"/mnt/kv-cache-{index}"}
+        mount: Json = {"name": name, "mountPath": f"/mnt/kv-cache-{index}"}
         claim = files.get("pvc") or {}
         if claim.get("ref"):
-            volume: JsonObject = {"persistentVolumeClaim": {"claimName": str(claim["ref"].get("name") or "")}}
+            volume: Json = {"persistentVolumeClaim": {"claimName": str(claim["ref"].get("name") or "")}}
             path = str(claim["ref"].get("path") or "").strip("/")
             if ".." in path.split("/"):
                 where = f"{field}.kvCacheOffloading.secondary[{index}].fileSystem.pvc.ref.path"

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.model_address import Address, read_address
 from program.dialects.kserve.naming import published_model
@@ -49,7 +49,7 @@ class Adapter:
         return f"lora-pvc-{label if label == self.name and len(label) <= 40 else f'{label[:32]}-{_hash(self.name)}'}"
 
 
-def adapters(spec: JsonObject) -> tuple[Adapter, ...]:
+def adapters(spec: Json) -> tuple[Adapter, ...]:
     """List the adapters by name. Raises SpecInvalid for a name or an address that makes no sense."""
     listed = value_at(spec, "model", "lora", "adapters") or ()
     found: dict[str, Adapter] = {}
@@ -67,7 +67,7 @@ def adapters(spec: JsonObject) -> tuple[Adapter, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def load_adapters(main: Container, spec: JsonObject, loaded: tuple[Adapter, ...], *, namespace: str) -> None:
+def load_adapters(main: Container, spec: Json, loaded: tuple[Adapter, ...], *, namespace: str) -> None:
     """Have vLLM load the adapters, by its own and by its published name; a user's own list goes before ours."""
     if not loaded or main.has_flag("--lora-modules"):
         return

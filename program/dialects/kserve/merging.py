@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
@@ -76,7 +76,7 @@ _ONE_OF: Mapping[str, tuple[frozenset[str], ...]] = {
 _DEEPEST = 64
 
 
-def merged(base: JsonObject, over: JsonObject, *, field: str = "spec") -> JsonObject:
+def merged(base: Json, over: Json, *, field: str = "spec") -> Json:
     """Put `over` on top of `base`, both the spec of a service. `field` names `over` in errors.
 
     Raises SpecInvalid with reason CombineBaseError where a list that merges by name has members without one.
@@ -84,7 +84,7 @@ def merged(base: JsonObject, over: JsonObject, *, field: str = "spec") -> JsonOb
     return _objects(base, over, "", field, _DEEPEST)
 
 
-def _objects(base: JsonObject, over: JsonObject, name: str, field: str, deeper: int) -> JsonObject:
+def _objects(base: Json, over: Json, name: str, field: str, deeper: int) -> Json:
     if not deeper:
         raise _wrong(field, f"is nested more than {_DEEPEST} levels deep")
     if name in _MAPS:
@@ -115,7 +115,7 @@ def _lists(base: list[Any], over: list[Any], name: str, field: str, deeper: int)
     wanted = _by_name(over, _KEYS[name], field)
     known = _by_name(base, _KEYS[name], field)
 
-    def laid(member: JsonObject, named: tuple[str, ...]) -> JsonObject:
+    def laid(member: Json, named: tuple[str, ...]) -> Json:
         at, upper = wanted[named]
         return _objects(member, upper, f"{name}[]", f"{field}[{at}]", deeper)
 
@@ -123,9 +123,9 @@ def _lists(base: list[Any], over: list[Any], name: str, field: str, deeper: int)
     return first + [laid(member, named) if named in wanted else member for named, (_, member) in known.items()]
 
 
-def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tuple[str, ...], tuple[int, JsonObject]]:
+def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tuple[str, ...], tuple[int, Json]]:
     """Find members, and where they are in their list. The last one of a name wins, as it does in a pod's env."""
-    found: dict[tuple[str, ...], tuple[int, JsonObject]] = {}
+    found: dict[tuple[str, ...], tuple[int, Json]] = {}
     for at, member in enumerate(members):
         if not isinstance(member, dict):
             raise _wrong(f"{field}[{at}]", "is not an object")
@@ -142,7 +142,7 @@ def _says_nothing(key: str, value: Any) -> bool:
     return key in _ZERO_SAYS_NOTHING and isinstance(value, int) and not value
 
 
-def _one_of(name: str, base: JsonObject, said: JsonObject) -> tuple[frozenset[str], ...]:
+def _one_of(name: str, base: Json, said: Json) -> tuple[frozenset[str], ...]:
     if name == "volumes[]":
         # Every field of a volume but its name is a kind of volume.
         return (frozenset(base.keys() | said.keys()) - {"name"},)

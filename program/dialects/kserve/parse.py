@@ -6,8 +6,8 @@ describe its pods and the way to them. On hosts only what a process needs is tak
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey, is_dns_label
@@ -44,7 +44,7 @@ PORT = 8000
 """Of the Service before the pods, and of the process that answers in each of them."""
 
 
-def parse_service(cr: JsonObject, look: Lookup) -> Parsed:
+def parse_service(cr: Json, look: Lookup) -> Parsed:
     """Read a service with all that it refers to. Raises SpecInvalid with the path of what makes no sense."""
     check_shape(cr)
     cr = to_hub(cr)
@@ -131,7 +131,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
     return Parsed(desired=desired, unhonoured=tuple(p for p in problems if p is not None))
 
 
-def _ranks(pods: PodSet, field: str, parallelism: JsonObject | None) -> Problem | None:
+def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:
     """Name ranks that do not fit the GPUs of one pod: of `parallelism` and of arguments together."""
     main = main_container(pods.template["spec"], field=f"{field}.template")
     words = [str(word) for part in ("command", "args", "image") for word in [main.get(part) or ()]]
@@ -149,7 +149,7 @@ def _sets(serving: ServingPods, prefill: ServingPods | None, scheduler: Schedule
     return (serving.pods, *((prefill.pods,) if prefill is not None else ()), *scheduler.pods)
 
 
-def owner_of(cr: JsonObject) -> Owner | None:
+def owner_of(cr: Json) -> Owner | None:
     """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
     metadata = cr["metadata"]
     if not metadata.get("uid"):
@@ -176,14 +176,14 @@ def _source(subject: Subject, weights: Weights | None) -> ModelSource:
     return ModelSource(kind=SourceKind.OTHER, address=str(subject.at("model", "uri") or ""))
 
 
-def _front(pods: PodSet) -> JsonObject:
+def _front(pods: PodSet) -> Json:
     """Give the template of the pods that take requests."""
     if pods.group is not None and pods.group.leader is not None:
         return pods.group.leader
     return pods.template
 
 
-def _port(main: JsonObject) -> int | None:
+def _port(main: Json) -> int | None:
     ports = main.get("ports") or ()
     return int(ports[0]["containerPort"]) if ports else None
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from kubeapi.json_types import Json
 from kubeapi.yaml_text import load
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.picker_migration import Version, deprecated, migrated
 
@@ -65,7 +65,7 @@ _DISAGGREGATED = (
 def default_config(*, prefill: bool, adapters: bool, tls: bool) -> str:
     """Write the configuration of a service that has none of its own."""
     if prefill:
-        plugins: list[JsonObject] = [{"type": name} for name in _DISAGGREGATED]
+        plugins: list[Json] = [{"type": name} for name in _DISAGGREGATED]
         plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": _DECIDER}}})
         profiles = {"prefill": _PREFILL, "decode": _DECODE}
     else:
@@ -122,7 +122,7 @@ def deprecations(inline: Any, version: Version | None) -> list[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _read(text: str) -> JsonObject:
+def _read(text: str) -> Json:
     """Read a configuration, which nobody may change: every pass over a service asks for the same."""
     if len(text) > _LONGEST:
         raise SpecInvalid(field=FIELD, why=f"is longer than {_LONGEST} characters")
@@ -141,11 +141,11 @@ def _with_adapters(profile: _Profile) -> _Profile:
     return (*filters, (_LORA, 4), *(entry for entry in profile if entry not in filters))
 
 
-def _reference(plugin: str, weight: int | None) -> JsonObject:
+def _reference(plugin: str, weight: int | None) -> Json:
     return {"pluginRef": plugin} if weight is None else {"pluginRef": plugin, "weight": weight}
 
 
-def _over_tls(config: JsonObject) -> JsonObject:
+def _over_tls(config: Json) -> Json:
     plugins = config.get("plugins")
     known = plugins if isinstance(plugins, list) else []
     if any(isinstance(plugin, dict) and plugin.get("type") == METRICS for plugin in known):
@@ -156,6 +156,6 @@ def _over_tls(config: JsonObject) -> JsonObject:
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def _written(config: JsonObject) -> str:
+def _written(config: Json) -> str:
     text: str = yaml.dump(config, Dumper=_Dumper, sort_keys=True, default_flow_style=False)
     return text

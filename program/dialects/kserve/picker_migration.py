@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.kserve import picker_tokens
 
 VERSION = "app.kubernetes.io/version"
@@ -50,7 +50,7 @@ def picker_version(image: str, annotations: Mapping[str, str]) -> Version | None
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
-def migrated(config: JsonObject, version: Version | None, *, tokenizer: str = "", counted: bool = False) -> JsonObject:
+def migrated(config: Json, version: Version | None, *, tokenizer: str = "", counted: bool = False) -> Json:
     """Give the configuration in the words of a version; the very same where there is nothing to rewrite.
 
     `tokenizer` is the URL of the service's tokenizer, if it has one. With `counted` as hashes count it: with the words
@@ -85,7 +85,7 @@ def _without_gone(plugin: Any) -> Any:
     return {**without, "parameters": rest} if rest else without
 
 
-def _renamed(config: JsonObject, version: Version | None) -> JsonObject:
+def _renamed(config: Json, version: Version | None) -> Json:
     plugins = config.get("plugins")
     if version is None or version < _RENAMED_SINCE or not isinstance(plugins, list):
         return config
@@ -115,7 +115,7 @@ def without_old_flags(words: list[str], version: Version | None) -> list[str]:
     return kept
 
 
-def deprecated(config: JsonObject, version: Version | None) -> list[str]:
+def deprecated(config: Json, version: Version | None) -> list[str]:
     """Name the plugins of a configuration that the version does without, each with what to write instead."""
     plugins = config.get("plugins")
     types = [str(_object(each).get("type")) for each in plugins] if isinstance(plugins, list) else []
@@ -141,7 +141,7 @@ def _plugin(plugin: Any) -> Any:
     return named
 
 
-def _decider(plugin: Any, plugins: list[Any]) -> tuple[JsonObject, ...]:
+def _decider(plugin: Any, plugins: list[Any]) -> tuple[Json, ...]:
     """Give the decider that a profile handler of the old kind had built in; none where it named one, or has one."""
     given = _object(_object(plugin).get("parameters"))
     if not _is_of_old(plugin) or given.get("deciderPluginName"):
@@ -149,7 +149,7 @@ def _decider(plugin: Any, plugins: list[Any]) -> tuple[JsonObject, ...]:
     name = _decider_name(given)
     if name in {each.get("name") or each.get("type") for each in map(_object, plugins)}:
         return ()
-    decider: JsonObject = {"type": name}
+    decider: Json = {"type": name}
     if name == _BY_PREFIX:
         decider["parameters"] = {"nonCachedTokens": _tokens(given["threshold"])}
     return (decider,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 OLD = "precise-prefix-cache-scorer"
 _TOKENS, _INDEX, _SCORER = "token-producer", "precise-prefix-cache-producer", "prefix-cache-scorer"
@@ -17,17 +17,17 @@ _MODEL = "/mnt/models/base"
 """What the tokenizer of the presets calls its model."""
 
 
-def told_apart(config: JsonObject, tokenizer: str) -> JsonObject:
+def told_apart(config: Json, tokenizer: str) -> Json:
     """Replace the one plugin by the three, and have tokens come from the service's tokenizer at this URL."""
     plugins: list[Any] = config["plugins"]
     at = next((at for at, each in enumerate(plugins) if _type(each) == OLD), None)
     if at is None:
         return {**config, "plugins": [_asking(each, tokenizer) for each in plugins]}
     old = plugins[at]
-    index: JsonObject = {"type": _INDEX}
+    index: Json = {"type": _INDEX}
     if parameters := _of_index(_object(old.get("parameters"))):
         index["parameters"] = parameters
-    scorer: JsonObject = {"type": _SCORER, "parameters": {"prefixMatchInfoProducerName": _INDEX}}
+    scorer: Json = {"type": _SCORER, "parameters": {"prefixMatchInfoProducerName": _INDEX}}
     own = next((each for each in plugins if _type(each) == _TOKENS), {"type": _TOKENS})
     three = [_asking(own, tokenizer), index, scorer]
     # One scorer is enough, and so is one source of tokens.
@@ -44,7 +44,7 @@ def told_apart(config: JsonObject, tokenizer: str) -> JsonObject:
     }
 
 
-def _of_index(given: Mapping[str, Any]) -> JsonObject:
+def _of_index(given: Mapping[str, Any]) -> Json:
     """Give the old plugin's parameters without those of its own tokenizer."""
     found = dict(given)
     if isinstance(indexer := given.get("indexerConfig"), dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.kserve.shapes import check_pod_spec
 from program.dialects.kserve.subject import MAIN, main_container
 
@@ -17,15 +17,15 @@ from program.dialects.kserve.subject import MAIN, main_container
 class PodDraft:
     """A pod spec that may be added to."""
 
-    def __init__(self, spec: JsonObject, *, field: str) -> None:
+    def __init__(self, spec: Json, *, field: str) -> None:
         """Start from a pod spec, which stays as it is. Raises SpecInvalid below `field` for one that makes no sense."""
         check_pod_spec(spec, field=field)
         main_container(spec, field=field)
         self.field = field
-        self._spec: JsonObject = dict(spec)
-        self._containers: list[JsonObject] = [dict(container) for container in spec["containers"]]
-        self._inits: list[JsonObject] = [dict(container) for container in spec.get("initContainers") or ()]
-        self._volumes: list[JsonObject] = list(spec.get("volumes") or ())
+        self._spec: Json = dict(spec)
+        self._containers: list[Json] = [dict(container) for container in spec["containers"]]
+        self._inits: list[Json] = [dict(container) for container in spec.get("initContainers") or ()]
+        self._volumes: list[Json] = list(spec.get("volumes") or ())
 
     @property
     def main(self) -> Container:
@@ -63,12 +63,12 @@ class PodDraft:
         """Add to a list of the pod spec."""
         self._spec[name] = [*(self._spec.get(name) or ()), value]
 
-    def add_volume(self, volume: JsonObject) -> None:
+    def add_volume(self, volume: Json) -> None:
         """Add a volume, unless one has its name already: that is the user's own."""
         if all(known["name"] != volume["name"] for known in self._volumes):
             self._volumes.append(volume)
 
-    def add_container(self, container: JsonObject) -> None:
+    def add_container(self, container: Json) -> None:
         """Add a container behind the others, unless one has its name already."""
         if not self.has_container(container["name"]):
             self._containers.append(container)
@@ -81,7 +81,7 @@ class PodDraft:
         self._inits.append({"name": name})
         return Container(self._inits[-1])
 
-    def finished(self) -> JsonObject:
+    def finished(self) -> Json:
         """Give the pod spec as it is now."""
         spec = {**self._spec, "containers": self._containers}
         for name, value in (("initContainers", self._inits), ("volumes", self._volumes)):
@@ -94,7 +94,7 @@ class PodDraft:
 class Container:
     """One container of a draft."""
 
-    def __init__(self, container: JsonObject) -> None:
+    def __init__(self, container: Json) -> None:
         """Wrap a container that belongs to a draft alone."""
         self._container = container
 
@@ -129,7 +129,7 @@ class Container:
         own = self._container.get("args") or ()
         self._container["args"] = [*args, *own] if first else [*own, *args]
 
-    def add_env(self, variables: Iterable[JsonObject]) -> None:
+    def add_env(self, variables: Iterable[Json]) -> None:
         """Add variables, but for names that are taken: those are the user's."""
         known = list(self._container.get("env") or ())
         taken = {variable["name"] for variable in known}
@@ -137,25 +137,25 @@ class Container:
         if known:
             self._container["env"] = known
 
-    def add_mount(self, mount: JsonObject) -> None:
+    def add_mount(self, mount: Json) -> None:
         """Mount a volume, unless something is mounted at this path already."""
         mounts = self._container.get("volumeMounts") or ()
         if all(known.get("mountPath") != mount["mountPath"] for known in mounts):
             self._container["volumeMounts"] = [*mounts, mount]
 
-    def mount_at(self, path: str) -> JsonObject | None:
+    def mount_at(self, path: str) -> Json | None:
         """Give the mount at a path; None without one."""
-        mounts: Iterable[JsonObject] = self._container.get("volumeMounts") or ()
+        mounts: Iterable[Json] = self._container.get("volumeMounts") or ()
         return next((mount for mount in mounts if mount.get("mountPath") == path), None)
 
-    def mounts_in(self, path: str) -> list[JsonObject]:
+    def mounts_in(self, path: str) -> list[Json]:
         """List the mounts below a path."""
-        mounts: Iterable[JsonObject] = self._container.get("volumeMounts") or ()
+        mounts: Iterable[Json] = self._container.get("volumeMounts") or ()
         return [mount for mount in mounts if str(mount.get("mountPath")).startswith(f"{path}/")]
 
-    def replace_mount(self, path: str, mounts: Iterable[JsonObject]) -> None:
+    def replace_mount(self, path: str, mounts: Iterable[Json]) -> None:
         """Put mounts in the place of the one at a path, but for paths that are taken: those are the user's."""
-        known: Iterable[JsonObject] = self._container.get("volumeMounts") or ()
+        known: Iterable[Json] = self._container.get("volumeMounts") or ()
         taken = {mount.get("mountPath") for mount in known if mount.get("mountPath") != path}
         added = [mount for mount in mounts if mount["mountPath"] not in taken]
         self._container["volumeMounts"] = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.dialect import Lookup
 from program.dialects.kserve import naming
@@ -25,7 +25,7 @@ _CONFIG = "spec.router.scheduler.config"
 _GATEWAY = {"group": "gateway.networking.k8s.io", "kind": "Gateway"}
 
 
-def resolved(spec: JsonObject, service: str) -> JsonObject:
+def resolved(spec: Json, service: str) -> Json:
     """Fill in what follows from other fields of the router."""
     router = _object(spec.get("router"))
     if not router:
@@ -43,7 +43,7 @@ def resolved(spec: JsonObject, service: str) -> JsonObject:
     return {**spec, "router": changed}
 
 
-def _scheduler(scheduler: JsonObject, service: str) -> JsonObject:
+def _scheduler(scheduler: Json, service: str) -> Json:
     template = _object(scheduler.get("template"))
     result = {
         **scheduler,
@@ -58,7 +58,7 @@ def _scheduler(scheduler: JsonObject, service: str) -> JsonObject:
     return result
 
 
-def _pool(pool: JsonObject, service: str) -> JsonObject:
+def _pool(pool: Json, service: str) -> Json:
     selector = _object(pool.get("selector"))
     labels = _object(selector.get("matchLabels")) or {
         "app.kubernetes.io/name": service,
@@ -74,7 +74,7 @@ def _pool(pool: JsonObject, service: str) -> JsonObject:
     }
 
 
-def _route(route: JsonObject, router: JsonObject, spec: JsonObject, service: str) -> JsonObject:
+def _route(route: Json, router: Json, spec: Json, service: str) -> Json:
     result = dict(route)
     gateways = _object(router.get("gateway")).get("refs")
     if isinstance(gateways, list) and gateways:
@@ -91,14 +91,14 @@ def _route(route: JsonObject, router: JsonObject, spec: JsonObject, service: str
     return result
 
 
-def _rule(rule: JsonObject, service: str, pool: str) -> JsonObject:
+def _rule(rule: Json, service: str, pool: str) -> Json:
     backends = rule.get("backendRefs")
     if not isinstance(backends, list):
         return rule
     return {**rule, "backendRefs": [_backend(_object(backend), service, pool) for backend in backends]}
 
 
-def _backend(backend: JsonObject, service: str, pool: str) -> JsonObject:
+def _backend(backend: Json, service: str, pool: str) -> Json:
     """Lead to what there is: the service's own pool, the one it refers to, or without a picker any pod."""
     if backend.get("kind") != "InferencePool" or backend.get("name") != naming.pool(service):
         return backend
@@ -107,7 +107,7 @@ def _backend(backend: JsonObject, service: str, pool: str) -> JsonObject:
     return {**backend, "group": "", "kind": "Service", "name": naming.workload_service(service)}
 
 
-def picker_config(spec: JsonObject, namespace: str, look: Lookup) -> JsonObject:
+def picker_config(spec: Json, namespace: str, look: Lookup) -> Json:
     """Put the text of the ConfigMap that `config.ref` names in its place.
 
     An optional one that is not there is left out, so that the default configuration holds. Raises SpecInvalid with
@@ -127,7 +127,7 @@ def picker_config(spec: JsonObject, namespace: str, look: Lookup) -> JsonObject:
     return {**spec, "router": {**spec["router"], "scheduler": changed}}
 
 
-def _config_text(ref: JsonObject, namespace: str, look: Lookup) -> str | None:
+def _config_text(ref: Json, namespace: str, look: Lookup) -> str | None:
     name = ref.get("name")
     key = ref.get("key") or CONFIG_KEY
     if not isinstance(name, str) or not name or not isinstance(key, str):
@@ -156,5 +156,5 @@ def _wrong(field: str, why: str) -> SpecInvalid:
     return SpecInvalid(field=f"{_CONFIG}.ref.{field}", why=why, reason="CombineBaseError")
 
 
-def _object(value: Any) -> JsonObject:
+def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}

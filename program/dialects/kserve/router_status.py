@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.base import JsonObject
 from program.dialects.kserve import naming
 from program.dialects.kserve.addresses import parent_gateways
 from program.dialects.kserve.groups import PORT, group_of, members
@@ -45,7 +45,7 @@ def gateways_of(subject: Subject) -> Finding | None:
     return Finding("GatewaysNotReady", f"Not programmed yet: {', '.join(waiting)}") if waiting else Finding()
 
 
-def routes_of(subject: Subject) -> list[JsonObject]:
+def routes_of(subject: Subject) -> list[Json]:
     """Give the routes that lead to the service, as far as they exist."""
     return [found for name in _route_names(subject) if (found := _object(subject, kinds.HTTP_ROUTES, name)) is not None]
 
@@ -96,9 +96,9 @@ def pool_finding(subject: Subject) -> Finding | None:
     return Finding()
 
 
-def router_status(subject: Subject, routes: list[JsonObject]) -> JsonObject:
+def router_status(subject: Subject, routes: list[Json]) -> Json:
     """Write `status.router`; empty where there is nothing to tell."""
-    told: JsonObject = {}
+    told: Json = {}
     if gateways := _gateways(routes):
         told["gateways"] = gateways
     if (pool := pool_name(subject)) and _object(subject, kinds.INFERENCE_POOLS, pool) is not None:
@@ -123,8 +123,8 @@ def diverging(subject: Subject) -> list[str]:
     ]
 
 
-def _gateways(routes: list[JsonObject]) -> list[JsonObject]:
-    found: dict[tuple[str, str], JsonObject] = {}
+def _gateways(routes: list[Json]) -> list[Json]:
+    found: dict[tuple[str, str], Json] = {}
     for route in routes:
         metadata = route["metadata"]
         reference = {
@@ -151,7 +151,7 @@ def _gateways(routes: list[JsonObject]) -> list[JsonObject]:
     return [found[key] for key in sorted(found)]
 
 
-def _members(subject: Subject, group: str) -> Iterator[JsonObject]:
+def _members(subject: Subject, group: str) -> Iterator[Json]:
     sharing = {
         member.name: {"name": member.name, "weight": member.weight, "backendRef": dict(member.backend)}
         for member in members(subject)
@@ -165,7 +165,7 @@ def _members(subject: Subject, group: str) -> Iterator[JsonObject]:
         yield sharing[name]
 
 
-def _others(subject: Subject, group: str) -> Iterator[tuple[str, JsonObject]]:
+def _others(subject: Subject, group: str) -> Iterator[tuple[str, Json]]:
     for cr in subject.look.listed(kinds.LLM_SERVICES, subject.namespace):
         name = str(cr["metadata"]["name"])
         if name != subject.name and value_at(cr, "spec", "router", "route", "group") == group:
@@ -183,15 +183,15 @@ def _refers_to_routes(subject: Subject) -> bool:
     return bool(subject.at("router", "route", "http", "refs"))
 
 
-def _object(subject: Subject, kind: Kind, name: str) -> JsonObject | None:
+def _object(subject: Subject, kind: Kind, name: str) -> Json | None:
     return subject.look(kind, subject.namespace, name)
 
 
-def _parents(obj: JsonObject) -> list[JsonObject]:
+def _parents(obj: Json) -> list[Json]:
     return list((obj.get("status") or {}).get("parents") or ())
 
 
-def _not_accepted(route: JsonObject) -> str:
+def _not_accepted(route: Json) -> str:
     """Say what is wrong with a route; empty once every gateway that it names has taken it as it is now."""
     parents = _parents(route)
     if not parents:
@@ -201,22 +201,22 @@ def _not_accepted(route: JsonObject) -> str:
     return _why(parents)
 
 
-def _condition(parent: JsonObject, kind: str) -> JsonObject:
+def _condition(parent: Json, kind: str) -> Json:
     return next((c for c in parent.get("conditions") or () if c.get("type") == kind), {})
 
 
-def _holds(parent: JsonObject, kind: str, obj: JsonObject) -> bool:
+def _holds(parent: Json, kind: str, obj: Json) -> bool:
     found = _condition(parent, kind)
     seen, generation = found.get("observedGeneration"), obj["metadata"].get("generation")
     current = seen is None or not generation or seen >= generation
     return bool(found.get("status") == "True" and current)
 
 
-def _is_false(parent: JsonObject, kind: str) -> bool:
+def _is_false(parent: Json, kind: str) -> bool:
     return bool(_condition(parent, kind).get("status") == "False")
 
 
-def _why(parents: list[JsonObject]) -> str:
+def _why(parents: list[Json]) -> str:
     for parent in parents:
         for kind in ("Accepted", "ResolvedRefs"):
             found = _condition(parent, kind)
@@ -226,13 +226,13 @@ def _why(parents: list[JsonObject]) -> str:
     return "its gateway has not seen the last change yet" if stale else "nothing is said of it yet"
 
 
-def _is_true(gateway: JsonObject, kind: str) -> bool:
+def _is_true(gateway: Json, kind: str) -> bool:
     conditions = (gateway.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == kind and c.get("status") == "True" for c in conditions)
 
 
-def _said(gateway: JsonObject, kind: str) -> str:
+def _said(gateway: Json, kind: str) -> str:
     conditions = (gateway.get("status") or {}).get("conditions") or ()
-    found: JsonObject = next((c for c in conditions if c.get("type") == kind), {})
+    found: Json = next((c for c in conditions if c.get("type") == kind), {})
     text = ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
     return f" ({text})" if text else ""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.workloads import Route
@@ -34,7 +34,7 @@ MOST_BACKENDS = 16
 def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | None, tuple[Problem, ...]]:
     """Describe the route, and name what does not fit into it; None where the service asks for none of its own."""
     route = subject.at("router", "route")
-    spec: JsonObject | None = value_at(route, "http", "spec")
+    spec: Json | None = value_at(route, "http", "spec")
     if route is None or spec is None or value_at(route, "http", "refs"):
         return None, ()
     check_route_spec(spec, field="spec.router.route.http.spec")
@@ -68,7 +68,7 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
     return described, problems
 
 
-def _check_paths(rules: Sequence[JsonObject], subject: Subject) -> None:
+def _check_paths(rules: Sequence[Json], subject: Subject) -> None:
     """Refuse a model's name that no path can hold, before the API server does so in every rule."""
     published = naming.published_model(subject.namespace, subject.model_name)
     if _PATH.fullmatch(published) is not None and "//" not in published:
@@ -83,7 +83,7 @@ def _check_paths(rules: Sequence[JsonObject], subject: Subject) -> None:
                 )
 
 
-def matches_header(subject: Subject, parents: Sequence[JsonObject]) -> bool:
+def matches_header(subject: Subject, parents: Sequence[Json]) -> bool:
     """Tell whether requests are routed by the header with the model's name: by settings, service and gateways."""
     if subject.settings.header_routing == "disabled":
         return False
@@ -92,7 +92,7 @@ def matches_header(subject: Subject, parents: Sequence[JsonObject]) -> bool:
     return subject.settings.header_routing == "forced" or not any(_declines(subject, parent) for parent in parents)
 
 
-def _declines(subject: Subject, parent: JsonObject) -> bool:
+def _declines(subject: Subject, parent: Json) -> bool:
     if parent.get("kind", "Gateway") != "Gateway" or parent.get("group", kinds.GATEWAYS.group) != kinds.GATEWAYS.group:
         return False
     namespace = str(parent.get("namespace") or subject.namespace)
@@ -101,7 +101,7 @@ def _declines(subject: Subject, parent: JsonObject) -> bool:
     return bool(annotations.get(labels.HEADER_ROUTING) == "false")
 
 
-def _without_header(rule: JsonObject, header: str) -> JsonObject | None:
+def _without_header(rule: Json, header: str) -> Json | None:
     """Take the matches by the header out; a rule that has no other goes."""
     matches = rule.get("matches") or ()
     kept = [match for match in matches if _header_value(match, header) is None]
@@ -110,7 +110,7 @@ def _without_header(rule: JsonObject, header: str) -> JsonObject | None:
     return {**rule, "matches": kept} if kept else None
 
 
-def _with_adapters(rule: JsonObject, header: str, published: str, names: Sequence[str]) -> tuple[JsonObject, int]:
+def _with_adapters(rule: Json, header: str, published: str, names: Sequence[str]) -> tuple[Json, int]:
     """Match each adapter's name where the model's is matched, as far as a rule holds; say how many do not fit."""
     matches = rule.get("matches") or ()
     by_model = [match for match in matches if _header_value(match, header) == published]
@@ -122,7 +122,7 @@ def _with_adapters(rule: JsonObject, header: str, published: str, names: Sequenc
     return {**rule, "matches": [*matches, *added]}, len(names) - len(fitting)
 
 
-def _for_name(match: JsonObject, header: str, name: str) -> JsonObject:
+def _for_name(match: Json, header: str, name: str) -> Json:
     return {
         **match,
         "headers": [{**h, "value": name} if _is(h, header) else h for h in match["headers"]],
@@ -143,15 +143,15 @@ def _left_out(count: int, adapters: int) -> tuple[Problem, ...]:
     )
 
 
-def _header_value(match: JsonObject, header: str) -> str | None:
+def _header_value(match: Json, header: str) -> str | None:
     return next((str(h.get("value")) for h in match.get("headers") or () if _is(h, header)), None)
 
 
-def _is(header: JsonObject, name: str) -> bool:
+def _is(header: Json, name: str) -> bool:
     return str(header.get("name", "")).lower() == name.lower()
 
 
-def _weighted(rule: JsonObject, subject: Subject, shared: Sequence[Member]) -> JsonObject:
+def _weighted(rule: Json, subject: Subject, shared: Sequence[Member]) -> Json:
     """Share a rule among the group, if what it matches is the model and not the service."""
     if not _is_shared(rule, subject):
         return rule
@@ -178,12 +178,12 @@ def _too_many(count: int, group: str) -> tuple[Problem, ...]:
     )
 
 
-def _is_shared(rule: JsonObject, subject: Subject) -> bool:
+def _is_shared(rule: Json, subject: Subject) -> bool:
     published = naming.published_model(subject.namespace, subject.model_name)
     prefix = f"/{published}"
     matches = rule.get("matches") or ()
 
-    def of_model(match: JsonObject) -> bool:
+    def of_model(match: Json) -> bool:
         path = str(value_at(match, "path", "value") or "")
         by_path = path == prefix or path.startswith(f"{prefix}/")
         by_header = (_header_value(match, subject.settings.model_header) or "").startswith(
@@ -194,18 +194,18 @@ def _is_shared(rule: JsonObject, subject: Subject) -> bool:
     return bool(matches) and all(of_model(match) for match in matches)
 
 
-def _with_pools_of_today(rule: JsonObject, own_pools: Collection[str]) -> JsonObject:
+def _with_pools_of_today(rule: Json, own_pools: Collection[str]) -> Json:
     """Name the service's pool in the group that it is made in; a route to pools of others stays as it is written."""
     backends = rule.get("backendRefs") or ()
     if all(backend.get("group") != OLD_POOL_GROUP for backend in backends):
         return rule
 
-    def told(backend: JsonObject) -> JsonObject:
+    def told(backend: Json) -> Json:
         is_own = backend.get("group") == OLD_POOL_GROUP and backend.get("name") in own_pools
         return {**backend, "group": POOL_GROUP} if is_own else backend
 
     return {**rule, "backendRefs": [told(backend) for backend in backends]}
 
 
-def _leads_to(rule: JsonObject, pool: str) -> bool:
+def _leads_to(rule: Json, pool: str) -> bool:
     return any(b.get("kind") == "InferencePool" and b.get("name") == pool for b in rule.get("backendRefs") or ())

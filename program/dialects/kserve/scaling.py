@@ -6,7 +6,7 @@ the user's own. Either way the number of pods is not ours while the autoscaler e
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.workloads import Scaler
@@ -21,7 +21,7 @@ DEFAULT_COST = "10.0"
 _KEDA_FIELDS = ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "idleReplicaCount", "fallback")
 
 
-def scaler_of(subject: Subject, workload: JsonObject, *, prefill: bool, field: str) -> Scaler | None:
+def scaler_of(subject: Subject, workload: Json, *, prefill: bool, field: str) -> Scaler | None:
     """Describe the autoscaler of a workload; None where it has none, or `scaler_fault` says why none can be made."""
     scaling = workload.get("scaling")
     if scaling is None or scaler_fault(subject, workload, field=field) is not None:
@@ -57,7 +57,7 @@ def scaler_of(subject: Subject, workload: JsonObject, *, prefill: bool, field: s
     )
 
 
-def scaler_fault(subject: Subject, workload: JsonObject, *, field: str) -> Problem | None:
+def scaler_fault(subject: Subject, workload: Json, *, field: str) -> Problem | None:
     """Say why the autoscaler of a workload cannot be made; the workload itself is made without it."""
     wva = (workload.get("scaling") or {}).get("wva") or {}
     if wva.get("keda") is None or subject.settings.prometheus.url:
@@ -69,17 +69,17 @@ def scaler_fault(subject: Subject, workload: JsonObject, *, field: str) -> Probl
     return Problem(reason=NO_PROMETHEUS, message=why, field=f"{field}.scaling.wva.keda")
 
 
-def _bounds(scaling: JsonObject) -> JsonObject:
+def _bounds(scaling: Json) -> Json:
     return {"minReplicaCount": int(scaling.get("minReplicas") or 1), "maxReplicaCount": int(scaling["maxReplicas"])}
 
 
-def _keda(keda: JsonObject) -> JsonObject:
+def _keda(keda: Json) -> Json:
     return {name: keda[name] for name in (*_KEDA_FIELDS, "advanced") if keda.get(name) is not None}
 
 
-def _autoscaler(scaling: JsonObject, hpa: JsonObject, name: str) -> JsonObject:
+def _autoscaler(scaling: Json, hpa: Json, name: str) -> Json:
     metric = {"name": METRIC, "selector": {"matchLabels": {"variant_name": name}}}
-    spec: JsonObject = {
+    spec: Json = {
         "minReplicas": int(scaling.get("minReplicas") or 1),
         "maxReplicas": int(scaling["maxReplicas"]),
         "metrics": [{"type": "External", "external": {"metric": metric, "target": {"type": "Value", "value": "1"}}}],
@@ -89,7 +89,7 @@ def _autoscaler(scaling: JsonObject, hpa: JsonObject, name: str) -> JsonObject:
     return spec
 
 
-def _trigger(prometheus: PrometheusSettings, name: str, namespace: str) -> JsonObject:
+def _trigger(prometheus: PrometheusSettings, name: str, namespace: str) -> Json:
     metadata = {
         "serverAddress": prometheus.url,
         "query": f'{METRIC}{{variant_name="{name}",exported_namespace="{namespace}"}}',
@@ -98,7 +98,7 @@ def _trigger(prometheus: PrometheusSettings, name: str, namespace: str) -> JsonO
     }
     if prometheus.auth_modes:
         metadata["authModes"] = prometheus.auth_modes
-    trigger: JsonObject = {"type": "prometheus", "name": "wva-desired-replicas", "metadata": metadata}
+    trigger: Json = {"type": "prometheus", "name": "wva-desired-replicas", "metadata": metadata}
     if prometheus.trigger_auth_name:
         reference = {"name": prometheus.trigger_auth_name}
         if prometheus.trigger_auth_kind:

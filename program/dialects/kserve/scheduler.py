@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.workloads import Access, FrontService, PodSet, Pool
 from program.dialects.kserve import labels, naming
@@ -65,7 +65,7 @@ def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
         strategy={"type": "Recreate"},
     )
     pool = scheduler.get("pool") or {}
-    pool_spec: JsonObject = pool.get("spec") or {}
+    pool_spec: Json = pool.get("spec") or {}
     service = FrontService(
         part="scheduler",
         name=str((pool_spec.get("endpointPickerRef") or {}).get("name") or naming.scheduler_service(subject.name)),
@@ -82,7 +82,7 @@ def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
     )
 
 
-def _picker(subject: Subject, scheduler: JsonObject, account: str) -> PodDraft:
+def _picker(subject: Subject, scheduler: Json, account: str) -> PodDraft:
     draft = PodDraft(scheduler.get("template") or {}, field=f"{_FIELD}.template")
     draft.set("serviceAccountName", account)
     main = draft.main
@@ -94,7 +94,7 @@ def _picker(subject: Subject, scheduler: JsonObject, account: str) -> PodDraft:
     return draft
 
 
-def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None:
+def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
     """Give the picker its configuration: the user's object, else the user's flag, else the one that is worked out."""
     inline = (scheduler.get("config") or {}).get("inline")
     version = picker_version(str(main.get("image") or ""), scheduler.get("annotations") or {})
@@ -123,7 +123,7 @@ def _configure(main: Container, subject: Subject, scheduler: JsonObject) -> None
         main.set("args", list(_rewritten(main.args, lambda text: flagged_config(text, version, url, counted))))
 
 
-def _tokenizer_url(subject: Subject, scheduler: JsonObject) -> str:
+def _tokenizer_url(subject: Subject, scheduler: Json) -> str:
     """Give the URL of the service's tokenizer; empty where it has none."""
     template = (scheduler.get("tokenizer") or {}).get("template")
     port = _container_ports(main_container(template, field=_FIELD)).get(_RENDER_PORT) if template else None
@@ -160,9 +160,7 @@ def _without_flags(args: list[str]) -> list[str]:
     return kept
 
 
-def _tokenizer(
-    subject: Subject, scheduler: JsonObject, weights: Weights | None
-) -> tuple[tuple[PodSet, FrontService], ...]:
+def _tokenizer(subject: Subject, scheduler: Json, weights: Weights | None) -> tuple[tuple[PodSet, FrontService], ...]:
     template = (scheduler.get("tokenizer") or {}).get("template")
     if template is None:
         return ()
@@ -187,7 +185,7 @@ def _tokenizer(
     return ((pods, service),)
 
 
-def _ports(main: JsonObject, pool_spec: JsonObject) -> tuple[JsonObject, ...]:
+def _ports(main: Json, pool_spec: Json) -> tuple[Json, ...]:
     """Give the Service's ports. Gateways ask at the port that the pool names, wherever the picker listens."""
     known = _container_ports(main)
     served = {name: known[name] for name in _SERVED_PORTS if name in known}
@@ -200,16 +198,16 @@ def _ports(main: JsonObject, pool_spec: JsonObject) -> tuple[JsonObject, ...]:
     )
 
 
-def _container_ports(container: JsonObject) -> dict[str, int]:
+def _container_ports(container: Json) -> dict[str, int]:
     return {str(port.get("name")): int(port["containerPort"]) for port in container.get("ports") or ()}
 
 
-def _template(draft: PodDraft, pod_labels: dict[str, str], annotations: dict[str, str]) -> JsonObject:
-    metadata: JsonObject = {"labels": pod_labels}
+def _template(draft: PodDraft, pod_labels: dict[str, str], annotations: dict[str, str]) -> Json:
+    metadata: Json = {"labels": pod_labels}
     if annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": draft.finished()}
 
 
-def _texts(value: JsonObject | None) -> dict[str, str]:
+def _texts(value: Json | None) -> dict[str, str]:
     return {str(key): str(text) for key, text in (value or {}).items()}

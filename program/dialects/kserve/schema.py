@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from program.dialects.crd_schema import CrdModel, Json, optional, required, rule
+from kubeapi.json_types import Json
+from program.dialects.crd_schema import CrdModel, optional, required, rule
 from program.dialects.kserve.router_schema import ObjectRef, Router
 from program.dialects.kserve.workload_schema import NAME_LENGTH, WORKLOAD_RULES, WorkloadSpec, with_rules
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.kserve import presets
 
 PIN_PREFIX = "serving.kserve.io/"
@@ -27,7 +27,7 @@ _PINNED = tuple(
 """The annotations of the status."""
 
 
-def wanted_presets(spec: JsonObject) -> tuple[str, ...]:
+def wanted_presets(spec: Json) -> tuple[str, ...]:
     """Name the presets that a service with this spec (own and base configs) needs, lowest first, without prefix."""
     router = _object(spec.get("router"))
     scheduler = router.get("scheduler")

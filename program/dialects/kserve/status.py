@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import ServiceFacts, WorkloadFacts
 from program.desired.service import DesiredService
@@ -42,16 +42,16 @@ _TOLD_PARTS = {"main": "primary", "prefill": "prefill", "scheduler": "scheduler"
 
 
 def service_status(
-    cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
-) -> JsonObject:
+    cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+) -> Json:
     """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
 
     `desired` is None while the service cannot be read; `facts.problem` says why then.
     """
-    previous: JsonObject = cr.get("status") or {}
+    previous: Json = cr.get("status") or {}
     hub = to_hub(cr)
     subject = _subject(hub, look)
-    status: JsonObject = {
+    status: Json = {
         "observedGeneration": int(cr["metadata"].get("generation") or 0),
         "conditions": service_conditions(hub, subject, desired, facts, now=now),
     }
@@ -69,14 +69,14 @@ def service_status(
     return previous if same_status(status, previous, FIELDS, TYPES) else status
 
 
-def _subject(hub: JsonObject, look: Lookup) -> Subject | None:
+def _subject(hub: Json, look: Lookup) -> Subject | None:
     try:
         return Subject(cr=hub, combined=combined(hub, look), look=look)
     except DesiredError:
         return None
 
 
-def _binding(cr: JsonObject, desired: DesiredService | None) -> dict[str, str]:
+def _binding(cr: Json, desired: DesiredService | None) -> dict[str, str]:
     """Take note of a ClusterRoleBinding of an unusual name, which the service then keeps."""
     apart = naming.scheduler_cluster_binding_apart(cr["metadata"]["namespace"], cr["metadata"]["name"])
     workloads = desired.workloads if desired is not None else None
@@ -84,9 +84,9 @@ def _binding(cr: JsonObject, desired: DesiredService | None) -> dict[str, str]:
     return {BINDING: apart} if made or bound_apart(cr) else {}
 
 
-def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> JsonObject:
+def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> Json:
     """Tell what exists and how it is reached; fields with nothing to say are left out."""
-    told: JsonObject = {}
+    told: Json = {}
     if workloads := _workloads(subject, desired, facts):
         told["workloads"] = workloads
     service = naming.workload_service(subject.name)
@@ -112,7 +112,7 @@ def _served(subject: Subject) -> Served:
     return Served(published=tuple(naming.published_model(subject.namespace, name) for name in plain), plain=plain)
 
 
-def _workloads(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> JsonObject:
+def _workloads(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> Json:
     service = {"kind": "Service", "name": naming.workload_service(subject.name)}
     if desired.host_placement is not None:
         primary = {"apiGroup": "herdsman.dev", "kind": "HostProcess", "name": subject.name}
@@ -125,7 +125,7 @@ def _is_told(workload: WorkloadFacts) -> bool:
     return workload.found and workload.part in _TOLD_PARTS
 
 
-def _reference(workload: WorkloadFacts) -> JsonObject:
+def _reference(workload: WorkloadFacts) -> Json:
     return {
         "apiGroup": _GROUPS[workload.kind],
         "kind": workload.kind,

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import PodFacts, Problem, ServiceFacts, WorkloadFacts
 from program.desired.service import DesiredService
 from program.desired.workloads import PodSet
@@ -61,8 +61,8 @@ _COMPONENTS = {
 
 
 def service_conditions(
-    cr: JsonObject, subject: Subject | None, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
-) -> list[JsonObject]:
+    cr: Json, subject: Subject | None, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+) -> list[Json]:
     """Give all conditions. `subject` is None while the service's configuration cannot be combined."""
     conditions = _Conditions(cr, now=now)
     verdict = judge_service(cr, desired, facts)
@@ -88,7 +88,7 @@ def service_conditions(
 
 
 class _Conditions(ConditionSet):
-    def __init__(self, cr: JsonObject, *, now: datetime) -> None:
+    def __init__(self, cr: Json, *, now: datetime) -> None:
         previous = (cr.get("status") or {}).get("conditions") or ()
         # The peer's schema asks for a type and a status alone.
         whole = [c for c in previous if c.get("lastTransitionTime")]
@@ -108,7 +108,7 @@ class _Conditions(ConditionSet):
         """Set one to what was found; `message` says what holds while nothing is wrong with it."""
         self.set(kind, "False" if finding.reason else "True", finding.reason or kind, finding.message or message)
 
-    def first_false(self, kinds_: Iterable[str]) -> JsonObject | None:
+    def first_false(self, kinds_: Iterable[str]) -> Json | None:
         """Give the first of these that does not hold."""
         found = (self.get(kind) for kind in kinds_ if kind in self._told)
         return next((c for c in found if c is not None and c["status"] != "True"), None)
@@ -122,7 +122,7 @@ class _Conditions(ConditionSet):
             self.set(kind, "False", wrong["reason"], wrong["message"])
 
 
-def _as_the_peer_writes(condition: JsonObject) -> JsonObject:
+def _as_the_peer_writes(condition: Json) -> Json:
     """KServe's conditions know no generation, and its CRDs refuse what they do not know; parts have a severity."""
     written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
     return {**written, "severity": "Info"} if condition["type"] in _PARTS else written
@@ -259,7 +259,7 @@ def _scaler_fault(part: str, facts: ServiceFacts) -> Problem | None:
     return next((each for each in found if each.field.startswith("spec.prefill") is (part == "prefill")), None)
 
 
-def _scaler_says(live: JsonObject) -> tuple[str, bool]:
+def _scaler_says(live: Json) -> tuple[str, bool]:
     """Read what an autoscaler complains of, and whether it has said anything yet."""
     by_type: dict[str, Any] = {c.get("type", ""): c for c in (live.get("status") or {}).get("conditions") or ()}
     for kind in ("AbleToScale", "ScalingActive", "Ready"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.kserve.credentials import certificates, credentials
 from program.dialects.kserve.lora import Adapter
 from program.dialects.kserve.model_address import Address
@@ -82,7 +82,7 @@ def part_mounts(draft: PodDraft, weights: Weights) -> None:
 
 def _mount_claim(draft: PodDraft, volume: str, address: Address, path: str) -> None:
     draft.add_volume({"name": volume, "persistentVolumeClaim": {"claimName": address.claim}})
-    mount: JsonObject = {"name": volume, "mountPath": path, "readOnly": True}
+    mount: Json = {"name": volume, "mountPath": path, "readOnly": True}
     draft.main.add_mount({**mount, "subPath": address.path} if address.path else mount)
 
 
@@ -130,7 +130,7 @@ def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subj
     _trust_certificates(draft, certificates(subject, schemes, draft.service_account))
 
 
-def _folders(weights: Weights, fetched: tuple[Adapter, ...]) -> list[JsonObject]:
+def _folders(weights: Weights, fetched: tuple[Adapter, ...]) -> list[Json]:
     """Give a mount for each folder of what was fetched."""
     paths = [weights.path] if weights.model.is_fetched else []
     return [
@@ -149,7 +149,7 @@ def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:
     draft.set("shareProcessNamespace", True)
     draft.add_volume({"name": _SHARED, "emptyDir": {}})
     mount = {"name": _SHARED, "mountPath": parent}
-    car: JsonObject = {
+    car: Json = {
         "name": _MODELCAR,
         "image": image,
         # Kubernetes halves the dollars: the shell sees `$$`, its own process.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 ANNOTATIONS_OF_STORES = "serving.kserve.io/s3-"
 """How annotations begin that say where an S3 store is and how it is reached."""
 _KEPT = ("name", "namespace", "uid", "resourceVersion")
 
 
-def store_secret(metadata: JsonObject) -> JsonObject:
+def store_secret(metadata: Json) -> Json:
     """Give a Secret with no more than its name and what its annotations say of a store.
 
     Other annotations are dropped: `kubectl apply` keeps all values of the Secret in one of them.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.dialect import Lookup
 from program.dialects.kserve.configuration import Combined
@@ -22,7 +22,7 @@ STOP = "serving.kserve.io/stop"
 class Subject:
     """A service, its configuration combined."""
 
-    cr: JsonObject
+    cr: Json
     combined: Combined
     look: Lookup
     counted: bool = False
@@ -49,7 +49,7 @@ class Subject:
         return self.cr["metadata"].get("annotations") or {}
 
     @property
-    def spec(self) -> JsonObject:
+    def spec(self) -> Json:
         """The merged and rendered spec."""
         return self.combined.spec
 
@@ -77,15 +77,15 @@ def value_at(value: Any, *path: str) -> Any:
     return value
 
 
-def is_stopped(cr: JsonObject) -> bool:
+def is_stopped(cr: Json) -> bool:
     """Tell whether the stop annotation takes a service away."""
     return str((cr["metadata"].get("annotations") or {}).get(STOP)).lower() == "true"
 
 
-def main_container(pod_spec: JsonObject | None, *, field: str) -> JsonObject:
+def main_container(pod_spec: Json | None, *, field: str) -> Json:
     """Find the container that serves. Raises SpecInvalid where there is none."""
     for container in (pod_spec or {}).get("containers") or ():
         if container.get("name") == MAIN:
-            found: JsonObject = container
+            found: Json = container
             return found
     raise SpecInvalid(field=f"{field}.containers", why=f"has no container named `{MAIN}`; the one that serves needs it")

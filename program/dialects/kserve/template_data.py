@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.kserve import naming
 from program.dialects.kserve.settings import Settings
 from program.dialects.kserve.template_values import ANY, LEAF, LIST, MAP, TEXT, Shape, Struct
@@ -93,7 +93,7 @@ _ROOT: Shape = {
 }
 
 
-def template_data(metadata: JsonObject, spec: JsonObject, settings: Settings) -> Struct:
+def template_data(metadata: Json, spec: Json, settings: Settings) -> Struct:
     """Give the root of all expressions."""
     name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace", ""))
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -116,12 +116,12 @@ def template_data(metadata: JsonObject, spec: JsonObject, settings: Settings) ->
     )
 
 
-def spec_data(spec: JsonObject) -> Struct:
+def spec_data(spec: Json) -> Struct:
     """Give `.Spec` alone."""
     return Struct(spec, _SPEC)
 
 
-def pool_name(service: str, spec: JsonObject) -> str:
+def pool_name(service: str, spec: Json) -> str:
     """Name the InferencePool that requests of a service go through: the one it refers to, else its own."""
     value: Any = spec
     for part in ("router", "scheduler", "pool", "ref", "name"):

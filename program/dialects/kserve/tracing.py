@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.kserve.pod_draft import Container
 from program.dialects.kserve.subject import Subject
 
@@ -42,7 +42,7 @@ def trace_scheduler(main: Container, subject: Subject) -> None:
     main.add_env(_variables(subject, tracing, SCHEDULER))
 
 
-def _variables(subject: Subject, tracing: JsonObject, name: str) -> list[JsonObject]:
+def _variables(subject: Subject, tracing: Json, name: str) -> list[Json]:
     attributes = {
         "k8s.namespace.name": subject.namespace,
         "k8s.node.name": f"$({_NODE})",

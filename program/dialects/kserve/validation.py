@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.dialects.annotations import is_name
 from program.dialects.kserve import schema
@@ -33,7 +33,7 @@ DRA_PREFIX = "serving.kserve.io/exp-dra-"
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.ASCII)
 
 
-def check(cr: JsonObject) -> schema.ServiceSpec:
+def check(cr: Json) -> schema.ServiceSpec:
     """Read a service of any version and check all of it.
 
     Raises SpecInvalid with the path of the first field that makes no sense.
@@ -71,7 +71,7 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def check_config(config: JsonObject) -> None:
+def check_config(config: Json) -> None:
     """Check what a config by itself can do wrong; what it makes of a service is checked with the service."""
     spec = to_hub(config).get("spec") or {}
     if spec.get("baseRefs"):

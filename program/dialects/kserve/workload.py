@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.workloads import Access, PodGroup, PodSet, Scaler
 from program.dialects.kserve import labels, naming
 from program.dialects.kserve.access import SIDECAR, decoding_access, group_access, prefill_group_access
@@ -52,7 +52,7 @@ class _Workload:
     def __init__(
         self,
         subject: Subject,
-        spec: JsonObject,
+        spec: Json,
         weights: Weights | None,
         devices: Devices | None,
         *,
@@ -147,7 +147,7 @@ class _Workload:
             return max(1, int(parallelism["data"]) // max(1, int(parallelism.get("dataLocal") or 1)))
         return max(1, int(parallelism.get("pipeline") or 1))
 
-    def _draft(self, pod_spec: JsonObject | None, name: str) -> PodDraft:
+    def _draft(self, pod_spec: Json | None, name: str) -> PodDraft:
         """Complete a pod spec with all that its container needs beside what presets and users say."""
         draft = PodDraft(pod_spec or {}, field=f"{self._field}.{name}")
         subject, main = self._subject, draft.main
@@ -190,8 +190,8 @@ class _Workload:
         given = {str(key): str(value) for key, value in (self._spec.get("labels") or {}).items()}
         return {**labels.passed_labels(self._subject.labels), **given}
 
-    def _template(self, draft: PodDraft, pod_labels: dict[str, str], passed: dict[str, str]) -> JsonObject:
-        metadata: JsonObject = {"labels": pod_labels}
+    def _template(self, draft: PodDraft, pod_labels: dict[str, str], passed: dict[str, str]) -> Json:
+        metadata: Json = {"labels": pod_labels}
         annotations = {**passed, **labels.own_annotations(self._spec.get("annotations"))}
         if annotations:
             metadata["annotations"] = annotations
@@ -206,17 +206,17 @@ def pool_name(subject: Subject) -> str:
     return str(subject.at("router", "scheduler", "pool", "ref", "name") or naming.pool(subject.name))
 
 
-def _deployment_strategy(rollout: JsonObject | None) -> JsonObject | None:
+def _deployment_strategy(rollout: Json | None) -> Json | None:
     given = _given(rollout)
     return {"type": "RollingUpdate", "rollingUpdate": given} if given else None
 
 
-def _group_rollout(rollout: JsonObject | None) -> JsonObject:
+def _group_rollout(rollout: Json | None) -> Json:
     given = _given(rollout)
     if not given:
         return {"type": "RollingUpdate"}
     return {"type": "RollingUpdate", "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 0, **given}}
 
 
-def _given(rollout: JsonObject | None) -> JsonObject:
+def _given(rollout: Json | None) -> Json:
     return {name: value for name, value in (rollout or {}).items() if value is not None}

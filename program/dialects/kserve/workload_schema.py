@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, StringConstraints, WithJsonSchema
 
-from program.dialects.crd_schema import CrdModel, Json, optional, required, rule
+from kubeapi.json_types import Json
+from program.dialects.crd_schema import CrdModel, optional, required, rule
 from program.dialects.llmkube.pod_schema import QUANTITY
 
 NAME_LENGTH = 253

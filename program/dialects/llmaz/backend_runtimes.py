@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
 from program.dialects.conditions import Reason
 from program.dialects.dialect import Lookup
@@ -35,16 +35,16 @@ class Runtime:
     """A BackendRuntime, checked; pieces that pass through unread are as their author wrote them."""
 
     name: str
-    spec: JsonObject
+    spec: Json
 
     @property
     def engine(self) -> str:
         """The engine that it starts: `kind` of its settings; empty where nobody can tell."""
         return engine_in((*self.spec.get("command", ()), self.spec["image"])) or ("tgi" if self.name == "tgi" else "")
 
-    def config(self, name: str, *, chosen: bool) -> JsonObject:
+    def config(self, name: str, *, chosen: bool) -> Json:
         """Give a recommended config. Raises SpecInvalid where there is none; `chosen` says that the user named it."""
-        configs: list[JsonObject] = self.spec.get("recommendedConfigs", [])
+        configs: list[Json] = self.spec.get("recommendedConfigs", [])
         found = next((config for config in configs if config["name"] == name), None)
         if found is not None:
             return found

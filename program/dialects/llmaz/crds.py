@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
 from program.dialects.crd_document import AGE, Column, Version, crd_document
-from program.dialects.crd_schema import Json, structural_schema
+from program.dialects.crd_schema import structural_schema
 from program.dialects.llmaz.common_schema import (
     DNS_LABEL,
     LONGEST_SERVICE,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.dialects.llmaz.model_schema import Flavor
@@ -54,7 +54,7 @@ def choose(model: Model, asked: Sequence[str], *, field: str) -> Choice:
     return Choice(tuple(known[name] for name in dict.fromkeys(asked)), tuple(asked))
 
 
-def with_affinity(spec: JsonObject, choice: Choice) -> JsonObject:
+def with_affinity(spec: Json, choice: Choice) -> Json:
     """Return a pod spec that goes to the nodes of the chosen flavors, beside where its user wants it anyway."""
     # A flavor without a selector may run on any node, and then nothing is required of the others' either.
     anywhere = any(not flavor.node_selector for flavor in choice.flavors)
@@ -106,11 +106,11 @@ _PARALLELISM: dict[str, tuple[str, ...]] = {
 """Parameters that stand for parallelism, with the flags by which engines are told."""
 
 
-def _term(selector: Mapping[str, str]) -> JsonObject:
+def _term(selector: Mapping[str, str]) -> Json:
     return {"matchExpressions": [{"key": key, "operator": "In", "values": [selector[key]]} for key in sorted(selector)]}
 
 
-def _preferences(flavors: Sequence[Flavor]) -> Iterator[JsonObject]:
+def _preferences(flavors: Sequence[Flavor]) -> Iterator[Json]:
     if len(flavors) < 2:
         return
     for index, flavor in enumerate(flavors):
@@ -120,7 +120,7 @@ def _preferences(flavors: Sequence[Flavor]) -> Iterator[JsonObject]:
             yield {"weight": weight, "preference": _term(flavor.node_selector)}
 
 
-def _both(users: Sequence[JsonObject], ours: Sequence[JsonObject]) -> list[JsonObject]:
+def _both(users: Sequence[Json], ours: Sequence[Json]) -> list[Json]:
     """Demand one of the user's terms and one of ours: terms are alternatives, the parts of one go together."""
     if not users:
         return list(ours)

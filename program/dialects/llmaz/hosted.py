@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired.accelerators import count_of
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -22,7 +22,7 @@ from program.dialects.llmaz.service_schema import ServiceSpec
 
 
 def hosted_playground(
-    cr: JsonObject,
+    cr: Json,
     key: ServiceKey,
     annotated: Annotated,
     spec: PlaygroundSpec,
@@ -58,14 +58,14 @@ def hosted_playground(
 
 
 def hosted_pods(
-    cr: JsonObject,
+    cr: Json,
     key: ServiceKey,
     annotated: Annotated,
     spec: ServiceSpec,
     models: Sequence[Model],
     engine: str,
     choice: Choice,
-    template: JsonObject,
+    template: Json,
     *,
     problems: Sequence[Problem],
 ) -> Parsed:
@@ -122,7 +122,7 @@ def _hosted(model: Model) -> HostedModel:
     return HostedModel(address=address, field=field, name=model.name, file=source.filename)
 
 
-def _of_pods(cr: JsonObject, choice: Choice, models: Sequence[Model]) -> Iterator[Problem]:
+def _of_pods(cr: Json, choice: Choice, models: Sequence[Model]) -> Iterator[Problem]:
     annotations = cr["metadata"].get("annotations") or {}
     for name in (ANNOTATION_SKIP_LOADER, ANNOTATION_WORKLOAD):
         if annotations.get(name):

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.dialects.quantities import parse_quantity
 
 
-def merged_env(*lists: Iterable[JsonObject]) -> list[JsonObject]:
+def merged_env(*lists: Iterable[Json]) -> list[Json]:
     """Join lists of variables by name; the later wins, at the place of the earlier, so that the order never changes."""
-    merged: dict[str, JsonObject] = {}
+    merged: dict[str, Json] = {}
     for variables in lists:
         for variable in variables:
             merged[str(variable["name"])] = dict(variable)

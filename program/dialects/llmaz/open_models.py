@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.keys import is_label_value
 from program.desired.workloads import ModelArtifact
@@ -61,7 +61,7 @@ class Model:
         return ModelArtifact(role=self.claim.role, name=self.served_as, address=self.source.address, path=path)
 
 
-def labels_of(cr: JsonObject) -> dict[str, str]:
+def labels_of(cr: Json) -> dict[str, str]:
     """Give the label by which llmaz's users find the OpenModels of a family."""
     spec = cr.get("spec")
     family = spec.get("familyName") if isinstance(spec, dict) else None

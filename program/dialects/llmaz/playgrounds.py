@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import LABEL_PLAYGROUND, ServiceKey, is_label_value
@@ -62,7 +62,7 @@ class Playgrounds:
     kind = kinds.PLAYGROUNDS
     peer_finalizers: tuple[str, ...] = ()
 
-    def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
+    def parse(self, cr: Json, look: Lookup) -> Parsed:
         """Read a Playground with its models and its runtime. Raises SpecInvalid and NotYet as `Dialect` says."""
         check_shape(cr)
         raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
@@ -121,13 +121,13 @@ class Playgrounds:
         return serving.desired_service(cr, key, models, runtime.engine, described, problems=problems)
 
     def status(
-        self, cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
-    ) -> JsonObject:
+        self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> Json:
         """Return the complete status, in the peer's words and then in Herdsman's."""
         del look
         return service_status(cr, desired, facts, PLAYGROUND_WORDS, now=now)
 
-    def labels(self, cr: JsonObject) -> dict[str, str]:
+    def labels(self, cr: Json) -> dict[str, str]:
         """Give the label by which llmaz finds the Playgrounds of a model; of an OpenModel that of its family."""
         if cr.get("kind") == kinds.OPEN_MODELS.kind:
             return labels_of(cr)
@@ -172,7 +172,7 @@ def _check(spec: PlaygroundSpec, raw: Mapping[str, Any]) -> None:
         )
 
 
-def _check_free(cr: JsonObject, key: ServiceKey, look: Lookup) -> None:
+def _check_free(cr: Json, key: ServiceKey, look: Lookup) -> None:
     """Leave the name to a Service of llmaz that somebody else made: both would have the same objects."""
     found = look(kinds.LLMAZ_SERVICES, key.namespace, key.name)
     if found is None:
@@ -194,19 +194,19 @@ def _check_free(cr: JsonObject, key: ServiceKey, look: Lookup) -> None:
         )
 
 
-def _recommended(runtime: Runtime, config: Mapping[str, Any], models: tuple[Model, ...]) -> JsonObject:
+def _recommended(runtime: Runtime, config: Mapping[str, Any], models: tuple[Model, ...]) -> Json:
     named = config.get("configName")
     if named:
         return runtime.config(str(named), chosen=True)
     return runtime.config(SPECULATIVE_CONFIG if len(models) > 1 else DEFAULT_CONFIG, chosen=False)
 
 
-def _template(runtime: Runtime, config: Mapping[str, Any], chosen: JsonObject, args: list[str]) -> JsonObject:
+def _template(runtime: Runtime, config: Mapping[str, Any], chosen: Json, args: list[str]) -> Json:
     """Build the pod of an engine: what its BackendRuntime says, with what the Playground says instead."""
     spec = runtime.spec
     env = merged_env(spec.get("envs") or (), config.get("envs") or ())
     resources = merged_resources(config.get("resources") or {}, chosen.get("resources") or {})
-    container: JsonObject = {
+    container: Json = {
         "name": RUNNER,
         "image": image_of(spec["image"], config.get("version") or spec["version"]),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
@@ -223,7 +223,7 @@ def _template(runtime: Runtime, config: Mapping[str, Any], chosen: JsonObject, a
     ):
         if value:
             container[field] = value
-    pod: JsonObject = {"terminationGracePeriodSeconds": GRACE_S, "containers": [container]}
+    pod: Json = {"terminationGracePeriodSeconds": GRACE_S, "containers": [container]}
     shared = config.get("sharedMemorySize") or chosen.get("sharedMemorySize")
     if shared:
         container["volumeMounts"] = [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}]  # noqa: S108 - the engines' own
@@ -243,7 +243,7 @@ def _group(annotations: Mapping[str, str]) -> PodGroup | None:
 
 
 def _scaler(
-    key: ServiceKey, raw: Mapping[str, Any], chosen: JsonObject, labels: dict[str, str]
+    key: ServiceKey, raw: Mapping[str, Any], chosen: Json, labels: dict[str, str]
 ) -> tuple[Scaler | None, tuple[Problem, ...]]:
     """Describe the autoscaler; what it scales on is the Playground's own trigger, else that of the config."""
     elastic = raw.get("elasticConfig")
@@ -264,7 +264,7 @@ def _scaler(
     return scaler, ()
 
 
-def _without_trigger(chosen: JsonObject) -> Iterator[Problem]:
+def _without_trigger(chosen: Json) -> Iterator[Problem]:
     yield Problem(
         reason="NotHonoured",
         field="spec.elasticConfig",

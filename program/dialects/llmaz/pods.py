@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import is_label_value
 from program.dialects.llmaz.flavors import Choice, with_affinity
@@ -44,7 +44,7 @@ class PodPlan:
     """Make templates as hashes count them: with the default settings, and loaders as the first release made them."""
 
 
-def counted(template: JsonObject, plan: PodPlan) -> JsonObject:
+def counted(template: Json, plan: PodPlan) -> Json:
     """Return a template as hashes count it, so that an edit of the settings is no change of the service.
 
     Pods that run keep the settings that they were made with (docs/adr/0042).
@@ -52,7 +52,7 @@ def counted(template: JsonObject, plan: PodPlan) -> JsonObject:
     return completed(template, replace(plan, settings=GlobalConfig(), counted=True))
 
 
-def completed(template: JsonObject, plan: PodPlan) -> JsonObject:
+def completed(template: Json, plan: PodPlan) -> Json:
     """Return a template with all that the plan adds. What its user has written stays where both say something."""
     metadata = dict(template.get("metadata") or {})
     labels = {**(metadata.get("labels") or {}), **_model_labels(plan), **plan.labels}
@@ -62,7 +62,7 @@ def completed(template: JsonObject, plan: PodPlan) -> JsonObject:
     metadata["labels"] = labels
     if annotations:
         metadata["annotations"] = annotations
-    spec: JsonObject = copy.deepcopy(template["spec"])
+    spec: Json = copy.deepcopy(template["spec"])
     if plan.settings.scheduler and not spec.get("schedulerName"):
         spec["schedulerName"] = plan.settings.scheduler
     runner = next((each for each in spec["containers"] if each["name"] == RUNNER), None)
@@ -100,7 +100,7 @@ def _model_labels(plan: PodPlan) -> dict[str, str]:
     return {label: value for label, value in wanted.items() if is_label_value(value)}
 
 
-def _add_models(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
+def _add_models(spec: Json, runner: Json, plan: PodPlan) -> None:
     if not plan.fetched:
         for model in plan.models:
             _let_in(runner, model.source)
@@ -116,7 +116,7 @@ def _add_models(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
             _add(runner, "volumeMounts", {"name": name, "mountPath": model.source.host_path, "readOnly": True})
 
 
-def _add_loaders(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
+def _add_loaders(spec: Json, runner: Json, plan: PodPlan) -> None:
     # The first release took the variables of whichever container stood first, which may be a sidecar.
     inherited = (spec["containers"][0] if plan.counted else runner).get("env") or []
     for index, model in enumerate(plan.models):
@@ -131,7 +131,7 @@ def _add_loaders(spec: JsonObject, runner: JsonObject, plan: PodPlan) -> None:
         _add(spec, "initContainers", loader)
 
 
-def _loader_env(inherited: Sequence[JsonObject], source: Source) -> list[JsonObject]:
+def _loader_env(inherited: Sequence[Json], source: Source) -> list[Json]:
     """Give the loader the engine's variables, for proxies and tokens, and what to fetch; no name twice."""
     told = list(source.loader or ())
     names = {variable["name"] for variable in told}
@@ -140,12 +140,12 @@ def _loader_env(inherited: Sequence[JsonObject], source: Source) -> list[JsonObj
     return [*kept, *told, *(dict(secret) for secret in source.credentials if secret["name"] not in names)]
 
 
-def _let_in(runner: JsonObject, source: Source) -> None:
+def _let_in(runner: Json, source: Source) -> None:
     for secret in source.credentials:
         _add(runner, "env", dict(secret))
 
 
-def _add(owner: JsonObject, key: str, entry: JsonObject) -> None:
+def _add(owner: Json, key: str, entry: Json) -> None:
     """Append to a list of named entries, unless its user has one of that name."""
     entries = list(owner.get(key) or ())
     taken = {each.get("mountPath" if key == "volumeMounts" else "name") for each in entries}
@@ -153,6 +153,6 @@ def _add(owner: JsonObject, key: str, entry: JsonObject) -> None:
         owner[key] = [*entries, entry]
 
 
-def _free_name(spec: JsonObject, index: int) -> str:
+def _free_name(spec: Json, index: int) -> str:
     taken = {volume["name"] for volume in spec.get("volumes") or ()}
     return MODEL_VOLUME if MODEL_VOLUME not in taken else f"{MODEL_VOLUME}-{index}"

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from kubeapi import kinds
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import LABEL_LLMAZ_SERVICE
@@ -45,7 +45,7 @@ class Services:
     kind = kinds.LLMAZ_SERVICES
     peer_finalizers: tuple[str, ...] = ()
 
-    def parse(self, cr: JsonObject, look: Lookup) -> Parsed:
+    def parse(self, cr: Json, look: Lookup) -> Parsed:
         """Read a Service with its models. Raises SpecInvalid and NotYet as `Dialect` says."""
         check_shape(cr)
         raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
@@ -100,13 +100,13 @@ class Services:
         return serving.desired_service(cr, key, models, engine, described, problems=problems)
 
     def status(
-        self, cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
-    ) -> JsonObject:
+        self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> Json:
         """Return the complete status, in the peer's words and then in Herdsman's."""
         del look
         return service_status(cr, desired, facts, SERVICE_WORDS, now=now)
 
-    def labels(self, cr: JsonObject) -> dict[str, str]:
+    def labels(self, cr: Json) -> dict[str, str]:
         """Give none, since llmaz puts no labels on Services; of an OpenModel that of its family."""
         return labels_of(cr) if cr.get("kind") == kinds.OPEN_MODELS.kind else {}
 
@@ -114,7 +114,7 @@ class Services:
 DIALECT = Services()
 
 
-def _check_not_derived(cr: JsonObject) -> None:
+def _check_not_derived(cr: Json) -> None:
     """Refuse what llmaz's controller made of a Playground: Herdsman renders the Playground itself."""
     for owner in cr["metadata"].get("ownerReferences") or ():
         if owner.get("kind") == kinds.PLAYGROUNDS.kind and owner.get("controller"):
@@ -133,7 +133,7 @@ def _models(spec: ServiceSpec, look: Lookup) -> tuple[tuple[Model, ...], Choice]
     return models, choose(models[0], flavors, field=field)
 
 
-def _engine_of(template: JsonObject) -> str:
+def _engine_of(template: Json) -> str:
     runner = next((each for each in template["spec"]["containers"] if each["name"] == RUNNER), None)
     if runner is None:
         return ""
@@ -142,7 +142,7 @@ def _engine_of(template: JsonObject) -> str:
 
 
 def _group(
-    spec: ServiceSpec, written: JsonObject, annotations: Mapping[str, str], leader: JsonObject | None, plan: PodPlan
+    spec: ServiceSpec, written: Json, annotations: Mapping[str, str], leader: Json | None, plan: PodPlan
 ) -> PodGroup | None:
     """Describe the group; None where one pod is all, and nothing in it reads what only a LeaderWorkerSet gives."""
     template = spec.workload_template
@@ -196,9 +196,7 @@ def _of_groups(spec: ServiceSpec) -> Iterator[Problem]:
             yield Problem(reason="NotHonoured", field=field, message="has no effect on a Deployment", terminal=True)
 
 
-def _lost(
-    models: tuple[Model, ...], choice: Choice, worker: JsonObject, leader: JsonObject | None
-) -> Iterator[Problem]:
+def _lost(models: tuple[Model, ...], choice: Choice, worker: Json, leader: Json | None) -> Iterator[Problem]:
     if not models:
         return
     words = [

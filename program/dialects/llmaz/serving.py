@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired import keys
-from program.desired.base import JsonObject
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import Owner, ServiceKey
@@ -44,7 +44,7 @@ _NEEDS_GROUP = re.compile(r"LWS_|leaderworkerset\.sigs\.k8s\.io/")
 """What only a LeaderWorkerSet puts into its pods."""
 
 
-def key_of(cr: JsonObject, dialect: str) -> ServiceKey:
+def key_of(cr: Json, dialect: str) -> ServiceKey:
     """Give the key of a custom resource. Raises SpecInvalid for a name of which no Service's can be made."""
     metadata = cr["metadata"]
     name = str(metadata["name"])
@@ -73,7 +73,7 @@ def workload_asked(annotations: Mapping[str, str]) -> Literal["", "Deployment", 
             )
 
 
-def mentions_group(*templates: JsonObject | None) -> bool:
+def mentions_group(*templates: Json | None) -> bool:
     """Tell whether pods read what only a LeaderWorkerSet gives them: their group's variables and labels."""
     return any(_NEEDS_GROUP.search(str(template)) for template in templates if template is not None)
 
@@ -82,8 +82,8 @@ def workloads(
     key: ServiceKey,
     models: tuple[Model, ...],
     *,
-    template: JsonObject,
-    counted: JsonObject,
+    template: Json,
+    counted: Json,
     labels: dict[str, str],
     replicas: int,
     fetched: bool,
@@ -98,7 +98,7 @@ def workloads(
     """
     if group is None:
         selector = labels
-        strategy: JsonObject | None = {"type": "RollingUpdate", "rollingUpdate": dict(rollout)}
+        strategy: Json | None = {"type": "RollingUpdate", "rollingUpdate": dict(rollout)}
     else:
         selector = {LABEL_GROUP: key.name, LABEL_WORKER_INDEX: "0"}
         strategy = None
@@ -131,7 +131,7 @@ def workloads(
 
 
 def desired_service(
-    cr: JsonObject,
+    cr: Json,
     key: ServiceKey,
     models: tuple[Model, ...],
     engine: str,
@@ -146,7 +146,7 @@ def desired_service(
     main = described.main
     assert main.replicas is not None
     serving = main.template if main.group is None or main.group.leader is None else main.group.leader
-    runner: JsonObject = next((each for each in serving["spec"]["containers"] if each["name"] == RUNNER), {})
+    runner: Json = next((each for each in serving["spec"]["containers"] if each["name"] == RUNNER), {})
     mode = mode_of(engine, runner)
     desired = DesiredService(
         key=key,
@@ -178,7 +178,7 @@ def _ranks(pods: PodSet, engine: str) -> Iterator[Problem]:
         yield found
 
 
-def owner_of(cr: JsonObject) -> Owner | None:
+def owner_of(cr: Json) -> Owner | None:
     """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
     metadata: dict[str, Any] = cr["metadata"]
     if not metadata.get("uid"):
@@ -193,7 +193,7 @@ def scale_target(kind: Kind, name: str) -> ScaleTarget:
     return ScaleTarget(api_version=kind.api_version, kind=kind.kind, name=name)
 
 
-def port_of(template: JsonObject) -> int:
+def port_of(template: Json) -> int:
     """Find the port that a template's server listens on: the one named http, else its first, else the usual."""
     containers = template["spec"]["containers"]
     ordered = sorted(containers, key=lambda container: container["name"] != RUNNER)

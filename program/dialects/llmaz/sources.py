@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.web_address import AddressInvalid, check_characters, read_authority, shown
 from program.dialects.llmaz.model_schema import URI, ModelHub
 from program.dialects.llmaz.naming import MODELS
@@ -38,9 +38,9 @@ class Source:
     """Where pods find the weights once they are fetched: the variable ModelPath."""
     remote: str
     """What the engine is told when it fetches them itself."""
-    loader: tuple[JsonObject, ...] | None = None
+    loader: tuple[Json, ...] | None = None
     """Environment that tells the loader what to fetch; None where nothing is to be fetched."""
-    credentials: tuple[JsonObject, ...] = field(default=())
+    credentials: tuple[Json, ...] = field(default=())
     """Environment with what it takes to be let in, for the loader, or for an engine that fetches by itself."""
     host_path: str = ""
     """Directory or file of the node."""
@@ -124,9 +124,9 @@ def _store(kind: Literal["oss", "s3", "gcs"], uri: str, path: str, where: dict[s
     )
 
 
-def _values(variables: dict[str, str]) -> tuple[JsonObject, ...]:
+def _values(variables: dict[str, str]) -> tuple[Json, ...]:
     return tuple({"name": name, "value": value} for name, value in variables.items() if value)
 
 
-def _secret(variable: str, secret: str, key: str) -> JsonObject:
+def _secret(variable: str, secret: str, key: str) -> Json:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}

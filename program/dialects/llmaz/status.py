@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.common_conditions import (
@@ -63,15 +63,15 @@ SERVICE_WORDS = Words(
 
 
 def service_status(
-    cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, words: Words, *, now: datetime
-) -> JsonObject:
+    cr: Json, desired: DesiredService | None, facts: ServiceFacts, words: Words, *, now: datetime
+) -> Json:
     """Return the complete status; the very dict `cr["status"]` when it already says all of this."""
-    previous: JsonObject = cr.get("status") or {}
+    previous: Json = cr.get("status") or {}
     verdict = judge_service(cr, desired, facts)
     conditions = ConditionSet(cr, PEERS, now=now)
     _of_peer(conditions, desired, facts, verdict, words)
     set_common(conditions, cr, verdict, desired, facts)
-    status: JsonObject = {"conditions": conditions.listed(), "replicas": facts.replicas}
+    status: Json = {"conditions": conditions.listed(), "replicas": facts.replicas}
     selector = _selector(desired, facts) or previous.get("selector")
     if selector:
         status["selector"] = selector

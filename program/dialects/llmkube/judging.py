@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from program.desired.base import Desired, JsonObject
+from kubeapi.json_types import Json
+from program.desired.base import Desired
 from program.desired.facts import HostedFacts, MemoryFacts, PendingChange, Problem, ServiceFacts
 from program.desired.keys import ANNOTATION_MODE
 from program.desired.service import DesiredService
@@ -53,7 +54,7 @@ class Judgement(Desired):
     """Of the replicas that do not serve, also when others do."""
 
 
-def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
+def judge(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
     """Conclude from the facts; the first answer that applies counts."""
     problem = facts.problem
     if problem is not None and problem.terminal:
@@ -89,12 +90,12 @@ def judge(cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts) -
     return replicas
 
 
-def is_suspended(cr: JsonObject, desired: DesiredService | None) -> bool:
+def is_suspended(cr: Json, desired: DesiredService | None) -> bool:
     """Tell whether the user has suspended the service, parsed or not."""
     return desired.suspended if desired is not None else (cr.get("spec") or {}).get("suspend") is True
 
 
-def waiting_for_consent(cr: JsonObject, pending: PendingChange) -> str:
+def waiting_for_consent(cr: Json, pending: PendingChange) -> str:
     """Say what is held back, and what would have it made."""
     if pending.paused:
         return f"{pending.summary}; nothing is changed in mode Paused (annotation {ANNOTATION_MODE})"
@@ -137,7 +138,7 @@ def _of_problem(problem: Problem, phase: Phase, outcome: Literal["reconciling", 
     return Judgement(phase=phase, outcome=outcome, reason=reason, message=": ".join([*parts, problem.message]))
 
 
-def _model_not_ready(cr: JsonObject, facts: ServiceFacts, phase: Phase) -> Judgement:
+def _model_not_ready(cr: Json, facts: ServiceFacts, phase: Phase) -> Judgement:
     """A Model that is on its way is waited for; one that failed is stuck, and so is the service."""
     name = (cr.get("spec") or {}).get("modelRef", "")
     if facts.model_failed:
@@ -170,7 +171,7 @@ def _sleeping(facts: ServiceFacts, replicas: Judgement) -> Judgement:
     return replicas
 
 
-def _held(cr: JsonObject, pending: PendingChange, replicas: Judgement, *, nothing: bool) -> Judgement:
+def _held(cr: Json, pending: PendingChange, replicas: Judgement, *, nothing: bool) -> Judgement:
     """A change waits for somebody's consent: what there is goes on as it was."""
     reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
     message = f"{replicas.message}; a change is pending: {waiting_for_consent(cr, pending)}"

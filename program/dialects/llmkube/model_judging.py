@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from program.desired.base import Desired, JsonObject
+from kubeapi.json_types import Json
+from program.desired.base import Desired
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ModelFacts, PrefetchFacts, ProbeFacts, Problem
 from program.desired.model import DesiredModel, ModelSource, SourceKind
@@ -38,7 +39,7 @@ class Subject(NamedTuple):
     """Pods keep a copy in the model cache."""
 
 
-def subject_of(cr: JsonObject, facts: ModelFacts) -> tuple[Subject | None, Problem | None]:
+def subject_of(cr: Json, facts: ModelFacts) -> tuple[Subject | None, Problem | None]:
     """Parse source and files; the problem is the one that `facts` name, else what is wrong with the spec."""
     spec = cr.get("spec") or {}
     files = spec.get("files") or ()
@@ -74,9 +75,7 @@ def verdict_of_problem(problem: Problem) -> Verdict:
     return Verdict(phase="Failed", outcome=outcome, reason=problem.reason, message=message)
 
 
-def judge_model(
-    cr: JsonObject, subject: Subject, facts: ModelFacts, probe: ProbeFacts | None, same: JsonObject
-) -> Verdict:
+def judge_model(cr: Json, subject: Subject, facts: ModelFacts, probe: ProbeFacts | None, same: Json) -> Verdict:
     """Conclude from the facts; `probe` and `same`, the old status, are about this very subject or empty."""
     source = subject.source
     if facts.problem is not None:
@@ -106,7 +105,7 @@ def judge_model(
     return _resolved(cr, source)
 
 
-def _of_missing(cr: JsonObject, source: ModelSource, facts: ModelFacts, probe: ProbeFacts, same: JsonObject) -> Verdict:
+def _of_missing(cr: Json, source: ModelSource, facts: ModelFacts, probe: ProbeFacts, same: Json) -> Verdict:
     """Judge a source whose server says that it is not there.
 
     A model that was Ready before may lie in a cache, which only the volume can tell: it stays Ready, so that its pods
@@ -134,7 +133,7 @@ def _of_prefetch(prefetch: PrefetchFacts) -> Verdict:
     return Verdict(phase="Downloading", outcome="reconciling", reason=reason, message=message)
 
 
-def _of_claim(cr: JsonObject, source: ModelSource, facts: ModelFacts) -> Verdict:
+def _of_claim(cr: Json, source: ModelSource, facts: ModelFacts) -> Verdict:
     claim = facts.claim
     if claim is None or not claim.found:
         namespace = cr["metadata"].get("namespace", "")
@@ -146,7 +145,7 @@ def _of_claim(cr: JsonObject, source: ModelSource, facts: ModelFacts) -> Verdict
     return _ready("PVCModelReady", f'The model is on PersistentVolumeClaim "{source.claim}"')
 
 
-def _not_probed(cr: JsonObject, source: ModelSource, facts: ModelFacts, same: JsonObject) -> Verdict:
+def _not_probed(cr: Json, source: ModelSource, facts: ModelFacts, same: Json) -> Verdict:
     """Before the first look of this process, what an earlier one wrote about the same source still holds."""
     if same.get("phase") in ("Ready", "Downloading"):
         return _of_prefetch(facts.prefetch) if facts.prefetch is not None else _resolved(cr, source)
@@ -163,7 +162,7 @@ def _not_probed(cr: JsonObject, source: ModelSource, facts: ModelFacts, same: Js
     )
 
 
-def _resolved(cr: JsonObject, source: ModelSource) -> Verdict:
+def _resolved(cr: Json, source: ModelSource) -> Verdict:
     if source.kind is SourceKind.FILE:
         return _ready("ModelReady", f"Pods copy {source.path} from their node into the model cache")
     if is_metal(cr):
@@ -179,7 +178,7 @@ def _stalled(reason: str, message: str) -> Verdict:
     return Verdict(phase="Failed", outcome="stalled", reason=reason, message=message)
 
 
-def is_metal(cr: JsonObject) -> bool:
+def is_metal(cr: Json) -> bool:
     """Tell whether a host of its own serves this Model."""
     hardware = (cr.get("spec") or {}).get("hardware") or {}
     return bool(hardware.get("accelerator") == "metal")

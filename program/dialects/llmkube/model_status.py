@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import ModelFacts, ProbeFacts, TransferFacts
 from program.desired.model import GgufFacts, SourceKind
 from program.dialects.conditions import (
@@ -66,7 +66,7 @@ class _Verified(NamedTuple):
     message: str
 
 
-def model_status(cr: JsonObject, facts: ModelFacts, *, now: datetime) -> dict[str, Any]:
+def model_status(cr: Json, facts: ModelFacts, *, now: datetime) -> dict[str, Any]:
     """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
 
     Facts about another source than the present `spec.source`, be they in `facts` or in the old status, do not count.
@@ -102,16 +102,16 @@ def model_status(cr: JsonObject, facts: ModelFacts, *, now: datetime) -> dict[st
     return _finished(cr, previous, status, verdict, verified=verified, drifted=drifted, now=now)
 
 
-def known_status(cr: JsonObject) -> JsonObject:
+def known_status(cr: Json) -> Json:
     """Give the status of `cr` if it is about its present source and files; else an empty one."""
-    status: JsonObject = cr.get("status") or {}
+    status: Json = cr.get("status") or {}
     subject, _ = subject_of(cr, ModelFacts())
     return status if subject is not None and _is_about(status, subject) else {}
 
 
-def failure_of(cr: JsonObject) -> str:
+def failure_of(cr: Json) -> str:
     """Say why a Model failed, as its status does of its present generation; empty where it did not fail."""
-    status: JsonObject = cr.get("status") or {}
+    status: Json = cr.get("status") or {}
     if status.get("phase") != "Failed" or status.get("observedGeneration", _generation(cr)) != _generation(cr):
         return ""
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
@@ -157,7 +157,7 @@ def human_size(size_bytes: int) -> str:
 # --- what is known of the file ----------------------------------------------------------------------------------------
 
 
-def _of_file(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> dict[str, Any]:
+def _of_file(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -> dict[str, Any]:
     name = str(cr["metadata"]["name"])
     source = subject.source
     if source.kind is SourceKind.REPOSITORY and not subject.cached:
@@ -192,7 +192,7 @@ def _of_file(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: J
     return file
 
 
-def _chosen_name(name: str, key: str, probe: ProbeFacts | None, same: JsonObject) -> str:
+def _chosen_name(name: str, key: str, probe: ProbeFacts | None, same: Json) -> str:
     chosen = str(same.get("path") or "")
     if chosen.startswith(f"{CACHE_MOUNT}/{key}/"):
         return chosen.rsplit("/", 1)[-1]
@@ -232,7 +232,7 @@ def _gguf(facts: GgufFacts) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value or (name in telling and value == 0)}
 
 
-def _is_about(status: JsonObject, subject: Subject) -> bool:
+def _is_about(status: Json, subject: Subject) -> bool:
     """Tell whether a status that was written earlier speaks of this source and these files."""
     source = subject.source
     if tuple(status.get("stagedFiles") or ()) != subject.staged:
@@ -244,7 +244,7 @@ def _is_about(status: JsonObject, subject: Subject) -> bool:
     return not status.get("cacheKey")
 
 
-def _drifted(subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> _Verified | None:
+def _drifted(subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verified | None:
     """Compare the source with what it was when it was first read. A failed look changes nothing."""
     if not subject.cached:
         return None
@@ -262,7 +262,7 @@ def _drifted(subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> _V
     return _Verified("False", "InSync", "The source is as it was when it was first read")
 
 
-def _verified(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: JsonObject) -> _Verified | None:
+def _verified(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verified | None:
     """Say what Herdsman itself has checked of the file; None where nothing was asked and nothing can be seen."""
     sha256 = str((cr.get("spec") or {}).get("sha256") or "")
     if not subject.cached:
@@ -293,7 +293,7 @@ def _verified(cr: JsonObject, subject: Subject, probe: ProbeFacts | None, same: 
 
 
 def _finished(
-    cr: JsonObject,
+    cr: Json,
     previous: dict[str, Any],
     about_file: dict[str, Any],
     verdict: Verdict,
@@ -315,7 +315,7 @@ def _finished(
 
 
 def _conditions(
-    cr: JsonObject,
+    cr: Json,
     previous: dict[str, Any],
     verdict: Verdict,
     verified: _Verified | None,
@@ -374,5 +374,5 @@ def _by_type(conditions: list[Condition] | None) -> dict[str, Condition]:
     return {c["type"]: dict(c) for c in conditions or () if c["type"] in _OURS}
 
 
-def _generation(cr: JsonObject) -> int:
+def _generation(cr: Json) -> int:
     return int(cr["metadata"].get("generation") or 0)

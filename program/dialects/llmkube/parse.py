@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import (
     ANNOTATION_ADOPT,
@@ -41,7 +41,7 @@ HOST_ONLY_RUNTIMES = ("omlx",)
 
 
 def parse_service(
-    cr: JsonObject,
+    cr: Json,
     model: DesiredModel,
     *,
     draft: DesiredModel | None = None,
@@ -106,7 +106,7 @@ def parse_service(
     return desired if on_host else of_pods
 
 
-def draft_reference(cr: JsonObject) -> str:
+def draft_reference(cr: Json) -> str:
     """Name the draft Model that a service decodes speculatively with, in its own namespace; empty when there is none.
 
     Reads the object as it is written, also when it is not valid.
@@ -147,7 +147,7 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
 # --- InferenceService -------------------------------------------------------------------------------------------------
 
 
-def _owner(cr: JsonObject) -> Owner | None:
+def _owner(cr: Json) -> Owner | None:
     """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
     metadata = cr["metadata"]
     if not metadata.get("uid"):

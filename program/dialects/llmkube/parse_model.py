@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.model import (
     DesiredModel,
@@ -35,7 +35,7 @@ _FACTS = ("path", "gguf", "sourceContentLength")
 _LONGEST_SECRET_NAME = 253
 
 
-def model_of(cr: JsonObject) -> DesiredModel:
+def model_of(cr: Json) -> DesiredModel:
     """Parse a Model, with what its status knows of the file.
 
     Facts in status count only while they are about the current source and set of files: after an edit of
@@ -90,7 +90,7 @@ def _secret(spec: ModelSpec) -> str:
     return name
 
 
-def _model_status(cr: JsonObject, *, key: str, keyed: bool, staged: tuple[str, ...]) -> ModelStatus:
+def _model_status(cr: Json, *, key: str, keyed: bool, staged: tuple[str, ...]) -> ModelStatus:
     raw = without_nulls(cr.get("status") or {})
     if (keyed and raw.get("cacheKey") != key) or tuple(raw.get("stagedFiles") or ()) != staged:
         return ModelStatus()
@@ -140,7 +140,7 @@ def _file_name(source: ModelSource, status: ModelStatus, gguf: GgufFacts | None,
     return known or file_name(gguf.name if gguf else "", model_name)
 
 
-def _model_gpu(spec: GpuSpec, raw: JsonObject) -> ModelGpu:
+def _model_gpu(spec: GpuSpec, raw: Json) -> ModelGpu:
     sharding = spec.sharding or ShardingSpec()
     claims = tuple(raw.get("resourceClaims") or ())
     if claims and spec.resource_name:

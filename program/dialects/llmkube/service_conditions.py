@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.common_conditions import (
@@ -34,7 +34,7 @@ OURS = frozenset(str(kind) for kind in Type)
 
 
 def service_conditions(
-    cr: JsonObject,
+    cr: Json,
     previous: dict[str, Any],
     verdict: Judgement,
     desired: DesiredService | None,
@@ -114,7 +114,7 @@ def _honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
 # --- advice on an engine's settings: said while there is something to say, and taken back once it was heeded ----------
 
 
-def _vllm(conditions: ConditionSet, cr: JsonObject, desired: DesiredService) -> None:
+def _vllm(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None:
     if desired.engine.kind != "vllm":
         conditions.drop(Type.VLLM_SPEC_VALID)
         return
@@ -133,7 +133,7 @@ def _vllm(conditions: ConditionSet, cr: JsonObject, desired: DesiredService) -> 
         conditions.set(Type.VLLM_SPEC_VALID, "True", "ConfigValid", "Nothing to object to")
 
 
-def _sglang(conditions: ConditionSet, cr: JsonObject, desired: DesiredService) -> None:
+def _sglang(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None:
     if desired.engine.kind != "sglang":
         conditions.drop(Type.SGLANG_SPEC_VALID)
         return

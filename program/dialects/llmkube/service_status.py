@@ -10,7 +10,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import MemoryFacts, ServiceFacts
 from program.desired.keys import service_dns_name
 from program.desired.priorities import PRIORITIES as PRIORITIES
@@ -47,9 +47,7 @@ _FIELDS = (
 )
 
 
-def service_status(
-    cr: JsonObject, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
-) -> dict[str, Any]:
+def service_status(cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime) -> dict[str, Any]:
     """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
 
     `desired` is None while the service cannot be parsed or its Model is missing or not Ready.
@@ -113,17 +111,17 @@ def _by_type(conditions: list[Condition] | None, *, ours_only: bool) -> dict[str
     return {c["type"]: c for c in conditions or () if not ours_only or c["type"] in OURS}
 
 
-def _generation(cr: JsonObject) -> int:
+def _generation(cr: Json) -> int:
     return int(cr["metadata"].get("generation") or 0)
 
 
-def _priority(cr: JsonObject, facts: ServiceFacts) -> int:
+def _priority(cr: Json, facts: ServiceFacts) -> int:
     if facts.priority_value is not None:
         return facts.priority_value
     return PRIORITIES.get(str((cr.get("spec") or {}).get("priority", "normal")), PRIORITIES["normal"])
 
 
-def _of_pods(cr: JsonObject, previous: JsonObject, verdict: Judgement, facts: ServiceFacts) -> dict[str, Any]:
+def _of_pods(cr: Json, previous: Json, verdict: Judgement, facts: ServiceFacts) -> dict[str, Any]:
     """What is known of replicas beyond their number; fields with nothing to say are left out."""
     told: dict[str, Any] = {}
     if facts.hosted is None:

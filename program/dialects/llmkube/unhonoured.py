@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
@@ -25,7 +25,7 @@ from program.runtimes.ranks import misfit, ranks_of
 _LLAMA_SERVERS = ("llamacpp", "llamacpp-router")
 
 
-def unhonoured(cr: JsonObject, desired: DesiredService) -> tuple[Problem, ...]:
+def unhonoured(cr: Json, desired: DesiredService) -> tuple[Problem, ...]:
     """List what the service asks for and will not get. None of it is fatal.
 
     Where only an extension is missing in the cluster (KEDA, a Gateway API), `components.extensions` says so.

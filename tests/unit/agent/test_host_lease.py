@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,9 +13,9 @@ from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import HostLease, HostTaken, duration_s, holder_of, lease_name, lease_object
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, KubeError, NotFound, Unreachable
+from kubeapi.json_types import Json
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-Json = dict[str, Any]
 
 
 def lease(holder: str, age_s: float = 0.0, **annotations: str) -> Json:

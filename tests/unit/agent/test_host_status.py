@@ -16,12 +16,12 @@ from agent.contract import (
 )
 from agent.server.cluster.host_status import NUMBERS_EVERY_S, host_status, worth_writing
 from agent.server.cluster.host_wishes import HostWishes, Wishes, wishes_of
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.crd_schema import CrdModel
 from program.dialects.host_schema import HostStatus
 
 GIB = 1 << 30
-Json = dict[str, Any]
 FACTS = HostFacts(
     host="mac",
     address="10.0.0.1",

@@ -25,10 +25,9 @@ from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
 from tests.support.builders import service
-
-Json = dict[str, Any]
 
 
 def cr(controller: str = "", *, kept: str = "") -> Json:

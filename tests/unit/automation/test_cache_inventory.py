@@ -25,10 +25,10 @@ from automation.models.cache_inventory import (
 from automation.models.cache_pods import CacheUnreachable, check_bound, why_pending
 from components.cache_pod import inspector_pod, pruning_pod
 from components.options import RenderOptions
+from kubeapi.json_types import Json
 from program.dialects.llmkube.source import cache_key
 from tests.support import needs
 
-Json = dict[str, Any]
 URL = "https://example.com/a.gguf"
 KEY, OTHER, DRAFT = cache_key(URL), cache_key("https://example.com/b.gguf"), cache_key("https://example.com/d.gguf")
 ORPHAN = "00112233445566ff"

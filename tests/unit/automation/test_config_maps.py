@@ -11,8 +11,7 @@ import pytest
 
 from automation.cache.config_maps import ConfigMaps
 from kubeapi.errors import Forbidden, NotFound
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 class Api:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from automation.settings import Settings
 from automation.webhook import review
 from automation.webhook.review import ReviewInvalid, answer
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 HUB, SPOKE = "serving.kserve.io/v1alpha2", "serving.kserve.io/v1alpha1"
 
 

@@ -21,9 +21,9 @@ from automation.cli.output import print_table
 from automation.cli.reading import condition_of, duration_text
 from automation.cli.service_view import answers
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 READY = {
     "type": "Ready",

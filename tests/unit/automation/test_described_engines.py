@@ -14,6 +14,7 @@ from automation.serving.engine_start import start_of
 from automation.serving.readiness import asked_pods, counted
 from automation.serving.replicas import Replicas
 from automation.status.event_recorder import EventRecorder
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts, WorkloadFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
@@ -22,7 +23,6 @@ from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, token
 from tests.support.workloads import described, group_set, pod_set
 
-Json = dict[str, Any]
 KEY = ServiceKey("kserve", "ns", "chat")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCRIPT = "args=(serve /mnt/models --port 8000)\nargs+=(--enable-ssl-refresh --ssl-certfile /tls/tls.crt)\nexec vllm"

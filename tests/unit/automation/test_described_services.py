@@ -16,13 +16,13 @@ from automation.reconcile.dialect_services import DescribedServices
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import ObjectName
 from automation.status.dialect_event_log import described_story
+from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.common_conditions import judge_service
 from program.dialects.registry import DIALECT_KINDS
 from tests.support.workloads import described
 
-Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from prometheus_client import CollectorRegistry
 
 from automation.telemetry.dialect_metrics import DialectCollector
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def service(name: str, *conditions: Json) -> Json:

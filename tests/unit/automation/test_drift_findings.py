@@ -8,8 +8,7 @@ from automation.cache import trim
 from automation.drift.findings import ObjectDrift, fields_of, may_have_drifted, owned_text, told
 from components import naming
 from components.rendered import RenderedObject
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 MANIFEST: Json = {
     "apiVersion": "v1",

@@ -15,10 +15,9 @@ from components.ignored_fields import IgnoredFields
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
-
-Json = dict[str, Any]
 
 KEY = ServiceKey("llmkube", "prod", "chat")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -9,8 +9,7 @@ import pytest
 from automation.cache import trim
 from automation.serving.engine_start import EngineStart, is_foreign, is_healthy, start_of
 from components import naming
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def pod(*, healthy: bool = True, conditions: list[Json] | None = None, **metadata: Any) -> Json:

@@ -10,9 +10,8 @@ import typer
 from automation.cli.finding import find_service
 from kubeapi import kinds
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Json = dict[str, Any]
 
 
 class Client:

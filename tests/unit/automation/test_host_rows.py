@@ -9,12 +9,12 @@ import pytest
 
 from automation.cli import host_rows as rows
 from automation.cli.host_doctor import judge
+from kubeapi.json_types import Json
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
-Object = dict[str, Any]
 
 
-def host(**status: Any) -> Object:
+def host(**status: Any) -> Json:
     ready = {"type": "Ready", "status": "True", "reason": "AgentRunning", "message": "the agent runs"}
     known = {"address": "10.0.0.7", "os": "darwin", "arch": "arm64", "memoryPressure": "Normal"}
     more = {
@@ -26,7 +26,7 @@ def host(**status: Any) -> Object:
     return {"metadata": {"name": "studio"}, "spec": {"transport": "agent"}, "status": {**known, **more, **status}}
 
 
-def process(name: str, *, memory: int = 4 << 30, ready: bool = True, reason: str = "") -> Object:
+def process(name: str, *, memory: int = 4 << 30, ready: bool = True, reason: str = "") -> Json:
     return {
         "metadata": {"namespace": "chat", "name": name},
         "spec": {"host": "studio", "service": name, "memoryBytes": memory},
@@ -61,12 +61,12 @@ def test_a_host_of_which_nothing_is_known_is_shown_all_the_same() -> None:
     ("spec", "word"),
     [({"drain": True}, "Ready,Draining"), ({"unschedulable": True}, "Ready,Unschedulable"), ({}, "Ready")],
 )
-def test_the_state_says_whether_a_host_takes_services(spec: Object, word: str) -> None:
+def test_the_state_says_whether_a_host_takes_services(spec: Json, word: str) -> None:
     assert rows.state_of({**host(), "spec": spec}) == word
 
 
 def test_pinned_services_and_those_that_say_so_stay_on_a_drained_host() -> None:
-    def service(**annotations: str) -> Object:
+    def service(**annotations: str) -> Json:
         return {"metadata": {"annotations": {f"herdsman.dev/{k}": v for k, v in annotations.items()}}}
 
     assert "pins" in rows.stays(process("a"), service(host="studio"))

@@ -22,11 +22,10 @@ from components import naming
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE
 from program.dialects.registry import dialect_named
 from tests.support.peer_objects import vector
-
-Json = dict[str, Any]
 
 LWS = ObjectName("LeaderWorkerSet", "chat")
 

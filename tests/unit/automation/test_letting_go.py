@@ -8,9 +8,9 @@ from typing import Any
 from automation.adoption.letting_go import BUSY_RECHECK_S, RELEASE_RECHECK_S, LettingGo
 from automation.status.ownership import leave_status
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Json = dict[str, Any]
 KEY = ServiceKey("llmkube", "ns", "svc")
 CR: Json = {"metadata": {"name": "svc", "namespace": "ns", "uid": "u1", "resourceVersion": "7"}, "spec": {}}
 

@@ -15,9 +15,8 @@ from agent.server.store import ProcessRecord, Store
 from automation.cli.log_sources import TOKEN_FILE_VARIABLE, NoLog, local_log, log_on_host
 from automation.cli.main import invoke
 from components import naming
+from kubeapi.json_types import Json
 from tests.support.pod_proxy import PodProxy, Say, api_status
-
-Json = dict[str, Any]
 
 
 def record(service: str, **changes: Any) -> ProcessRecord:

@@ -11,6 +11,7 @@ from automation.preview.changes import ObjectChange, ServicePreview
 from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange, ServiceFacts
 from program.desired.keys import ServiceKey
@@ -18,7 +19,6 @@ from program.dialects.llmkube.service_status import service_status
 from tests.support.builders import service
 from tests.support.statuses import NOW
 
-Json = dict[str, Any]
 KEY = ServiceKey("llmkube", "ns", "svc")
 
 

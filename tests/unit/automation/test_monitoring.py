@@ -35,9 +35,9 @@ from automation.telemetry.monitoring.documents import documents
 from automation.telemetry.monitoring.engine_metrics import BY_PREFIX
 from automation.telemetry.monitoring.grafana import COLUMNS
 from automation.telemetry.service_metrics import ServiceCollector
+from kubeapi.json_types import Json
 from program.dialects.conditions import Reason, Type
 
-Json = dict[str, Any]
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OF_THE_PROCESS = re.compile(r"process_[a-z_]+")
 OF_SCRAPES = frozenset({"job", "instance", "pod", "service", "namespace", "name"})

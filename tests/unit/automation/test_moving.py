@@ -11,9 +11,9 @@ from automation.adoption.moving.comparing import compare, leftovers
 from automation.adoption.moving.move import Move, MoveFailed, written
 from components import naming
 from components.rendered import RenderedObject, RenderedService
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Json = dict[str, Any]
 KEY = ServiceKey("kserve", "prod", "chat")
 MARKS = {"app.kubernetes.io/part-of": "llminferenceservice", "app.kubernetes.io/name": "chat"}
 

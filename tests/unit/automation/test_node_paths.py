@@ -8,10 +8,11 @@ from automation.reconcile.node_paths import check_node_paths
 from automation.settings import Settings
 from automation.startup.options import render_options
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.llmaz.playgrounds import DIALECT as PLAYGROUNDS
 from program.dialects.llmaz.services import DIALECT as SERVICES
-from tests.unit.dialects.llmaz.objects import Cluster, Json, made, open_model, playground, service
+from tests.unit.dialects.llmaz.objects import Cluster, made, open_model, playground, service
 
 OPEN = "host:///etc/kubernetes"
 

@@ -12,6 +12,7 @@ import pytest
 from automation.cache import trim
 from automation.reconcile.observe import Observed, service_facts
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.engines import Tgi
 from program.desired.facts import ClaimFacts, Problem, QueuePlace, ServiceFacts
 from program.desired.keys import ServiceKey
@@ -19,12 +20,11 @@ from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.desired.service import Autoscaling, DesiredService
 from program.dialects.llmkube.judging import judge
 
-Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def pod(name: str, *, ready: bool = True, deleting: bool = False, status: Object | None = None, **spec: Any) -> Object:
-    metadata: Object = {"name": name, "namespace": "prod", "uid": f"uid-{name}", "labels": {naming.LABEL_SERVICE: "a"}}
+def pod(name: str, *, ready: bool = True, deleting: bool = False, status: Json | None = None, **spec: Any) -> Json:
+    metadata: Json = {"name": name, "namespace": "prod", "uid": f"uid-{name}", "labels": {naming.LABEL_SERVICE: "a"}}
     if deleting:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     conditions = [{"type": "Ready", "status": str(ready)}]
@@ -33,7 +33,7 @@ def pod(name: str, *, ready: bool = True, deleting: bool = False, status: Object
 
 def deployment(
     replicas: int = 1, *, ready: int = 0, scaled_by: str = "", asked: str | None = None, **status: Any
-) -> Object:
+) -> Json:
     scaled = {"manager": scaled_by, "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     metadata = {
         "name": "a",
@@ -49,8 +49,8 @@ def deployment(
     return trim.deployment({"metadata": metadata, "spec": {"replicas": replicas}, "status": {**counts, **status}})
 
 
-def observed(*pods: Object, **more: Any) -> Observed:
-    empty: Object = {"live": (), "claim_exists": True, "deployment": None}
+def observed(*pods: Json, **more: Any) -> Observed:
+    empty: Json = {"live": (), "claim_exists": True, "deployment": None}
     return Observed(**{**empty, "pods": pods, **more})
 
 
@@ -61,7 +61,7 @@ def service(**changes: Any) -> DesiredService:
 
 
 def facts(seen: Observed, desired: DesiredService | None = None, **more: Any) -> ServiceFacts:
-    given: Object = {
+    given: Json = {
         "cr": {"spec": {"replicas": 1}},
         "model": None,
         "applying": False,
@@ -137,7 +137,7 @@ def test_a_replica_counts_once_it_was_proved(
     ],
 )
 def test_the_target_is_that_of_whoever_spoke_last(
-    changes: Object, scaled_by: str, asked: str | None, target: int
+    changes: Json, scaled_by: str, asked: str | None, target: int
 ) -> None:
     seen = observed(deployment=deployment(7, ready=7, scaled_by=scaled_by, asked=asked))
     found = facts(seen, service(**{"replicas": 2, **changes}))
@@ -204,7 +204,7 @@ def test_two_thousand_services_with_their_pods_take_little_memory() -> None:
     resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1", "memory": "8Gi", "cpu": "4"}}
     container = {"name": "llama-server", "image": "ghcr.io/ggml-org/llama.cpp:server", "resources": resources}
 
-    def keep(number: int) -> list[Object]:
+    def keep(number: int) -> list[Json]:
         labels = {naming.LABEL_SERVICE: f"service-{number}", "app": f"service-{number}", "pod-template-hash": "5d8"}
         owner = [{"kind": "InferenceService", "uid": f"owner-{number}", "controller": True}]
         metadata = {"namespace": "prod", "labels": labels, "ownerReferences": owner, "resourceVersion": str(number)}

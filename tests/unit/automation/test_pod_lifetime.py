@@ -12,6 +12,7 @@ from automation.serving.completion_check import Proof
 from automation.serving.idleness import IdleCheck, Idleness
 from automation.serving.pod_lifetime import PodLifetime, is_whole, may_go
 from automation.status.event_recorder import EventRecorder
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from tests.support.builders import service
 from tests.support.loop import eventually
@@ -21,7 +22,6 @@ from tests.support.pods import remembered
 KEY = ServiceKey("llmkube", "ns", "svc")
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CR: dict[str, Any] = {"apiVersion": "v1", "kind": "X", "metadata": {"name": "svc", "namespace": "ns", "uid": "u"}}
-Json = dict[str, Any]
 
 
 def pod(name: str, age_s: float, **more: Any) -> Json:

@@ -14,6 +14,7 @@ from automation.serving.replicas import Replicas
 from automation.serving.stall_watch import StallWatch
 from automation.status.event_recorder import EventRecorder
 from components.drain import HUNG_S
+from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -24,7 +25,6 @@ from tests.support.pods import remembered
 
 KEY = ServiceKey("llmkube", "ns", "svc")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-Json = dict[str, Any]
 
 
 class Clock:

@@ -12,6 +12,7 @@ from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from tests.support.builders import service
 from tests.support.pod_proxy import PodProxy, Say, api_status
@@ -19,7 +20,6 @@ from tests.support.pods import pod as api_pod
 from tests.support.pods import remembered
 
 KEY = ServiceKey("llmkube", "ns", "svc")
-Json = dict[str, Any]
 
 
 def rendered(image: str = "new", **fields: Any) -> RenderedService:

@@ -22,6 +22,7 @@ from automation.serving.rollout import (
 from components import naming
 from components.render import RenderOptions, render
 from kubeapi.exchange import Exchange
+from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.service import RolloutPolicy
 from program.runtimes.base import IdleProbe
@@ -34,7 +35,6 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WAIT = RolloutPolicy(wait_for_idle=True, idle_timeout_s=300)
 BUSY, IDLE, UNKNOWN = Idleness("busy", "1 of 1 slots"), Idleness("idle"), Idleness("unknown", "GET /slots: 500")
 START = EngineStart("ns", "p", "u1", "c1", 8080, "llama-server")
-Json = dict[str, Any]
 
 
 def waiting(seconds: float, reason: str = "PodsBusy") -> tuple[datetime, Problem]:

@@ -9,9 +9,9 @@ from automation.admission.scheduling import Scheduling
 from automation.cache import trim
 from automation.cache.service_index import ServiceIndex
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 FULL = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
 
@@ -23,9 +23,9 @@ def key(name: str) -> ServiceKey:
 class World:
     """The part of the caches that scheduling looks at, and the timer in the test's hand."""
 
-    def __init__(self, *nodes: Object) -> None:
+    def __init__(self, *nodes: Json) -> None:
         self.nodes = list(nodes)
-        self.services: dict[str, Object] = {}
+        self.services: dict[str, Json] = {}
         self.enqueued: list[str] = []
         self.timers: list[Callable[[], None]] = []
         self.index = ServiceIndex()
@@ -37,9 +37,7 @@ class World:
             later=lambda _, call: self.timers.append(call),
         )
 
-    def pod(
-        self, service: str, *, gone: bool = False, gpus: int = 1, status: Object | None = None, **spec: Any
-    ) -> None:
+    def pod(self, service: str, *, gone: bool = False, gpus: int = 1, status: Json | None = None, **spec: Any) -> None:
         amount = {GPU: str(gpus)}
         container = {"name": "engine", "resources": {"limits": amount, "requests": amount}}
         metadata = {"name": f"{service}-1", "namespace": "prod", "labels": {naming.LABEL_SERVICE: service}}
@@ -55,12 +53,12 @@ class World:
         return sorted(self.enqueued)
 
 
-def node(name: str, gpus: int) -> Object:
+def node(name: str, gpus: int) -> Json:
     status = {"allocatable": {GPU: str(gpus), "cpu": "8", "memory": "64Gi"}, "capacity": {GPU: str(gpus)}}
     return trim.node({"metadata": {"name": name, "labels": {"host": name}}, "status": status})
 
 
-def unscheduled(message: str = FULL, **more: Any) -> Object:
+def unscheduled(message: str = FULL, **more: Any) -> Json:
     return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}], **more}
 
 

@@ -6,15 +6,14 @@ from typing import Any
 
 from automation.cache.service_index import ServiceIndex, models_of
 from components import naming
+from kubeapi.json_types import Json
 
-Object = dict[str, Any]
 
-
-def service(name: str, **spec: Any) -> Object:
+def service(name: str, **spec: Any) -> Json:
     return {"metadata": {"namespace": "prod", "name": name}, "spec": {"modelRef": "base", **spec}}
 
 
-def made(name: str, *, claims: tuple[str, ...] = ()) -> Object:
+def made(name: str, *, claims: tuple[str, ...] = ()) -> Json:
     metadata = {"namespace": "prod", "name": name, "labels": {naming.LABEL_SERVICE: name}}
     return {"metadata": metadata, "spec": {"claims": claims}}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from automation.cache.owners import labels_of, process_selector_of, selector_of, service_of
@@ -16,10 +14,9 @@ from automation.cache.service_kinds import (
     split_name,
 )
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
-
-Json = dict[str, Any]
 
 
 def cr(kind: Kind, name: str = "chat", *, controller: Kind | None = None) -> Json:

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from automation.cli.get import service_row
 from automation.cli.service_view import judged_generation, pending_of, view_of
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support.peer_objects import vector
-
-Json = dict[str, Any]
 
 
 def condition(kind: str, status: str, reason: str = "", message: str = "", generation: int = 1) -> Json:

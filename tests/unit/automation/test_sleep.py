@@ -15,6 +15,7 @@ from automation.serving import sleep as sleep_module
 from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import slice_name
 from components import naming
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService, NetworkAccess
 from program.desired.service import Sleep as Wish
@@ -23,7 +24,6 @@ from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
 from tests.support.raw_engine import RawEngine, connected, echo, read_response
 
-Json = dict[str, Any]
 KEY = ServiceKey("llmkube", "ns", "svc")
 SLICE = slice_name("svc")
 METRICS = "llamacpp:n_decode_total {}\nllamacpp:requests_processing 0\n"

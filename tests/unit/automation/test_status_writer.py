@@ -6,8 +6,8 @@ from typing import Any
 
 from automation.status.writer import StatusWriter
 from kubeapi import kinds
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 STATUS = {"phase": "Ready", "conditions": [{"type": "Ready", "status": "True"}], "text": "x" * 1000}
 
 

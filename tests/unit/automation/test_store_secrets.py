@@ -6,9 +6,8 @@ from typing import Any
 
 from automation.cache.store_secrets import StoreSecrets
 from kubeapi.errors import ApiError
+from kubeapi.json_types import Json
 from tests.support.loop import eventually
-
-Json = dict[str, Any]
 
 
 class Api:

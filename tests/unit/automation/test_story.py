@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from automation.status.event_log import Entry, advice, story
+from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
     HostedFacts,
@@ -19,7 +20,7 @@ from program.desired.facts import (
 )
 from program.desired.model import ModelGpu
 from program.dialects.llmkube.service_status import service_status
-from tests.support.statuses import LATER, NOW, Json, facts, parsed, service, status_of
+from tests.support.statuses import LATER, NOW, facts, parsed, service, status_of
 
 WAITS = PodFacts(
     name="svc-1", unschedulable="0/1 nodes: 1 Insufficient nvidia.com/gpu.", requests={"nvidia.com/gpu": "1"}

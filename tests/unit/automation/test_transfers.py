@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,9 +15,9 @@ from automation.models.transfers import MOST_READS, Progress, TransferWatch, pro
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
+from kubeapi.json_types import Json
 from program.desired.facts import TransferFacts
 
-Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 

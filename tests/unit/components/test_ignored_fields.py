@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from components import naming
@@ -11,11 +9,10 @@ from components.ignored_fields import IgnoredFields, leaving_to_others
 from components.providers.kubernetes_diff import parse_path
 from components.providers.kubernetes_ownership import left_to_others
 from components.rendered import RenderedObject, RenderedService
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftPolicy
-
-Json = dict[str, Any]
 
 MANIFEST: Json = {
     "kind": "Deployment",

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.converting.checking import Target
 from program.dialects.converting.convert import Converted, describe, write
 from program.dialects.registry import DIALECT_KINDS
 from program.manifests import LLMKUBE, Manifests
 
-Json = dict[str, Any]
 CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}}
 BEHAVIOR = {"scaleDown": {"stabilizationWindowSeconds": 60}}
 KEDA_CPU = {"type": "cpu", "metricType": "Utilization", "metadata": {"value": "60"}}

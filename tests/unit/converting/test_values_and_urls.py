@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.dialects.converting.arguments import taken_apart, without
 from program.dialects.converting.llmkube import hub_file
 from tests.unit.converting.test_carried_over import converted, kserve, lost, open_model, playground, spec_of
 
-Json = dict[str, Any]
 API = "inference.llmkube.dev/v1alpha1"
 NAMES = ["--served-model-name", "a", "b"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.errors import DesiredError
 from program.desired.model import GpuVendor, ModelGpu
@@ -16,7 +17,7 @@ from program.dialects.crd_schema import CrdModel
 from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.runtimes import runtime_for
-from tests.unit.dialects.services import Json, model, service
+from tests.unit.dialects.services import model, service
 
 TEXTS = (
     "",

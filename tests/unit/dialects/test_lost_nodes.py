@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from automation.cache import trim
+from kubeapi.json_types import Json
 from program.desired.facts import PodFacts
 from program.dialects.pod_causes import worst_cause
-from tests.support.statuses import Json, facts, message, protocol, status_of
+from tests.support.statuses import facts, message, protocol, status_of
 
 SILENT = "NodeStatusUnknown: Kubelet stopped posting node status."
 ON_LOST: Json = {"name": "svc-1", "node": "gpu-1", "node_lost": SILENT, "phase": "Running"}

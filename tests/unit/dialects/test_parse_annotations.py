@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.engines import Generic, SecretKey
 from program.desired.service import Autoscaling, Exposure, NetworkAccess
-from tests.unit.dialects.services import Json, parse, refused, service
+from tests.unit.dialects.services import parse, refused, service
 
 H = "herdsman.dev/"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp, LlamaCppRouter, Sglang, SglangSpeculative, SpeculativeDecoding
 from program.desired.errors import NotYet
 from program.desired.model import Gpu, GpuVendor, ModelGpu
@@ -20,7 +21,7 @@ from program.desired.service import (
 )
 from program.dialects.llmkube.parse import draft_reference
 from program.dialects.llmkube.parse_policies import NO_END_S
-from tests.unit.dialects.services import Json, model, parse, refused, service
+from tests.unit.dialects.services import model, parse, refused, service
 
 CLAIM = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 GATEWAY = {"enabled": True, "gatewayRef": {"name": "edge", "namespace": "infra"}}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.engines import Generic, LlamaCpp, PersonaPlex, RopeScaling, SecretKey, Speculative, Tgi, Vllm
 from program.desired.errors import NotYet
 from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelFormat, ModelGpu
@@ -14,7 +15,7 @@ from program.dialects.llmkube.parse import unhonoured
 from program.dialects.llmkube.pod_schema import ResourceFieldSelector
 from tests.support.vectors import Vector, vectors
 from tests.unit.components.views import container
-from tests.unit.dialects.services import Json, model, parse, refused, service
+from tests.unit.dialects.services import model, parse, refused, service
 
 
 def test_a_bare_service_takes_the_defaults() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 from program.dialects.llmaz.playgrounds import DIALECT as PLAYGROUNDS
 from program.dialects.llmaz.services import DIALECT as SERVICES
@@ -61,7 +61,7 @@ def test_the_mode_is_what_the_arguments_say(engine: str, args: list[str], mode: 
         ({}, ""),
     ],
 )
-def test_the_model_has_the_name_that_the_arguments_give_it(container: JsonObject, name: str) -> None:
+def test_the_model_has_the_name_that_the_arguments_give_it(container: Json, name: str) -> None:
     assert served_name_of("vllm", container) == name
 
 
@@ -115,7 +115,7 @@ def test_a_pair_of_prefill_and_decode_is_not_asked() -> None:
     assert not parsed(service({"prefill": {"replicas": 1}})).desired.completion_check
 
 
-def play(cr: JsonObject, *things: JsonObject) -> DesiredService:
+def play(cr: Json, *things: Json) -> DesiredService:
     return PLAYGROUNDS.parse(cr, llmaz.Cluster(llmaz.open_model(), *things)).desired
 
 

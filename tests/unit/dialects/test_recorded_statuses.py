@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.facts import HostedFacts, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.llmkube.parse import parse_service, unhonoured
@@ -14,7 +14,6 @@ from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.service_status import service_status
 from tests.support.vectors import Situation, Vector, vectors
 
-Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 COMPARED = (
     "phase",

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 from program.dialects.registry import DIALECT_KINDS
 from program.manifests import LLMKUBE, Manifests
 from program.runtimes import runtime_for
 from tests.support.hostile_documents import as_yaml
 
-Json = dict[str, Any]
 NAME = "herdsman.dev/served-name"
 HOST = {"herdsman.dev/host": "studio"}
 GGUF = "https://example.com/m.gguf"

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePlace
 from program.desired.model import ModelGpu
 from program.dialects.llmkube.service_status import service_status
-from tests.support.statuses import LATER, NOW, Json, conditions, facts, message, protocol, service, status_of
+from tests.support.statuses import LATER, NOW, conditions, facts, message, protocol, service, status_of
 
 
 def test_a_service_with_all_replicas_ready_is_ready() -> None:

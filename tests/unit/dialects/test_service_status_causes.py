@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.engines import Sglang
 from program.desired.facts import (
     AccelerationFacts,
@@ -21,18 +22,7 @@ from program.desired.facts import (
 from program.desired.model import ModelGpu
 from program.desired.service import Autoscaling, DesiredService, Exposure
 from program.dialects.llmkube.service_status import service_status
-from tests.support.statuses import (
-    LATER,
-    NOW,
-    Json,
-    conditions,
-    facts,
-    message,
-    parsed,
-    protocol,
-    service,
-    status_of,
-)
+from tests.support.statuses import LATER, NOW, conditions, facts, message, parsed, protocol, service, status_of
 
 GIB = 1 << 30
 ONE_GPU = ModelGpu(count=1)

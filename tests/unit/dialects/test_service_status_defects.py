@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
     GatewayFacts,
@@ -19,7 +20,7 @@ from program.desired.facts import (
 )
 from program.desired.model import Gpu, ModelGpu
 from program.dialects.llmkube.service_status import service_status
-from tests.support.statuses import LATER, NOW, Json, conditions, facts, parsed, protocol, service, status_of
+from tests.support.statuses import LATER, NOW, conditions, facts, parsed, protocol, service, status_of
 
 GIB = 1 << 30
 ONE_GPU = ModelGpu(count=1)

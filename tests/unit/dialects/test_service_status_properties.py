@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automation.status.event_log import story
+from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
     ClaimFacts,
@@ -24,7 +25,7 @@ from program.desired.facts import (
 from program.desired.model import ModelGpu
 from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.dialects.llmkube.service_status import service_status
-from tests.support.statuses import LATER, NOW, Json, conditions, facts, parsed, service
+from tests.support.statuses import LATER, NOW, conditions, facts, parsed, service
 
 WORDS = st.sampled_from(
     [

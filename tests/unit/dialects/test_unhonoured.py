@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.model import DesiredModel, ModelFormat, ModelGpu
 from program.dialects.llmkube.parse import parse_service, unhonoured
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import parse_source
 
-Json = dict[str, Any]
 HOST = {"herdsman.dev/host": "box"}
 
 

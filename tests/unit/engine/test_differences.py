@@ -8,10 +8,9 @@ import pytest
 
 from automation.engine.differences import differences
 from components.render import RenderOptions, render
+from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp
 from tests.support.builders import service
-
-Json = dict[str, Any]
 
 
 def deployment(**fields: Any) -> Json:

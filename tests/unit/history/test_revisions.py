@@ -12,10 +12,10 @@ from automation.history import revision
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
 from automation.history.revision import Outcome, Revision, data_of, edit_of, manifest, read, read_all
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.facts import RefusedObject
 
-Json = dict[str, Any]
 MODEL: Json = {
     "apiVersion": kinds.MODELS.api_version,
     "kind": "Model",

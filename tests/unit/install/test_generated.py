@@ -6,7 +6,6 @@ import functools
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,10 +14,10 @@ from automation.install.chart import KEEP
 from automation.install.generate import CHART, files
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
+from kubeapi.json_types import Json
 from tests.support.controlplane import tool_or_skip
 
 ROOT = Path(__file__).parents[3]
-Json = dict[str, Any]
 
 
 @functools.cache

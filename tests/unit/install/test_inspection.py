@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,9 @@ from automation.install import permissions
 from automation.install.inspection import judge_crd, judge_lease, judge_operator
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 
-Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

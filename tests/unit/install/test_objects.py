@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from automation.install import identities, objects, operator
 from automation.install.objects import documents, parts
 from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 REMOTE = {"state": "s3://bucket", "passphrase_secret": "phrase"}
 
 

@@ -12,8 +12,8 @@ from automation.console.finding import Finding
 from automation.install.objects import documents
 from automation.install.operator_pods import doubled, judge_engine_memory, judge_pods
 from automation.install.options import InstallOptions
+from kubeapi.json_types import Json
 
-Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from kubeapi import kinds
 from kubeapi.deliveries import Deliveries, Key, key_of
-
-Json = dict[str, Any]
+from kubeapi.json_types import Json
 
 
 def obj(name: str, value: str = "1") -> Json:

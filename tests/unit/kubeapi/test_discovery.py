@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from kubeapi.discovery import served
 from kubeapi.errors import NotFound, ServerError
+from kubeapi.json_types import Json
 from kubeapi.kinds import OPTIONAL, POD_MONITORS, SCALED_OBJECTS
-
-Json = dict[str, Any]
 
 
 def group(name: str, version: str, *kinds: str, freshness: str = "Current") -> Json:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.facts import ModelFacts, PrefetchFacts, ProbeFacts, TransferFacts
 from program.desired.model import GgufFacts
 from program.dialects.llmkube.model_judging import prefetch_problem
@@ -15,7 +16,6 @@ from program.dialects.llmkube.model_status import human_duration, model_status
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import cache_key
 
-Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 SET = "hf://acme/tiny"

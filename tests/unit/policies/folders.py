@@ -12,10 +12,9 @@ from components.policies.in_force import FolderPolicies
 from components.policies.policy import Violation
 from components.policies.reading import load_policies
 from components.render import RenderOptions, render
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 from tests.support.builders import service
-
-Json = dict[str, Any]
 
 
 def document(name: str = "p", **spec: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from components.policies.policy import Violation
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 from program.desired.workloads import ModelArtifact, PodSet, Workloads
 from tests.support.workloads import IMAGE, described, everything, group_set, hpa, pod_set
@@ -31,7 +31,7 @@ def found(tmp_path: Path) -> Found:
 def asking(pods: PodSet, **resources: str) -> PodSet:
     """Have the engine of a set, and of its leader, ask for resources."""
 
-    def asked(template: JsonObject) -> JsonObject:
+    def asked(template: Json) -> Json:
         spec = template["spec"]
         containers = [{**spec["containers"][0], "resources": {"limits": resources}}, *spec["containers"][1:]]
         return {**template, "spec": {**spec, "containers": containers}}

@@ -10,10 +10,9 @@ from automation.reconcile.plan import ObjectName
 from components.render import RenderOptions, render
 from components.rendered import RenderedObject
 from components.service import service as kubernetes_service
+from kubeapi.json_types import Json
 from program.desired.service import Autoscaling
 from tests.support.builders import service
-
-Json = dict[str, Any]
 
 
 def rendered(**fields: Any) -> tuple[RenderedObject, ...]:

@@ -13,9 +13,8 @@ from automation.preview.files import three_way
 from automation.preview.inheriting import without_left_behind
 from automation.preview.loop_options import RENDERED_BY, settings_of
 from automation.settings import Settings
+from kubeapi.json_types import Json
 from program.desired.web_address import shown
-
-Json = dict[str, Any]
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 documents = st.recursive(

@@ -25,6 +25,7 @@ from components.render import render
 from kubeapi import yaml_text
 from kubeapi.config import ConfigInvalid, kubeconfig_access
 from kubeapi.errors import KubeError
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
@@ -35,7 +36,6 @@ from program.static.reading import marked, read_fleet
 from tests.fakes.echoing_client import EchoingClient
 from tests.support.hostile_documents import ANYTHING, JSON, WORDS, as_yaml, bounded, changed_examples, example_files
 
-Json = dict[str, Any]
 APP = application(["render", "convert"])
 TARGETS = ("llmkube", "kserve", "llmaz")
 

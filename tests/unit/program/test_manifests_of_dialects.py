@@ -10,14 +10,13 @@ import pytest
 import yaml
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.__main__ import is_in_cluster
 from program.desired.service import DesiredService
 from program.manifests import Manifests
 from program.static.config import read_config
 from program.static.reading import Fleet, read_fleet
-
-Json = dict[str, Any]
 
 
 def document(kind: Kind, name: str, spec: Json | None = None, **more: Any) -> Json:

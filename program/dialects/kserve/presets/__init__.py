@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from program.desired.base import JsonObject
+from kubeapi.json_types import Json
 
 PREFIX = "kserve-config-llm-"
 """What the names of presets start with."""
@@ -76,11 +76,11 @@ def _is_preset(file: str) -> bool:
 
 
 @cache
-def preset(name: str, *, counted: bool = False) -> JsonObject | None:
+def preset(name: str, *, counted: bool = False) -> Json | None:
     """Give a preset, which nobody may change, or what hashes count of it; None for a name that is none of `names`."""
     if name not in names():
         return None
-    document: JsonObject = _load(_read(f"{name}.yaml", counted=counted), counted=counted)
+    document: Json = _load(_read(f"{name}.yaml", counted=counted), counted=counted)
     return document
 
 

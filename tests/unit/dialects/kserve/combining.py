@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
-Json = dict[str, Any]
 FOLDER = Path(__file__).parents[3] / "conformance" / "kserve"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.dialect import Parsed
 from program.dialects.kserve.parse import parse_service
-from tests.unit.dialects.kserve.combining import Json, Objects, cluster, main, service
+from tests.unit.dialects.kserve.combining import Objects, cluster, main, service
 
 NAMESPACE = "team"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kubeapi.json_types import Json
 from program.desired.facts import ConditionFact, ServiceFacts, WorkloadFacts
 from program.desired.service import DesiredService
 from program.desired.workloads import PodSet
 from tests.conformance.environment import gateway_status
-
-Json = dict[str, Any]
 
 HTTP = {"group": "gateway.networking.k8s.io", "kind": "Gateway"}
 _INGRESS = {**HTTP, "namespace": "kserve", "name": "kserve-ingress-gateway"}

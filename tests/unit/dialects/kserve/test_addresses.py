@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.dialects.kserve.addresses import Served, addresses, external_url, kind_of, service_address
 from tests.conformance.environment import FileLookup
 
-Json = dict[str, Any]
 SERVED = Served(published=("publishers/ns/models/m", "publishers/ns/models/l"), plain=("m", "l"))
 HTTP = {"name": "web", "port": 80, "protocol": "HTTP"}
 HTTPS = {"name": "tls", "port": 443, "protocol": "HTTPS"}

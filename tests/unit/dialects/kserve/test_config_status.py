@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.kserve import presets
 from program.dialects.kserve.config_status import config_problem, config_status
@@ -16,7 +17,6 @@ from program.dialects.kserve.config_use import PEER_FINALIZER, referred_to
 from program.dialects.kserve.status_schema import ConfigStatus
 from tests.unit.dialects.kserve.combining import FOLDER, config, service
 
-Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = datetime(2026, 2, 1, tzinfo=UTC)
 ONE = (ServiceKey("kserve", "team", "chat"),)

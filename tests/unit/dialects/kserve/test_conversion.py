@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubeapi.json_types import Json
 from program.dialects.kserve.conversion import (
     HUB,
     HUB_FIELDS,
@@ -21,8 +22,6 @@ from program.dialects.kserve.conversion import (
 )
 from tests.support.vectors import merged
 from tests.unit.dialects.kserve.recorded import vector
-
-Json = dict[str, Any]
 
 _V1ALPHA1 = vector("081")
 _V1ALPHA2 = vector("082")

@@ -8,8 +8,9 @@ from components import naming
 from components.options import RenderOptions
 from components.providers.kubernetes_templates import as_made
 from components.render import render
+from kubeapi.json_types import Json
 from program.dialects.kserve import presets
-from tests.unit.dialects.kserve.combining import Json, service
+from tests.unit.dialects.kserve.combining import service
 from tests.unit.dialects.kserve.parsing import made, named, parsed, pod, pods_of, variables
 
 SIDECAR = "llm-d-routing-sidecar"

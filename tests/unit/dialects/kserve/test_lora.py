@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.lora import adapters
-from tests.unit.dialects.kserve.combining import Json, service
+from tests.unit.dialects.kserve.combining import service
 from tests.unit.dialects.kserve.parsing import serving
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.merging import merged
-from tests.unit.dialects.kserve.combining import Json
 
 
 def pod(*containers: Json, **fields: Any) -> Json:

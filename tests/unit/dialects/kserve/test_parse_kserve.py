@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.engines import Generic, Vllm
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
@@ -17,7 +18,7 @@ from program.desired.model import GpuVendor
 from program.dialects.kserve.parse import parse_service
 from program.dialects.pod_annotations import NOT_IN_WORKLOADS
 from tests.conformance.vectors import all_vectors
-from tests.unit.dialects.kserve.combining import Json, Objects, cluster, service
+from tests.unit.dialects.kserve.combining import Objects, cluster, service
 from tests.unit.dialects.kserve.parsing import annotated, made, parsed
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from kubeapi.json_types import Json
 from program.dialects.kserve.picker_migration import Version, deprecated, migrated, picker_version, without_old_flags
-from tests.unit.dialects.kserve.combining import Json, main, service
+from tests.unit.dialects.kserve.combining import main, service
 from tests.unit.dialects.kserve.parsing import made, parsed, pod, pods_of
 
 OLD: Json = {

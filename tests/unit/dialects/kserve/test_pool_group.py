@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.dialects.kserve.combining import Json, config, main, service
+from kubeapi.json_types import Json
+from tests.unit.dialects.kserve.combining import config, main, service
 from tests.unit.dialects.kserve.parsing import made, named, pod, pods_of
 
 OLD, TODAY = "inference.networking.x-k8s.io", "inference.networking.k8s.io"

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kubeapi.json_types import Json
 from program.dialects.kserve import naming, presets
 from program.dialects.kserve.configuration import combined
 from program.dialects.kserve.presets.__main__ import main as print_presets
-from tests.unit.dialects.kserve.combining import Json, Recorded, cluster, main, recorded, service, settings_map
+from tests.unit.dialects.kserve.combining import Recorded, cluster, main, recorded, service, settings_map
 
 VERSION = "0.23.0"
 LEADER = "192.0.2.10"

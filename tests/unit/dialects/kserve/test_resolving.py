@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.configuration import combined
-from tests.unit.dialects.kserve.combining import Json, cluster, service, settings_map
+from tests.unit.dialects.kserve.combining import cluster, service, settings_map
 
 
 def at(spec: Json, *path: str | int) -> Any:

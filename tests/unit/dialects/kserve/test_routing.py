@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.workloads import Route
-from tests.unit.dialects.kserve.combining import Json, Objects, cluster, service, settings_map
+from tests.unit.dialects.kserve.combining import Objects, cluster, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, parsed
 
 ROUTED: Json = {"router": {"scheduler": {}, "route": {}, "gateway": {}}}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from kubeapi.json_types import Json
 from program.dialects.kserve.status import service_status
-from tests.unit.dialects.kserve.combining import Json, cluster, service, settings_map
+from tests.unit.dialects.kserve.combining import cluster, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, parsed, pods_of
 from tests.unit.dialects.kserve.replaying import facts_of
 

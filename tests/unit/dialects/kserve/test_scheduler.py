@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.access import BINDING
 from program.dialects.kserve.picker_config import default_config, given_config
-from tests.unit.dialects.kserve.combining import Json, cluster, main, service, settings_map
+from tests.unit.dialects.kserve.combining import cluster, main, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, mounted, pod, pods_of
 
 INLINE: Json = {"kind": "EndpointPickerConfig", "plugins": [{"type": "max-score-picker"}], "apiVersion": "v"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import ConditionFact, HostedFacts, PodFacts, Problem, ServiceFacts
 from program.dialects.kserve.access import BINDING
@@ -17,7 +18,6 @@ from tests.conformance.families import as_text, compare_status, status_correctio
 from tests.conformance.vectors import Vector, all_vectors
 from tests.unit.dialects.kserve.replaying import facts_of, made_for, said_of
 
-Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VECTORS = {vector.number: vector for vector in all_vectors("kserve")}
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dialects.kserve.combining import Json, service
+from kubeapi.json_types import Json
+from tests.unit.dialects.kserve.combining import service
 from tests.unit.dialects.kserve.parsing import annotated, parsed
 
 DRA = "serving.kserve.io/exp-dra-"

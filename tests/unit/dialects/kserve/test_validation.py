@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.validation import check, check_config
 from tests.support.vectors import merged
 from tests.unit.dialects.kserve.recorded import numbers, vector
-
-Json = dict[str, Any]
 
 # Recorded as taken by the peer and listed as its defects.
 FIXED = {

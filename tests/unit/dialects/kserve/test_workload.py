@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from tests.unit.dialects.kserve.combining import Json, main, service
+from tests.unit.dialects.kserve.combining import main, service
 from tests.unit.dialects.kserve.parsing import account, annotated, made, mounted, named, pod, pods_of, variables
 
 NAME, COMPONENT, ROLE = "app.kubernetes.io/name", "app.kubernetes.io/component", "llm-d.ai/role"

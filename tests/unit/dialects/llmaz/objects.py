@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
-Json = dict[str, Any]
 
 
 class Cluster:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.llmaz.flavors import Choice, choose, lost_of, with_affinity
 from program.dialects.llmaz.open_models import Claim, Model, find_models
-from tests.unit.dialects.llmaz.objects import Cluster, Json, open_model
+from tests.unit.dialects.llmaz.objects import Cluster, open_model
 
 A10 = {"name": "a10", "limits": {"nvidia.com/gpu": 2}, "nodeSelector": {"gpu": "a10"}, "params": {"TP": "2"}}
 H100 = {"name": "h100", "limits": {"nvidia.com/gpu": 1}, "nodeSelector": {"zone": "z1", "gpu": "h100"}}

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from components.options import RenderOptions
 from components.render import render
+from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import Problem, ServiceFacts
 from program.dialects.dialect import Dialect
 from program.dialects.llmaz import playgrounds, services
-from tests.unit.dialects.llmaz.objects import Cluster, Json, open_model, playground, runner, runtime, service
+from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, runner, runtime, service
 
 TEXTS = st.sampled_from(
     ["", "a", "/", "{{ .ModelPath }}", "{{ .X }}", "9" * 400, "1e999", "-1", "model-runner", "é\n", "true"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
     PendingChange,
@@ -18,7 +19,7 @@ from program.desired.facts import (
 )
 from program.desired.service import DesiredService
 from program.dialects.llmaz import playgrounds, services
-from tests.unit.dialects.llmaz.objects import Cluster, Json, open_model, playground, service
+from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, service
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

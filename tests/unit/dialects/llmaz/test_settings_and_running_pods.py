@@ -16,9 +16,10 @@ from components.providers.kubernetes_templates import as_made
 from components.render import render
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from program.dialects.llmaz.playgrounds import DIALECT as PLAYGROUNDS
 from program.dialects.llmaz.services import DIALECT as SERVICES
-from tests.unit.dialects.llmaz.objects import Cluster, Json, made, open_model, playground, runner, service
+from tests.unit.dialects.llmaz.objects import Cluster, made, open_model, playground, runner, service
 
 OLD, NEW = "registry.example/loader:1", "registry.example/loader:2"
 
