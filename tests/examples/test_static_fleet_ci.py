@@ -1,6 +1,7 @@
 """The CI files of the static fleet's example, run step by step from a wheel that is built from this checkout.
 
-No package index is asked: what Herdsman depends on comes from this environment. A shell stands in for the CI's runner.
+No package index is asked: what Herdsman depends on comes from this environment. `tests/support/ci` runs the steps, and
+its table of stand-ins says what is replaced.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
+from urllib.parse import parse_qs
 
 import pytest
 import yaml
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support import needs
+from tests.support.ci.github import JobRun, Workflow
+from tests.support.ci.gitlab import Pipeline
+from tests.support.ci.scripts import Machine, bare_environment
+from tests.support.ci.stand_ins import write_gh, write_pulumi, write_python
 from tests.support.controlplane import Api
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +56,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _offline() -> dict[str, str]:
     """What keeps pip from asking an index: the requirements must be enough without one."""
     asked = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-    return {**os.environ, **asked, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {**bare_environment(), **asked, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 @pytest.fixture
@@ -61,8 +67,41 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, wheels: Path, api: Api) -> Iterator[tuple[Path, str]]:
-    """A repository as the CI files describe it: `fleet/`, manifests beside it, and `cluster/`."""
+def programs(tmp_path: Path, pulumi_cli: Path) -> Path:
+    """A folder with the programs that a job's image or action brings."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    write_python(folder)
+    write_pulumi(folder)
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path: Path, kubeconfig: Path, pulumi_cli: Path) -> Machine:
+    state = tmp_path / "state"
+    state.mkdir()
+    secrets = {
+        "KUBECONFIG": kubeconfig.read_text(),
+        "FLEET_SSH_KEY": "the key of the test\nits second line is longer",
+        "PULUMI_CONFIG_PASSPHRASE": "the passphrase of the test",
+        "GITHUB_TOKEN": "the token of the job",
+        "NOTE_TOKEN": "the token that may comment",
+    }
+    hidden = tmp_path / "of the hosted runner"
+    hidden.mkdir()
+    write_gh(hidden, tmp_path / "gh.calls")
+    environment = {
+        **_offline(),
+        "PATH": f"{hidden}:{os.environ['PATH']}",
+        "HERDSMAN_CACHE": str(tmp_path / "cache"),
+        "PULUMI_BACKEND_URL": f"file://{state}",
+    }
+    return Machine(environment=environment, scratch=tmp_path / "scratch", secrets=secrets)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, wheels: Path, api: Api, machine: Machine, programs: Path) -> Iterator[tuple[Path, str]]:
+    """A repository as the CI files describe it: `fleet/` with its stack, manifests beside it, and `cluster/`."""
     with api.namespace(kept=True) as namespace:
         root = tmp_path / "repository"
         shutil.copytree(EXAMPLE / "project", root / "fleet")
@@ -76,70 +115,37 @@ def checkout(tmp_path: Path, wheels: Path, api: Api) -> Iterator[tuple[Path, str
         settings.write_text(yaml.safe_dump(said))
         (root / "cluster").mkdir()
         (root / "cluster" / "chat.yaml").write_text((EXAMPLE / "chat.yaml").read_text())
+        passphrase = {"PULUMI_CONFIG_PASSPHRASE": machine.secrets["PULUMI_CONFIG_PASSPHRASE"]}
+        home = {"HOME": str(tmp_path / "a home"), "PULUMI_HOME": str(tmp_path / "a home" / "pulumi")}
+        subprocess.run(
+            [programs / "pulumi", "stack", "init", "prod", "--non-interactive"],
+            cwd=root / "fleet",
+            env={**machine.environment, **passphrase, **home, "PATH": f"{programs}:{os.environ['PATH']}"},
+            capture_output=True,
+            check=True,
+        )
         yield root, namespace
 
 
-@pytest.fixture
-def runner(
-    tmp_path: Path, checkout: tuple[Path, str], kubeconfig: Path, pulumi_cli: Path
-) -> Callable[[str, dict[str, str]], dict[str, str]]:
-    """Run a step's script as a runner does, and give the environment of the next one."""
-    root, _ = checkout
-    shims, home, state = tmp_path / "shims", tmp_path / "runner-home", tmp_path / "state"
-    for folder in (shims, home, state, tmp_path / "temporary"):
-        folder.mkdir()
-    # A virtual environment made by a step finds what Herdsman depends on, and not this checkout.
-    packages = sysconfig.get_path("purelib")
-    shim = shims / "python"
-    shim.write_text(
-        f'#!/bin/sh\n{shlex.quote(sys.executable)} "$@" || exit\n'
-        f"for site in .venv/lib/python*/site-packages; do echo {shlex.quote(packages)} > $site/environment.pth; done\n"
-    )
-    shim.chmod(0o755)
-    base = {
-        **_offline(),
-        "PATH": f"{shims}:{pulumi_cli.parent}:{os.environ['PATH']}",
-        "HOME": str(home),
-        "HERDSMAN_CACHE": str(tmp_path / "cache"),
-        "PULUMI_BACKEND_URL": f"file://{state}",
-        "PULUMI_CONFIG_PASSPHRASE": "of the test",
-        "KUBECONFIG_TEXT": kubeconfig.read_text(),
-        "SSH_KEY": "none",
-        "RUNNER_TEMP": str(tmp_path / "temporary"),
-        "GITHUB_PATH": str(tmp_path / "path"),
-        "GITHUB_ENV": str(tmp_path / "environment"),
-        "CI_PROJECT_DIR": str(root),
+def on_github(repository: Path, machine: Machine, event: str, *, head: str = "example/fleet") -> Workflow:
+    request = {"number": 7, "head": {"repo": {"full_name": head}}}
+    github = {
+        "event_name": event,
+        "ref": "refs/pull/7/merge" if event == "pull_request" else "refs/heads/main",
+        "repository": "example/fleet",
+        "event": {"pull_request": request} if event == "pull_request" else {},
     }
-    base.pop("PYTHONPATH", None)
-
-    def run(script: str, more: dict[str, str]) -> dict[str, str]:
-        environment = {**base, **more}
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", script],
-            cwd=root if "CI_ON_GITLAB" in more else root / "fleet",
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
-        added = Path(base["GITHUB_PATH"]), Path(base["GITHUB_ENV"])
-        paths, variables = (each.read_text().splitlines() if each.exists() else [] for each in added)
-        return {
-            **more,
-            "PATH": ":".join([*paths, base["PATH"]]),
-            **dict(line.split("=", 1) for line in variables),
-        }
-
-    return run
+    return Workflow(
+        path=EXAMPLE / "ci" / "github-actions.yaml",
+        repository=repository,
+        machine=machine,
+        variables={"PULUMI_BACKEND_URL": machine.environment["PULUMI_BACKEND_URL"]},
+        github=github,
+    )
 
 
-def _steps(job: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Give the variables and the scripts of a job on GitHub, by the steps' names."""
-    workflow: dict[str, Any] = yaml.safe_load((EXAMPLE / "ci" / "github-actions.yaml").read_text())
-    variables = {name: value for name, value in workflow["env"].items() if "${{" not in value}
-    return variables, {step["name"]: step["run"] for step in workflow["jobs"][job]["steps"] if "run" in step}
+def deployments(client: KubeClient, namespace: str) -> list[str]:
+    return [each["metadata"]["name"] for each in client.list(kinds.DEPLOYMENTS, namespace)["items"]]
 
 
 def test_the_requirements_name_the_wheel_of_this_version(wheels: Path) -> None:
@@ -154,64 +160,133 @@ def test_the_requirements_name_the_wheel_of_this_version(wheels: Path) -> None:
     )
 
 
-def test_a_step_of_github_installs_the_wheel(
-    checkout: tuple[Path, str], runner: Callable[[str, dict[str, str]], dict[str, str]]
-) -> None:
-    root, _ = checkout
-    variables, steps = _steps("up")
-    after = runner(steps["Install Herdsman"], variables)
-    assert after["PULUMI_SKIP_CHECKPOINTS"] == "true"
-    assert (Path(after["PULUMI_HOME"]) / "logs").is_file()
+def assert_herdsman_comes_from_the_wheel(run: JobRun) -> None:
+    fleet = run.place.workspace / "fleet"
     where = "import program, components.downloader as c; print(program.__file__, c.__file__)"
-    python = root / "fleet" / ".venv" / "bin" / "python"
-    found = subprocess.run([python, "-c", where], cwd=root, capture_output=True, text=True, check=True).stdout.split()
-    assert all(path.startswith(str(root / "fleet" / ".venv")) for path in found), found
+    python = fleet / ".venv" / "bin" / "python"
+    found = subprocess.run([python, "-c", where], cwd=run.place.root, capture_output=True, text=True, check=True)
+    assert all(path.startswith(str(fleet / ".venv")) for path in found.stdout.split()), found.stdout
 
 
-def test_the_steps_on_github_preview_and_make_a_fleet(
-    checkout: tuple[Path, str],
-    runner: Callable[[str, dict[str, str]], dict[str, str]],
-    client: KubeClient,
-    tmp_path: Path,
+def test_a_request_on_github_gets_a_preview_as_a_comment(
+    repository: tuple[Path, str], machine: Machine, client: KubeClient, tmp_path: Path
 ) -> None:
-    needs.require("pulumi-language-python")
-    _, namespace = checkout
-    variables, steps = _steps("preview")
-    after = runner(steps["Install Herdsman"], variables)
-    runner("pulumi --non-interactive stack init prod", after)
-    runner(steps["Preview"], after)
-    comment = (tmp_path / "temporary" / "comment.md").read_text()
+    root, namespace = repository
+    done = on_github(root, machine, "pull_request").run(tmp_path / "request")
+    assert set(done) == {"preview"}
+    (preview,) = done["preview"]
+    assert preview.steps[-3:] == ["Install Herdsman", "Preview", "Comment"]
+    assert preview.environment["PULUMI_SKIP_CHECKPOINTS"] == "true"
+    assert (Path(preview.environment["PULUMI_HOME"]) / "logs").is_file(), "the CLI wrote no logs"
+    assert_herdsman_comes_from_the_wheel(preview)
+    comment = (preview.place.temporary / "comment.md").read_text()
     assert "### The static fleet" in comment and "Deployment llmkube/embeddings/deployment create" in comment
-    assert not client.list(kinds.DEPLOYMENTS, namespace)["items"]
-    _, steps = _steps("up")
-    runner(steps["Up"], after)
-    assert [each["metadata"]["name"] for each in client.list(kinds.DEPLOYMENTS, namespace)["items"]] == ["embeddings"]
-    assert (Path(after["PULUMI_HOME"]) / "logs").is_file(), "the CLI wrote no logs"
+    edit, new = (tmp_path / "gh.calls").read_text().splitlines()
+    assert edit.startswith("pr comment 7 --repo example/fleet --edit-last --body-file ")
+    assert new == f"pr comment 7 --repo example/fleet --body-file {preview.place.temporary}/comment.md"
+    assert (preview.place.temporary / "kubeconfig").stat().st_mode & 0o077 == 0, "others can read the kubeconfig"
+    assert deployments(client, namespace) == []
 
 
-def test_the_jobs_on_gitlab_preview_and_make_a_fleet(
-    checkout: tuple[Path, str],
-    runner: Callable[[str, dict[str, str]], dict[str, str]],
-    client: KubeClient,
-    kubeconfig: Path,
-    tmp_path: Path,
+def test_a_merge_on_github_makes_the_fleet(
+    repository: tuple[Path, str], machine: Machine, client: KubeClient, tmp_path: Path
 ) -> None:
-    needs.require("pulumi-language-python")
-    root, namespace = checkout
-    pipeline: dict[str, Any] = yaml.safe_load((EXAMPLE / "ci" / "gitlab-ci.yaml").read_text())
-    before = "\n".join(pipeline[".pulumi"]["before_script"])
-    key = tmp_path / "key"
-    key.write_text("none")
-    variables = {
-        **{k: v.replace("$CI_PROJECT_DIR", str(root)) for k, v in pipeline[".pulumi"]["variables"].items()},
-        "CI_ON_GITLAB": "1",
+    root, namespace = repository
+    done = on_github(root, machine, "push").run(tmp_path / "push")
+    assert set(done) == {"up"}
+    (up,) = done["up"]
+    assert up.steps[-2:] == ["Install Herdsman", "Up"]
+    assert_herdsman_comes_from_the_wheel(up)
+    assert deployments(client, namespace) == ["embeddings"]
+    assert (Path(up.environment["PULUMI_HOME"]) / "logs").is_file(), "the CLI wrote no logs"
+    key = up.place.home / ".ssh" / "fleet"
+    assert key.read_text() == machine.secrets["FLEET_SSH_KEY"] + "\n"
+    for secret in (key, up.place.temporary / "kubeconfig"):
+        assert secret.stat().st_mode & 0o077 == 0, f"{secret.name} can be read by others"
+
+
+def test_a_request_from_a_fork_starts_no_job(repository: tuple[Path, str], machine: Machine, tmp_path: Path) -> None:
+    root, _ = repository
+    assert on_github(root, machine, "pull_request", head="somebody/fleet").run(tmp_path / "fork") == {}
+
+
+class Notes(BaseHTTPRequestHandler):
+    """GitLab's API for notes: keeps what was posted."""
+
+    posted: ClassVar[list[tuple[str, str | None, str]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.posted.append((self.path, self.headers["PRIVATE-TOKEN"], parse_qs(body)["body"][0]))
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def gitlab() -> Iterator[str]:
+    Notes.posted.clear()
+    server = HTTPServer(("127.0.0.1", 0), Notes)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/api/v4"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def variables(machine: Machine, programs: Path, kubeconfig: Path, tmp_path: Path) -> dict[str, str]:
+    """What GitLab gives each job of the project."""
+    key, home = tmp_path / "key", tmp_path / "home"
+    key.write_text(machine.secrets["FLEET_SSH_KEY"])
+    home.mkdir()
+    return {
+        "PATH": f"{programs}:{machine.environment['PATH']}",
+        "HOME": str(home),
+        "CI_PROJECT_ID": "3",
+        "CI_DEFAULT_BRANCH": "main",
         "KUBECONFIG": str(kubeconfig),
         "FLEET_SSH_KEY": str(key),
+        "NOTE_TOKEN": machine.secrets["NOTE_TOKEN"],
+        "PULUMI_CONFIG_PASSPHRASE": machine.secrets["PULUMI_CONFIG_PASSPHRASE"],
     }
-    preview = [line for line in pipeline["preview"]["script"] if not line.startswith("curl")]
-    runner("\n".join([before, "pulumi --non-interactive stack init prod", *preview]), variables)
-    assert "### The static fleet" in (root / "fleet" / "comment.md").read_text()
-    shutil.rmtree(root / "fleet" / ".venv")
-    runner("\n".join([before, *pipeline["up"]["script"]]), variables)
-    assert [each["metadata"]["name"] for each in client.list(kinds.DEPLOYMENTS, namespace)["items"]] == ["embeddings"]
+
+
+def on_gitlab(machine: Machine, variables: dict[str, str], **event: str) -> Pipeline:
+    return Pipeline(path=EXAMPLE / "ci" / "gitlab-ci.yaml", machine=machine, variables={**variables, **event})
+
+
+def test_a_request_on_gitlab_gets_a_preview_as_a_note(
+    repository: tuple[Path, str], machine: Machine, variables: dict[str, str], client: KubeClient, gitlab: str
+) -> None:
+    root, namespace = repository
+    event = {"CI_PIPELINE_SOURCE": "merge_request_event", "CI_MERGE_REQUEST_IID": "5", "CI_API_V4_URL": gitlab}
+    request = on_gitlab(machine, variables, **event)
+    assert set(request.jobs()) == {"preview"}
+    request.run("preview", root)
+    ((path, token, note),) = Notes.posted
+    assert (path, token) == ("/api/v4/projects/3/merge_requests/5/notes", machine.secrets["NOTE_TOKEN"])
+    assert "### The static fleet" in note and "Deployment llmkube/embeddings/deployment create" in note
+    assert deployments(client, namespace) == []
+
+
+def test_a_merge_on_gitlab_makes_the_fleet(
+    repository: tuple[Path, str], machine: Machine, variables: dict[str, str], client: KubeClient
+) -> None:
+    root, namespace = repository
+    merged = on_gitlab(machine, variables, CI_PIPELINE_SOURCE="push", CI_COMMIT_BRANCH="main")
+    assert set(merged.jobs()) == {"up"}
+    merged.run("up", root)
+    assert deployments(client, namespace) == ["embeddings"]
     assert (root / ".pulumi-home" / "logs").is_file(), "the CLI wrote no logs"
+    key = Path(variables["HOME"]) / ".ssh" / "fleet"
+    assert key.read_text() == machine.secrets["FLEET_SSH_KEY"]
+    assert key.stat().st_mode & 0o077 == 0, "others can read the key"
+
+
+def test_a_branch_on_gitlab_starts_no_job(machine: Machine) -> None:
+    branch = {"CI_PIPELINE_SOURCE": "push", "CI_COMMIT_BRANCH": "feature", "CI_DEFAULT_BRANCH": "main"}
+    assert Pipeline(path=EXAMPLE / "ci" / "gitlab-ci.yaml", machine=machine, variables=branch).jobs() == {}

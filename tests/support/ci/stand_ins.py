@@ -1,0 +1,167 @@
+"""Replacements for the parts of CI that are not on this machine: a table of actions and one of programs, with reasons.
+
+Everything else in a workflow runs as it is written.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import language_host
+from tools.toolchain import locate
+
+
+@dataclass(frozen=True)
+class Told:
+    """The contents of the runner's files after a step."""
+
+    variables: dict[str, str]
+    paths: list[str]
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folders of one run of one job."""
+
+    root: Path
+    repository: Path
+    """The files that a checkout gets."""
+    artifacts: Path
+    """The artifacts of one run."""
+
+    @classmethod
+    def make(cls, root: Path, *, repository: Path, artifacts: Path) -> Place:
+        """Make the folders; the workspace is empty until a step checks the repository out."""
+        place = cls(root, repository, artifacts)
+        for folder in (place.workspace, place.home, place.temporary, place.programs, artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+        return place
+
+    @property
+    def workspace(self) -> Path:
+        """Where the steps run."""
+        return self.root / "workspace"
+
+    @property
+    def home(self) -> Path:
+        """The home of the runner's user."""
+        return self.root / "home"
+
+    @property
+    def temporary(self) -> Path:
+        """The folder of RUNNER_TEMP."""
+        return self.root / "temporary"
+
+    @property
+    def programs(self) -> Path:
+        """Where stand-ins put the programs that they bring."""
+        return self.root / "programs"
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that steps write for later steps, by variable."""
+        names = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")
+        return {name: self.root / name.lower() for name in names}
+
+    def collect(self) -> Told:
+        """Read what the last step wrote, and empty the files."""
+        lines = {}
+        for name, file in self.files.items():
+            lines[name] = file.read_text().splitlines() if file.exists() else []
+            if name != "GITHUB_STEP_SUMMARY":
+                file.unlink(missing_ok=True)
+        pairs = {name: dict(line.split("=", 1) for line in lines[name]) for name in ("GITHUB_ENV", "GITHUB_OUTPUT")}
+        return Told(pairs["GITHUB_ENV"], lines["GITHUB_PATH"], pairs["GITHUB_OUTPUT"])
+
+    def brings(self, folder: Path) -> None:
+        """Put a folder first on the PATH of the next steps."""
+        with self.files["GITHUB_PATH"].open("a") as file:
+            file.write(f"{folder}\n")
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A replacement for an action."""
+
+    reason: str
+    """Why the action itself does not run here, and what the stand-in does."""
+    act: Callable[[Place, Mapping[str, str]], None]
+
+
+def _checkout(place: Place, inputs: Mapping[str, str]) -> None:
+    assert inputs.get("persist-credentials") == "false", "a checkout leaves the job's token in .git/config"
+    shutil.copytree(place.repository, place.workspace, symlinks=True, dirs_exist_ok=True)
+
+
+def write_python(folder: Path) -> None:
+    """Write the programs `python` and `python3`: the tests' own. Its environments find Herdsman's dependencies.
+
+    No package index is asked. The environments do not find this checkout.
+    """
+    packages = shlex.quote(sysconfig.get_path("purelib"))
+    shim = folder / "python"
+    (folder / "python3").unlink(missing_ok=True)
+    (folder / "python3").symlink_to(shim)
+    shim.write_text(
+        f'#!/bin/sh\n{shlex.quote(sys.executable)} "$@" || exit\n'
+        f"for site in .venv/lib/python*/site-packages; do\n"
+        f'  [ -d "$site" ] && echo {packages} > "$site/environment.pth"\ndone\nexit 0\n'
+    )
+    shim.chmod(0o755)
+
+
+def _setup_python(place: Place, inputs: Mapping[str, str]) -> None:
+    assert inputs["python-version"], "without a version the runner's own Python is taken"
+    write_python(place.programs)
+    place.brings(place.programs)
+
+
+def write_pulumi(folder: Path) -> None:
+    """Write a program `pulumi`, and Pulumi's language host for Python unless this machine has one."""
+    link = folder / "pulumi"
+    link.unlink(missing_ok=True)
+    link.symlink_to(locate("pulumi"))
+    if shutil.which("pulumi-language-python") is None:
+        language_host.install(folder)
+
+
+def _setup_pulumi(place: Place, inputs: Mapping[str, str]) -> None:
+    assert set(inputs) == {"pulumi-version"}, "with a command the action would run it"
+    write_pulumi(place.programs)
+    place.brings(place.programs)
+
+
+ACTIONS: Mapping[str, StandIn] = {
+    "actions/checkout": StandIn("There is no GitHub to clone from: a copy of the test's repository.", _checkout),
+    "actions/setup-python": StandIn("It downloads a Python: the tests' own, which asks no index.", _setup_python),
+    "pulumi/actions": StandIn(
+        "It downloads Pulumi: the CLI of `tools/`, and the tests' language host unless there is an official one.",
+        _setup_pulumi,
+    ),
+}
+
+PROGRAMS: Mapping[str, str] = {
+    "gh": "GitHub's API is not here: a script that writes its arguments down, and finds no comment to edit.",
+}
+"""Programs of a hosted runner that a script replaces."""
+
+
+def write_gh(folder: Path, record: Path) -> None:
+    """Write a program `gh` that notes each call in `record`, with the files that it is given."""
+    program = folder / "gh"
+    quoted = shlex.quote(str(record))
+    program.write_text(
+        "#!/bin/sh\n"
+        f'[ -n "$GH_TOKEN" ] || {{ echo "GH_TOKEN is not set" >&2; exit 4; }}\n'
+        f'printf "%s\\n" "$*" >> {quoted}\n'
+        # A first comment cannot edit the last one.
+        'case "$*" in *--edit-last*) echo "no comments found for current user" >&2; exit 1 ;; esac\n'
+    )
+    program.chmod(0o755)
