@@ -33,7 +33,7 @@ def scripts(root: Path) -> list[Path]:
     """List the scripts that git knows or would add, in a fixed order."""
     listing = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
-    paths = [root / name for name in sorted(set(names)) if name.endswith(".sh") or name == ".ci/run"]
+    paths = [root / name for name in sorted(set(names)) if name.endswith(".sh") or name.startswith(".ci/")]
     return [path for path in paths if path.is_file()]
 
 

@@ -5,6 +5,7 @@ Everything else in a workflow runs as it is written.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -123,6 +124,11 @@ def _setup_python(place: Place, inputs: Mapping[str, str]) -> None:
     place.brings(place.programs)
 
 
+def _setup_go(place: Place, inputs: Mapping[str, str]) -> None:
+    assert inputs["go-version"], "without a version the runner's own Go is taken"
+    assert shutil.which("go", path=os.environ["PATH"])
+
+
 def write_pulumi(folder: Path) -> None:
     """Write a program `pulumi`, and Pulumi's language host for Python unless this machine has one."""
     link = folder / "pulumi"
@@ -138,17 +144,43 @@ def _setup_pulumi(place: Place, inputs: Mapping[str, str]) -> None:
     place.brings(place.programs)
 
 
+def _upload(place: Place, inputs: Mapping[str, str]) -> None:
+    assert inputs["if-no-files-found"] == "error", "an artifact without files would pass"
+    target = place.artifacts / inputs["name"]
+    assert not target.exists(), f"two jobs hand on an artifact {inputs['name']}"
+    target.mkdir()
+    for line in inputs["path"].split():
+        found = sorted(place.workspace.glob(line))
+        assert found, f"no file is at {line}"
+        for each in found:
+            (shutil.copytree if each.is_dir() else shutil.copy2)(each, target / each.name)
+
+
+def _download(place: Place, inputs: Mapping[str, str]) -> None:
+    target = place.workspace / inputs["path"]
+    target.mkdir(parents=True, exist_ok=True)
+    found = sorted(place.artifacts.glob(inputs.get("pattern") or inputs["name"]))
+    assert found, "no artifact has this name"
+    for artifact in found:
+        own = target if inputs.get("merge-multiple") == "true" or "name" in inputs else target / artifact.name
+        shutil.copytree(artifact, own, dirs_exist_ok=True)
+
+
 ACTIONS: Mapping[str, StandIn] = {
     "actions/checkout": StandIn("There is no GitHub to clone from: a copy of the test's repository.", _checkout),
     "actions/setup-python": StandIn("It downloads a Python: the tests' own, which asks no index.", _setup_python),
+    "actions/setup-go": StandIn("It downloads a Go: the one on PATH.", _setup_go),
     "pulumi/actions": StandIn(
         "It downloads Pulumi: the CLI of `tools/`, and the tests' language host unless there is an official one.",
         _setup_pulumi,
     ),
+    "actions/upload-artifact": StandIn("GitHub keeps artifacts: a folder of the test.", _upload),
+    "actions/download-artifact": StandIn("GitHub keeps artifacts: a folder of the test.", _download),
 }
 
 PROGRAMS: Mapping[str, str] = {
     "gh": "GitHub's API is not here: a script that writes its arguments down, and finds no comment to edit.",
+    "sudo": "A test installs no packages: a script that writes its arguments down.",
 }
 """Programs of a hosted runner that a script replaces."""
 
@@ -164,4 +196,11 @@ def write_gh(folder: Path, record: Path) -> None:
         # A first comment cannot edit the last one.
         'case "$*" in *--edit-last*) echo "no comments found for current user" >&2; exit 1 ;; esac\n'
     )
+    program.chmod(0o755)
+
+
+def write_sudo(folder: Path, record: Path) -> None:
+    """Write a program `sudo` that notes each call in `record` and runs nothing."""
+    program = folder / "sudo"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {shlex.quote(str(record))}\n')
     program.chmod(0o755)

@@ -15,6 +15,7 @@ from tools import workflows
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN_BY = {
+    ".github/workflows/release.yaml": "tests/examples/test_release_workflow.py",
     "examples/09-static-fleet/ci/github-actions.yaml": "tests/examples/test_static_fleet_ci.py",
     "examples/09-static-fleet/ci/gitlab-ci.yaml": "tests/examples/test_static_fleet_ci.py",
 }
