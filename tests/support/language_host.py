@@ -17,7 +17,6 @@ import os
 import runpy
 import subprocess
 import sys
-import threading
 import time
 from concurrent import futures
 from pathlib import Path
@@ -114,10 +113,14 @@ def _program(path: str) -> int:
         pulumi.log.error(f"Program failed with an unhandled exception: {error!r}")
         return _SHOWN
     finally:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join(timeout=10)
+        end(loop)
     return 0
+
+
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the event loop of a program. Its threads finish their work; idle ones end at once."""
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
 
 
 def _packages() -> list[dict[str, str]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import language_host
 from tests.support.ci.expressions import Unknown, evaluate, holds, interpolated
 from tests.support.ci.scripts import Machine, bare_environment
 from tests.support.ci.stand_ins import ACTIONS, PROGRAMS
@@ -38,6 +42,15 @@ def test_each_action_is_pinned_and_has_a_stand_in_with_a_reason() -> None:
     assert used == set(ACTIONS)
     assert all(len(stand_in.reason) > 20 for stand_in in ACTIONS.values())
     assert all(len(reason) > 20 for reason in PROGRAMS.values())
+
+
+def test_a_program_of_the_language_host_waits_for_no_idle_thread() -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(loop.run_in_executor(None, threading.get_ident))
+    started = time.monotonic()
+    language_host.end(loop)
+    assert time.monotonic() - started < 5
+    assert loop.is_closed()
 
 
 @pytest.fixture
