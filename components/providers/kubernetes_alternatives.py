@@ -8,14 +8,14 @@ it would have both. docs/adr/0041.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from components.providers.kubernetes_diff import MISSING, Path, value_at
-from components.providers.kubernetes_ownership import holds, writer_of
-from components.providers.kubernetes_records import applied_fields, inherited
+from components.providers.kubernetes_ownership import holds
+from components.providers.kubernetes_pairs import UNPAIRED, Pair, moved, pairs
+from components.providers.kubernetes_records import applied_fields
 
 Json = dict[str, Any]
 
@@ -42,7 +42,6 @@ _BY_TYPE: dict[str, tuple[str, str]] = {
 """Fields that go with one value of `type` beside them."""
 _VOLUME = "volumes[]"
 _ACCOUNT, _OLD_ACCOUNT = "serviceAccountName", "serviceAccount"
-_NAMES: tuple[Path, ...] = (("metadata",), ("status",))
 
 
 @dataclass(frozen=True)
@@ -54,17 +53,13 @@ class Switch:
     wanted_at: Path
     keys: frozenset[str]
     """All fields there that belong to the choice."""
-    losers: tuple[str, ...]
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Where the losing fields are in the live object."""
-        return tuple((*self.at, key) for key in self.losers)
+    losers: tuple[Path, ...]
+    """The losing fields, in the live object."""
 
 
 def switches(wanted: Json, live: Json) -> tuple[Switch, ...]:
     """List the places where `wanted` has another alternative than the live object."""
-    return tuple(_walk(wanted, live, (), (), str(wanted.get("kind", ""))))
+    return tuple(found for pair in pairs(wanted, live) if (found := _switched(pair)) is not None)
 
 
 def drops_account(before: Json, wanted: Json) -> bool:
@@ -79,42 +74,23 @@ def left_accounts(wanted: Json, live: Json, manager: str) -> tuple[Switch, ...]:
     """
     found = _accounts(wanted, live, (), ())
     fields = applied_fields(live, manager) or {}
-    return tuple(each for each in found if _OLD_ACCOUNT in each.losers and holds(fields, live, (*each.at, _ACCOUNT)))
+    return tuple(
+        each for each in found if (*each.at, _OLD_ACCOUNT) in each.losers and holds(fields, live, (*each.at, _ACCOUNT))
+    )
 
 
-def _walk(wanted: Any, live: Any, at: Path, wanted_at: Path, context: str) -> Iterator[Switch]:
-    if isinstance(wanted, dict) and isinstance(live, dict):
-        if (found := _switched(wanted, live, at, wanted_at, context)) is not None:
-            yield found
-        for key, below in wanted.items():
-            if (key,) in _NAMES or key not in live:
-                continue
-            inner = f"{context}.spec" if not at and key == "spec" else key
-            yield from _walk(below, live[key], (*at, key), (*wanted_at, key), inner)
-    elif isinstance(wanted, list) and isinstance(live, list):
-        for mine, theirs in _paired(wanted, live):
-            yield from _walk(wanted[mine], live[theirs], (*at, theirs), (*wanted_at, mine), f"{context}[]")
-
-
-def _paired(wanted: list[Any], live: list[Any]) -> Iterator[tuple[int, int]]:
-    """Pair the items of lists by name, each by its position. Other lists are replaced as a whole."""
-    names = {each["name"]: at for at, each in enumerate(live) if isinstance(each, dict) and "name" in each}
-    for at, each in enumerate(wanted):
-        if isinstance(each, dict) and each.get("name") in names:
-            yield at, names[each["name"]]
-
-
-def _switched(wanted: Json, live: Json, at: Path, wanted_at: Path, context: str) -> Switch | None:
+def _switched(pair: Pair) -> Switch | None:
+    wanted, live, at, wanted_at, context = pair.wanted, pair.live, pair.at, pair.wanted_at, pair.context
     if context in _BY_TYPE:
         goes_with, field = _BY_TYPE[context]
         if wanted.get("type", goes_with) == goes_with or field not in live or field in wanted:
             return None
-        return Switch(at, wanted_at, frozenset({"type", field}), (field,))
+        return Switch(at, wanted_at, frozenset({"type", field}), ((*at, field),))
     if context == _VOLUME:
         keys = frozenset({*wanted, *live} - {"name"})
     else:
         keys = _EXCLUSIVE.get(context, frozenset()) or _OF_KIND.get(context.removesuffix(".spec"), frozenset())
-    losers = tuple(key for key in live if key in keys and key not in wanted)
+    losers = tuple((*at, key) for key in live if key in keys and key not in wanted)
     return Switch(at, wanted_at, keys, losers) if losers and any(key in keys for key in wanted) else None
 
 
@@ -122,102 +98,10 @@ def _accounts(wanted: Any, before: Any, at: Path, wanted_at: Path) -> Iterator[S
     if isinstance(wanted, dict) and isinstance(before, dict):
         given = [key for key in (_ACCOUNT, _OLD_ACCOUNT) if before.get(key)]
         if given and "containers" in wanted and _ACCOUNT not in wanted and _OLD_ACCOUNT not in wanted:
-            yield Switch(at, wanted_at, frozenset({_ACCOUNT, _OLD_ACCOUNT}), tuple(given))
+            yield Switch(at, wanted_at, frozenset({_ACCOUNT, _OLD_ACCOUNT}), tuple((*at, key) for key in given))
         for key, below in wanted.items():
-            if (key,) not in _NAMES and key in before:
+            if (key,) not in UNPAIRED and key in before:
                 yield from _accounts(below, before[key], (*at, key), (*wanted_at, key))
-
-
-@dataclass(frozen=True)
-class Held:
-    """A losing field that another manager wrote."""
-
-    path: Path
-    manager: str
-
-
-def as_ours(live: Json, manager: str) -> Json:
-    """Copy a live object with the record of a controller whose place Herdsman takes as Herdsman's own."""
-    entries = inherited(live, manager)
-    return live if entries is None else {**live, "metadata": {**live["metadata"], "managedFields": entries}}
-
-
-def held(found: Iterable[Switch], live: Json, manager: str) -> tuple[Held, ...]:
-    """List the losing fields that other managers wrote."""
-    ours = as_ours(live, manager)
-    writers = [(path, writer_of(ours, live, path, manager)) for each in found for path in each.paths]
-    return tuple(Held(path, writer.manager) for path, writer in writers if writer is not None)
-
-
-def unclaimed(found: Iterable[Switch], live: Json, manager: str) -> tuple[Switch, ...]:
-    """List the switches whose losing fields the next apply would leave: not all of them are Herdsman's alone."""
-    fields = applied_fields(live, manager) or {}
-    return tuple(
-        each
-        for each in found
-        if any(not holds(fields, live, path) or writer_of(live, live, path, manager) for path in each.paths)
-    )
-
-
-def claimed(found: Iterable[Switch], live: Json, manager: str) -> list[Json]:
-    """Give the managedFields in which the losing fields are Herdsman's alone, so that its next apply takes them away.
-
-    An object that Herdsman never applied gets a record of such an apply.
-    """
-    entries: list[Json] = [dict(entry) for entry in as_ours(live, manager)["metadata"].get("managedFields") or []]
-    mine: Json = dict(applied_fields(as_ours(live, manager), manager) or {})
-    for path in [path for each in found for path in each.paths]:
-        steps = _steps(path, live)
-        mine = _added(mine, steps, value_at(live, path))
-        entries = [{**entry, "fieldsV1": _without(entry.get("fieldsV1") or {}, steps)} for entry in entries]
-    kept = [entry for entry in entries if not _is_ours(entry, manager) and entry["fieldsV1"]]
-    known = next((entry for entry in entries if _is_ours(entry, manager)), None)
-    base = known or {
-        "manager": manager,
-        "operation": "Apply",
-        "apiVersion": live["apiVersion"],
-        "fieldsType": "FieldsV1",
-    }
-    return [{**base, "fieldsV1": mine}, *kept]
-
-
-def _is_ours(entry: Json, manager: str) -> bool:
-    return (entry.get("manager"), entry.get("operation"), entry.get("subresource") or "") == (manager, "Apply", "")
-
-
-def _steps(path: Path, live: Json) -> list[str]:
-    """Write a path as the keys of a fieldsV1 tree."""
-    steps, value = [], live
-    for step in path:
-        value = value_at(value, (step,))
-        steps.append(f"f:{step}" if isinstance(step, str) else f"k:{json.dumps({'name': value['name']})}")
-    return steps
-
-
-def _same_key(one: str, other: str) -> bool:
-    if one[:2] != "k:" or other[:2] != "k:":
-        return one == other
-    return bool(json.loads(one[2:]) == json.loads(other[2:]))
-
-
-def _added(fields: Json, steps: list[str], value: Any) -> Json:
-    """Copy a fieldsV1 tree with everything that a value holds, at `steps`."""
-    if not steps:
-        below = value if isinstance(value, dict) else {}
-        return {f"f:{key}": _added({}, [], each) for key, each in below.items()}
-    key = next((each for each in fields if _same_key(each, steps[0])), steps[0])
-    return {**fields, key: _added(fields.get(key, {}), steps[1:], value)}
-
-
-def _without(fields: Json, steps: list[str]) -> Json:
-    """Copy a fieldsV1 tree without what it has at `steps`, and without the branches that this leaves empty."""
-    key = next((each for each in fields if _same_key(each, steps[0])), None)
-    if key is None:
-        return fields
-    below = _without(fields[key], steps[1:]) if len(steps) > 1 else {}
-    if below or (len(steps) > 1 and not fields[key]):
-        return {**fields, key: below}
-    return {name: each for name, each in fields.items() if name != key}
 
 
 def as_before(wanted: Json, found: Iterable[Switch], live: Json) -> Json:
@@ -230,23 +114,8 @@ def as_before(wanted: Json, found: Iterable[Switch], live: Json) -> Json:
 def switched(after: Json, found: Iterable[Switch], wanted: Json, live: Json) -> Json:
     """Copy `after`, which has the alternatives of `live`, with those of `wanted`."""
     for each in found:
-        after = _chosen(after, _moved(each.at, live, after), value_at(wanted, each.wanted_at), each.keys)
+        after = _chosen(after, moved(each.at, live, after), value_at(wanted, each.wanted_at), each.keys)
     return after
-
-
-def _moved(path: Path, live: Json, after: Json) -> Path:
-    """Find the place in another version of the object, in which lists may have another order."""
-    found: list[str | int] = []
-    before: Any = live
-    there: Any = after
-    for step in path:
-        before = value_at(before, (step,))
-        to: str | int = step
-        if isinstance(step, int):
-            to = next((at for at, each in enumerate(there) if each.get("name") == before["name"]), step)
-        found.append(to)
-        there = value_at(there, (to,))
-    return tuple(found)
 
 
 def _chosen(root: Any, at: Path, source: Any, keys: frozenset[str]) -> Any:

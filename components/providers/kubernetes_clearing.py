@@ -1,10 +1,12 @@
-"""Applies an object over a live one, and clears the alternatives that the switch to another one leaves behind.
+"""Applies an object over a live one, and clears what the wanted object excludes.
 
-Called by `components.providers.kubernetes_calls` and by previews. Calls `kubeapi.client` and the pure
-`kubernetes_alternatives`. Server-side apply takes away only what its manager applied before, and a null in its body
-takes away nothing. So Herdsman first puts the losing field into its own record of ownership, which changes no other
-field, and then applies the object. A dry run cannot do that in one request: it tries out the object with the live
-alternative, and then the switch alone. docs/adr/0041.
+Called by `components.providers.kubernetes_calls` and by previews. Calls `kubeapi.client` and the pure modules
+`kubernetes_alternatives` (fields of which one excludes the others), `kubernetes_collisions` (list items that others
+made in the place of Herdsman's) and `kubernetes_claims`. Server-side apply takes away only what its manager applied
+before, and a null in its body takes away nothing. So Herdsman first puts the losing field or item into its own record
+of ownership, which changes no other field, and then applies the object. A dry run cannot do that in one request: it
+tries out the object with the live alternative and without the colliding items, and then the switch alone.
+docs/adr/0041.
 """
 
 from __future__ import annotations
@@ -13,29 +15,23 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from components.providers import kubernetes_objects as objects
-from components.providers.kubernetes_alternatives import (
-    Held,
-    Switch,
-    as_before,
-    claimed,
-    held,
-    left_accounts,
-    switched,
-    switches,
-    unclaimed,
-)
-from components.providers.kubernetes_diff import path_text
+from components.providers.kubernetes_alternatives import Switch, as_before, left_accounts, switched, switches
+from components.providers.kubernetes_claims import Held, claimed, held, is_claimed
+from components.providers.kubernetes_collisions import Collision, collisions, left_out, put_in
+from components.providers.kubernetes_diff import Path, path_text
 from components.providers.kubernetes_errors import Code, Refused, about_uid
 from components.providers.kubernetes_foreign import may_adopt
 from components.providers.kubernetes_objects import Identity
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import Conflict, Invalid
+from kubeapi.errors import ApiError, Conflict, Invalid, ServerError
 from kubeapi.kinds import Kind
 
 Json = dict[str, Any]
 
 _MAX_ROUNDS = 5
 _KEPT = ("apiVersion", "kind", "metadata", "status")
+_TWICE_ON_NODES = "duplicate nodePort"
+"""In the answer to a Service that names a node port for two of its ports: a 500, and no 422."""
 _METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 
 
@@ -52,7 +48,7 @@ def apply_over(
     """Apply `obj` by `send`, over the live object. One request, unless the API server refuses what would stay.
 
     `send` applies an object by force, in a dry run where `dry_run` says so. Returns the object as it is, or would be.
-    Raises Refused where another manager wrote the field that would have to go, and any ApiError.
+    Raises Refused where another manager wrote an alternative that would have to go, and any ApiError.
     """
     if live is not None and (accounts := left_accounts(obj, live, manager)):
         if dry_run:
@@ -60,25 +56,25 @@ def apply_over(
         _claim_accounts(client, kind, obj, live, manager)
     try:
         return send(obj)
-    except Invalid as error:
-        if about_uid(error):
+    except (Invalid, ServerError) as error:
+        if about_uid(error) or (isinstance(error, ServerError) and _TWICE_ON_NODES not in error.message):
             raise
-        refused = error
+        refused: ApiError = error
     identity = Identity.of(obj)
     for _ in range(_MAX_ROUNDS):
         live = client.get(kind, identity.namespace, identity.name)
-        found = switches(obj, live)
+        found, collided = switches(obj, live), collisions(obj, live)
         if live["metadata"].get("uid") != obj["metadata"].get("uid", live["metadata"].get("uid")):
             raise refused
-        if not may_adopt(live, obj) and (theirs := held(found, live, manager)):
+        if not may_adopt(live, obj) and (theirs := held(_paths(found), live, manager)):
             raise Refused(Code.FAILED_PRECONDITION, _words(obj, identity, theirs))
-        left = unclaimed(found, live, manager)
-        if not left:
+        found = tuple(each for each in found if not is_claimed(each.losers, live, manager))
+        if not found and not collided:
             raise refused
         if dry_run:
-            return _tried(client, kind, obj, send, left, live, manager)
+            return _tried(client, kind, obj, send, found, live, manager, collided)
         try:
-            _claim(client, kind, left, live, manager)
+            _claim(client, kind, _paths((*found, *collided)), live, manager)
         except Conflict:
             continue  # somebody wrote to the object meanwhile
         return send(obj)
@@ -90,7 +86,7 @@ def _claim_accounts(client: KubeClient, kind: Kind, obj: Json, live: Json, manag
         if not (accounts := left_accounts(obj, live, manager)):
             return
         try:
-            _claim(client, kind, accounts, live, manager)
+            _claim(client, kind, _paths(accounts), live, manager)
         except Conflict:
             # Somebody, such as a controller that writes the status, wrote since the object was read.
             if rounds == _MAX_ROUNDS - 1:
@@ -100,10 +96,14 @@ def _claim_accounts(client: KubeClient, kind: Kind, obj: Json, live: Json, manag
             return
 
 
-def _claim(client: KubeClient, kind: Kind, found: Iterable[Switch], live: Json, manager: str) -> None:
+def _paths(found: Iterable[Switch | Collision]) -> list[Path]:
+    return [path for each in found for path in each.losers]
+
+
+def _claim(client: KubeClient, kind: Kind, paths: Iterable[Path], live: Json, manager: str) -> None:
     metadata = live["metadata"]
     body = [
-        {"op": "replace", "path": "/metadata/managedFields", "value": claimed(found, live, manager)},
+        {"op": "replace", "path": "/metadata/managedFields", "value": claimed(paths, live, manager)},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
     ]
     client.patch(kind, metadata.get("namespace"), metadata["name"], body, content_type=JSON_PATCH)
@@ -117,10 +117,11 @@ def _tried(
     found: Iterable[Switch],
     live: Json,
     manager: str,
+    collided: Iterable[Collision] = (),
 ) -> Json:
-    found = tuple(found)
-    after = send(as_before(obj, found, live))
-    wanted = switched(after, found, obj, live)
+    found, collided = tuple(found), tuple(collided)
+    after = send(left_out(as_before(obj, found, live), collided))
+    wanted = put_in(switched(after, found, obj, live), collided, obj, live)
     body = [_set(wanted, key, f"/{key}") for key in sorted({*live, *wanted} - {*_KEPT})]
     of_live, of_wanted = live["metadata"], wanted["metadata"]
     body += [_set(of_wanted, key, f"/metadata/{key}") for key in _METADATA if key in {*of_live, *of_wanted}]

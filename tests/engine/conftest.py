@@ -7,13 +7,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pulumi.automation as auto
 import pytest
+from pulumi.runtime.proto import provider_pb2_grpc
 
 from automation.engine.pulumi_engine import PulumiEngine
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
+from kubeapi.kinds import Kind
+from tests.engine.single_objects import Object
 from tests.engine.stacks import Stack
 from tests.support.controlplane import Api
 
@@ -38,6 +42,14 @@ def plugins(client: KubeClient) -> Iterator[EmbeddedPlugins]:
     """One provider server for the whole session, as the loop has one for all of its stacks."""
     with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as running:
         yield running
+
+
+@pytest.fixture
+def object_of(plugins: EmbeddedPlugins, namespace: str) -> Iterator[Callable[[Kind], Object]]:
+    """Make resources whose provider is asked directly, without an engine."""
+    with grpc.insecure_channel(f"127.0.0.1:{plugins.ports['kubernetes']}") as opened:
+        stub = provider_pb2_grpc.ResourceProviderStub(opened)
+        yield lambda kind: Object(stub, kind, namespace)
 
 
 @pytest.fixture(scope="session")

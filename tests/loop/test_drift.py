@@ -299,3 +299,29 @@ def test_who_goes_on_changing_a_field_is_named_and_answered_with_pauses(
         what="an Event that names the other",
     )
     eventually(lambda: client.get(kinds.SERVICES, namespace, "svc")["spec"]["type"] == "ClusterIP", what="the type")
+
+
+def test_ports_whose_numbers_were_changed_are_put_back(client: KubeClient, namespace: str) -> None:
+    """To the API server a port of another number is another port, whose name collides with Herdsman's."""
+    model(client, namespace)
+    service(client, namespace, runtime="vllm", skipModelInit=True)
+    applied(client, namespace, kinds.SERVICES)
+    settled(client, namespace)
+    (port,) = client.get(kinds.SERVICES, namespace, "svc")["spec"]["ports"]
+    (container,) = deployed(client, namespace)["spec"]["template"]["spec"]["containers"]
+    moved = {"ports": [{**container["ports"][0], "containerPort": 9090}]}
+    edits: list[tuple[Kind, Json, Callable[[Json], Any]]] = [
+        (kinds.SERVICES, {"spec": {"ports": [{**port, "port": 9090}]}}, lambda o: o["spec"]["ports"]),
+        (
+            kinds.DEPLOYMENTS,
+            {"spec": {"template": {"spec": {"containers": [{**container, **moved}]}}}},
+            lambda o: o["spec"]["template"]["spec"]["containers"][0]["ports"],
+        ),
+    ]
+    for kind, body, field in edits:
+        before = field(client.get(kind, namespace, "svc"))
+        change(client, kind, namespace, "svc", body)
+        eventually(lambda: field(client.get(kind, namespace, "svc")) == before, what=f"{kind.kind}", timeout_s=15)  # noqa: B023
+    told = f"Put back what others changed: Service svc: ports[http].port 8080 -> 9090 by `{WHO}`"
+    eventually(lambda: told in events(client, namespace, "DriftRepaired"), what="an Event of the Service's port")
+    assert not events(client, namespace, "ApplyFailed")
