@@ -163,7 +163,7 @@ class ProcessPhase(StrEnum):
 class ProcessReason(StrEnum):
     """Why a process is in its phase, as far as the supervisor and the registration know it.
 
-    Failed downloads add the reasons of `agent.server.errors`.
+    Failed downloads add the reasons of `agent.sources.errors`.
     """
 
     RUNTIME_MISSING = "RuntimeMissing"
@@ -220,7 +220,7 @@ class ProcessReport(Wire):
 
     phase: ProcessPhase
     reason: str = ""
-    """CamelCase, closed list: `ProcessReason`, or a reason of `agent.server.errors`; empty when all is well."""
+    """CamelCase, closed list: `ProcessReason`, or a reason of `agent.sources.errors`; empty when all is well."""
     message: str = ""
     observed_generation: int = 0
     pid: int | None = None

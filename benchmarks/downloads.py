@@ -28,7 +28,7 @@ from rich.table import Table
 
 from agent.contract import FilePlan
 from agent.server.models.download import download
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from benchmarks.file_service import serving
 from components.model_files import download_script
 

@@ -107,8 +107,8 @@ def write_header(path: Path, pairs: Callable[[], Iterator[bytes]]) -> None:
 
 def _read(path: str, threads: int) -> None:
     """Read in this process, and print what that took; the work of the processes that `_measure` starts."""
-    from agent.server.errors import GgufInvalid, NeedMoreBytes
     from agent.server.models.gguf_header import Header
+    from agent.sources.errors import GgufInvalid, NeedMoreBytes
 
     def read() -> None:
         with open(path, "rb") as file, contextlib.suppress(GgufInvalid, NeedMoreBytes):

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from agent.proxy.answers import Code, answer
 from agent.proxy.connections import keep_watch, reset
 from agent.proxy.framing import Malformed, RequestHead, ResponseHead, UntilClose
 from agent.proxy.incoming import Incoming
 from agent.proxy.kept import Kept
-
-if TYPE_CHECKING:
-    from agent.proxy.service import Service, Target
-    from agent.proxy.upstream import Upstream
+from agent.proxy.service import Service
+from agent.proxy.upstream import Target, Upstream
 
 REPLAY_MAX = 64 * 1024
 """Most bytes of a request that are kept until the engine says something, for a second try."""

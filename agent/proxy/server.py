@@ -17,7 +17,8 @@ from typing import TypeVar
 from agent.proxy.answers import Code
 from agent.proxy.client import Client
 from agent.proxy.limits import Limits
-from agent.proxy.service import Callbacks, Counts, Service, Target
+from agent.proxy.service import Callbacks, Counts, Service
+from agent.proxy.upstream import Target
 
 T = TypeVar("T")
 

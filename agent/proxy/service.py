@@ -11,22 +11,17 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from agent.proxy.answers import Code
 from agent.proxy.framing import MAX_HEAD
 from agent.proxy.limits import Limits
-from agent.proxy.upstream import Pool
-
-if TYPE_CHECKING:
-    from agent.proxy.client import Client
+from agent.proxy.upstream import Pool, Target
 
 WAKE_BUCKETS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 USED_EVERY_S = 1.0
 REMIND_S = 1.0
 
-Target = tuple[str, int]
-"""Address and port of an engine."""
 Refused = tuple[int, Code, str]
 """Why a request is not answered by an engine: the status, and what the client is told."""
 
@@ -63,6 +58,28 @@ class Counts:
     """Requests that the proxy answered with an error of its own."""
 
 
+class Connection(Protocol):
+    """A client's connection, as the service needs it: with a request that may wait, or without one."""
+
+    kept_bytes: int
+    """Of a request that waits: how much of it is kept."""
+
+    def dispatch(self) -> None:
+        """Send the request to an engine; only while the service runs."""
+
+    def refuse(self, status: int, code: Code, message: str) -> None:
+        """Answer the request with an error of the proxy."""
+
+    def close_if_idle(self) -> None:
+        """Close the connection if it has no request."""
+
+    def close_if_late(self, now: float) -> None:
+        """Close the connection if it has had no complete request for too long."""
+
+    def end(self) -> None:
+        """End the connection, and the request that is under way."""
+
+
 class Service:
     """The state of one service and the requests that wait for it."""
 
@@ -71,8 +88,8 @@ class Service:
         self.limits = limits
         self.loop = loop
         self.counts = Counts()
-        self.clients: set[Client] = set()
-        self.pool = Pool(self)
+        self.clients: set[Connection] = set()
+        self.pool = Pool(loop, limits)
         self.leaving = False
         """Answers close their connections: clients shall come back by another way."""
         self.in_flight = 0
@@ -81,7 +98,7 @@ class Service:
         self._targets: tuple[Target, ...] = ()
         self._turn = itertools.count()
         self._refusal = ""
-        self._held: dict[Client, float] = {}
+        self._held: dict[Connection, float] = {}
         """Waiting requests, the oldest first, and when each is given up."""
         self._deadline: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
@@ -162,7 +179,7 @@ class Service:
             client.close_if_idle()
 
     def set_limits(self, limits: Limits) -> None:
-        self.limits = limits
+        self.limits = self.pool.limits = limits
         self._arm_idle_timer()
 
     def close(self) -> None:
@@ -191,9 +208,6 @@ class Service:
         targets = self._targets
         return targets[0] if len(targets) == 1 else targets[next(self._turn) % len(targets)]
 
-    def is_target(self, target: Target) -> bool:
-        return target in self._targets
-
     def begin(self) -> None:
         """Note that a request came."""
         self.in_flight += 1
@@ -210,7 +224,7 @@ class Service:
         if not self.in_flight:
             self._callbacks.used(self.name)
 
-    def hold(self, client: Client) -> Refused | None:
+    def hold(self, client: Connection) -> Refused | None:
         """Let a request wait for the engine; why not, where it cannot."""
         if self._refusal:
             return 503, Code.START_FAILED, f"the service could not be started: {self._refusal}"
@@ -223,7 +237,7 @@ class Service:
             self._remind()
         return None
 
-    def keep(self, client: Client, more: int) -> Refused | None:
+    def keep(self, client: Connection, more: int) -> Refused | None:
         """Keep so many bytes more of a request that waits; why it waits no longer, where that is too much."""
         limits = self.limits
         client.kept_bytes += more
@@ -238,7 +252,7 @@ class Service:
             return 503, Code.TOO_MANY_HELD, message
         return None
 
-    def unhold(self, client: Client) -> None:
+    def unhold(self, client: Connection) -> None:
         """Strike off a request that waits no more; its place is free at once."""
         if self._held.pop(client, None) is not None:
             self.held_bytes -= client.kept_bytes
@@ -278,7 +292,7 @@ class Service:
         self._send_away(late, Code.WAKE_TIMEOUT, message)
         self._arm_deadline()
 
-    def _send_away(self, clients: list[Client], code: Code, message: str) -> None:
+    def _send_away(self, clients: list[Connection], code: Code, message: str) -> None:
         for client in clients:
             self.unhold(client)
             client.refuse(503, code, message)

@@ -1,20 +1,54 @@
 """Connections to an engine: reads its responses, hands them on as they come, and keeps idle connections for later.
 
-Called by `client` through its service's `Pool`; calls `framing`. Lives in the event loop's thread.
+Called by `client` through its service's `Pool`; calls `framing`. Lives in the event loop's thread. An upstream knows
+its client only as the `Receiver` of one response.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from agent.proxy.connections import keep_watch
-from agent.proxy.framing import HEAD_END, MAX_HEAD, Body, Malformed, UntilClose, read_response
+from agent.proxy.framing import HEAD_END, MAX_HEAD, Body, Malformed, ResponseHead, UntilClose, read_response
+from agent.proxy.limits import Limits
 
-if TYPE_CHECKING:
-    from agent.proxy.client import Client
-    from agent.proxy.service import Service, Target
+Target = tuple[str, int]
+"""Address and port of an engine."""
+
+
+class Receiver(Protocol):
+    """Who has sent a request to an engine and gets its response, piece by piece."""
+
+    @property
+    def method(self) -> bytes:
+        """The method of the request."""
+
+    @property
+    def request_is_whole(self) -> bool:
+        """Whether all of the request was sent to the engine."""
+
+    def upstream_is_full(self, full: bool) -> None:
+        """The engine takes no more of the request for now, or does so again."""
+
+    def interim_response(self, head: bytes) -> None:
+        """A 1xx response came, which is not the last one."""
+
+    def response_begins(self, head: ResponseHead, data: bytes) -> None:
+        """The head of the response came, and `data` of its body with it."""
+
+    def response_data(self, data: bytes) -> None:
+        """The next bytes of the body came."""
+
+    def response_ends(self) -> None:
+        """The response is complete."""
+
+    def response_failed(self, why: str, *, stale: bool = False) -> None:
+        """No response comes; `stale` where the engine may have closed the connection before it read the request."""
+
+    def response_breaks_off(self) -> None:
+        """The response stays incomplete."""
 
 
 class Upstream(asyncio.Protocol):
@@ -26,7 +60,7 @@ class Upstream(asyncio.Protocol):
         self.pool = pool
         self.target = target
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.client: Client | None = None
+        self.client: Receiver | None = None
         self.used = False
         """It has carried a request before the present one, of which it has said nothing yet."""
         self.since = 0.0
@@ -56,7 +90,7 @@ class Upstream(asyncio.Protocol):
             self.abandon()
             client.response_failed(f"the engine's answer is not valid HTTP: {error.why}")
 
-    def _pass_head(self, client: Client, data: bytes) -> None:
+    def _pass_head(self, client: Receiver, data: bytes) -> None:
         while True:
             end = data.find(HEAD_END)
             if end < 0:
@@ -90,13 +124,13 @@ class Upstream(asyncio.Protocol):
         else:
             self._body = body
 
-    def _pass_body(self, client: Client, data: bytes, body: Body) -> None:
+    def _pass_body(self, client: Receiver, data: bytes, body: Body) -> None:
         upto = body.take(data)
         client.response_data(data if upto == len(data) else data[:upto])
         if body.done:
             self._finish(client, clean=upto == len(data))
 
-    def _finish(self, client: Client, *, clean: bool) -> None:
+    def _finish(self, client: Receiver, *, clean: bool) -> None:
         """The response is whole: give the connection back, if it can be used again."""
         self.client = None
         self._body = None
@@ -140,8 +174,10 @@ class Upstream(asyncio.Protocol):
 class Pool:
     """The connections to a service's engines that wait for their next request."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+        self.limits = limits
+        self._loop = loop
+        self._targets: tuple[Target, ...] = ()
         self._idle: deque[Upstream] = deque()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -151,20 +187,19 @@ class Pool:
 
     async def connect(self, target: Target) -> Upstream:
         """Open a new connection. Raises OSError, TimeoutError."""
-        loop = self._service.loop
-        async with asyncio.timeout(self._service.limits.connect_timeout_s):
-            _, upstream = await loop.create_connection(lambda: Upstream(self, target), *target)
+        async with asyncio.timeout(self.limits.connect_timeout_s):
+            _, upstream = await self._loop.create_connection(lambda: Upstream(self, target), *target)
         return upstream
 
     def put(self, upstream: Upstream) -> None:
         """Keep a connection for the next request."""
-        if upstream.transport.is_closing() or not self._service.is_target(upstream.target):
+        if upstream.transport.is_closing() or upstream.target not in self._targets:
             upstream.transport.abort()
             return
         upstream.used = True
-        upstream.since = self._service.loop.time()
+        upstream.since = self._loop.time()
         self._idle.append(upstream)
-        if len(self._idle) > self._service.limits.max_pooled:
+        if len(self._idle) > self.limits.max_pooled:
             self._idle.popleft().transport.abort()
         if self._sweep is None:
             self._arm()
@@ -175,18 +210,19 @@ class Pool:
             self._idle.remove(upstream)
 
     def keep_only(self, targets: tuple[Target, ...]) -> None:
-        """Close idle connections to all other engines."""
+        """Close idle connections to all engines but these, and keep none to another from now on."""
+        self._targets = targets
         for upstream in list(self._idle):
             if upstream.target not in targets:
                 self._idle.remove(upstream)
                 upstream.transport.abort()
 
     def _arm(self) -> None:
-        self._sweep = self._service.loop.call_later(self._service.limits.pooled_s / 2, self._close_old)
+        self._sweep = self._loop.call_later(self.limits.pooled_s / 2, self._close_old)
 
     def _close_old(self) -> None:
         self._sweep = None
-        oldest = self._service.loop.time() - self._service.limits.pooled_s
+        oldest = self._loop.time() - self.limits.pooled_s
         while self._idle and self._idle[0].since <= oldest:
             self._idle.popleft().transport.abort()
         if self._idle:

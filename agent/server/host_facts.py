@@ -5,7 +5,6 @@ Called by `agent.server.main` and `agent.server.cluster.host_lease`.
 
 from __future__ import annotations
 
-import importlib.metadata
 import ipaddress
 import os
 import platform
@@ -18,7 +17,8 @@ from pathlib import Path
 import psutil
 
 from agent.contract import HostFacts
-from agent.server.processes.flags import version_of
+from agent.processes.flags import version_of
+from agent.version import agent_version
 
 KNOWN_BINARIES = ("llama-server", "ollama", "omlx", "vllm")
 _SLOW = ("vllm",)
@@ -33,14 +33,6 @@ _TAILSCALE = ipaddress.ip_network("100.64.0.0/10")
 
 class NoAddress(Exception):
     """The host has no address that others could reach."""
-
-
-def agent_version() -> str:
-    """Give the version of the installed distribution."""
-    try:
-        return importlib.metadata.version("herdsman")
-    except importlib.metadata.PackageNotFoundError:
-        return "0.0.0"
 
 
 def own_address() -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 import structlog
 
 from agent.contract import Accelerator, FilePlan, HostFacts, ProcessPhase, ProcessReport
+from agent.processes.secret_values import FOLDER, SecretValues
 from agent.proxy.collector import ProxyCollector
 from agent.server import accelerators, heap, host_facts
 from agent.server.api.api_listeners import ApiListeners, ApiSettings
@@ -26,7 +27,6 @@ from agent.server.cluster.host_object import HostObject
 from agent.server.cluster.host_wishes import HostWishes, Wishes
 from agent.server.cluster.plan_watch import PlanWatch
 from agent.server.cluster.reach import Reach
-from agent.server.errors import FileError
 from agent.server.front import Front
 from agent.server.host_facts import Binaries
 from agent.server.memory.budget import MemoryWishes
@@ -34,13 +34,11 @@ from agent.server.memory.host_memory import HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
 from agent.server.models.download import download
 from agent.server.models.source_access import SourceAccess
-from agent.server.models.source_policy import SourcePolicy
 from agent.server.models.store_space import StoreSpace, named_by
 from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal
 from agent.server.processes.ports import COUNT, FIRST, Ports
-from agent.server.processes.secret_values import FOLDER, SecretValues
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.surroundings import Surroundings
 from agent.server.run_file import RunFile, write_run_file
@@ -48,6 +46,9 @@ from agent.server.store import Store
 from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import UsageSampler
 from agent.server.upkeep import Upkeep
+from agent.sources.errors import FileError
+from agent.sources.source_policy import SourcePolicy
+from agent.version import agent_version
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
 from program.runtimes.host_rules import Allowance
@@ -261,7 +262,7 @@ class Agent:
             settings.store,
             RunFile(
                 pid=os.getpid(),
-                version=host_facts.agent_version(),
+                version=agent_version(),
                 host=settings.host,
                 plan_source=settings.plan_source,
                 http_port=self.http_port,

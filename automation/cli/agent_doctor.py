@@ -30,7 +30,8 @@ from agent.server.processes.engine_user import USUAL
 from agent.server.processes.ports import COUNT, FIRST, is_free
 from agent.steps.machine import MachineError
 from automation.cli.agent_installation import read_installation
-from automation.cli.agent_options import STORE, run_command
+from automation.cli.agent_options import STORE
+from automation.cli.agent_run import run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
 from automation.cli.findings import tell_findings
 from automation.cli.output import OutputFormat, complain, size_text

@@ -1,6 +1,6 @@
 """The options of `herdsman agent run`, as an installed service gets them: checked, complete, and each in one way.
 
-Used by `automation.cli.agent_service`. Which options there are is read off the command itself.
+Used by `automation.cli.agent_service`. The command itself (`agent_run.run_command`) says which options there are.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import typer
 
 STORE = ".local/share/herdsman/agent"
 """Under the home of the agent's user, unless --store names another."""
@@ -86,9 +84,7 @@ def _usual_kubeconfig(home: str, environment: Mapping[str, str], user: str) -> s
     )
 
 
-def run_command() -> Any:
-    """Give `agent run` as typer made it."""
-    from automation.cli import agent
-
-    group: Any = typer.main.get_command(agent.app)
-    return group.commands["run"]
+def default_store() -> Path:
+    """Give the directory of an agent whose command names none."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "herdsman" / "agent"

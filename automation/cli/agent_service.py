@@ -17,7 +17,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from agent.server.host_facts import agent_version
 from agent.steps import systemd
 from agent.steps.launchd import REFUSED_AGENT, job_state
 from agent.steps.local import LocalMachine
@@ -25,8 +24,10 @@ from agent.steps.machine import Machine, MachineError
 from agent.steps.service import NotExpressible
 from agent.steps.services import definition_path
 from agent.steps.step import Outcome, State, Step, is_changed, is_failed, run_steps
+from agent.version import agent_version
 from automation.cli.agent_installation import Installation, install_steps, read_installation, removal_steps
-from automation.cli.agent_options import OptionsWrong, run_command, settled
+from automation.cli.agent_options import OptionsWrong, settled
+from automation.cli.agent_run import run_command
 from automation.cli.local_agent import LocalApi, left_processes, service_pid, user_home
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 

@@ -13,9 +13,10 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
-from agent.server.errors import FileError
 from agent.server.models.store_space import StoredModel, StoreSpace, named_by, stored_models
 from agent.server.store import STATE_FILE, StateFile
+from agent.sources.errors import FileError
+from automation.cli.agent_options import default_store
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, size_text
 from automation.cli.reading import duration_text
 
@@ -80,9 +81,7 @@ def prune(
 
 
 def _root(directory: Path | None) -> Path:
-    from automation.cli.agent import _default_store
-
-    root = (directory or _default_store()).expanduser().absolute()
+    root = (directory or default_store()).expanduser().absolute()
     if not root.is_dir():
         complain(f"there is no store at {root}", hint="name the agent's own with --store")
         raise typer.Exit(1)

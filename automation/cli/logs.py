@@ -13,7 +13,7 @@ import typer
 
 from automation.cache.owners import selector_of, service_of
 from automation.cache.service_kinds import KINDS, LLMKUBE, qualified
-from automation.cli.agent import _default_store
+from automation.cli.agent_options import default_store
 from automation.cli.finding import NAME_HELP, split_or_end
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
@@ -68,7 +68,7 @@ def logs(
             key = f"{namespace or 'default'}/{process}"
             source: LogSource | None = agent_log(endpoint, key, token_file=token_file, ca_file=ca_file)
         else:
-            own = (store or _default_store()).expanduser()
+            own = (store or default_store()).expanduser()
             here = (naming.host_process_name(name, dialect=each) for each in ([dialect] if dialect else KINDS))
             sources = (local_log(own, service=each, namespace=namespace, replica=replica) for each in here)
             source = next((each for each in sources if each is not None), None)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from agent.contract import ANNOTATION_ENDPOINT, LABEL_HOST, EndpointNotice, ProcessReason, claims_to_serve
-from agent.server.host_facts import agent_version
+from agent.version import agent_version
 from automation.hosts import registration
 from automation.hosts.addresses import host_address, published_address
 from automation.hosts.cluster_addresses import ClusterAddressBook

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import is_ssh
 from automation.hosts.ssh_worker import SshWorker
 from automation.hosts.unit_drift import Record

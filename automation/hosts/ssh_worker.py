@@ -31,14 +31,14 @@ from agent.contract import (
     ProcessReason,
     ProcessReport,
 )
+from agent.processes.secret_values import Asking
 from agent.server.boundary import NamespaceLabels
 from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
 from agent.server.cluster.host_status import host_status, worth_writing
 from agent.server.cluster.host_wishes import Wishes, wishes_of
 from agent.server.cluster.plan_watch import PlanInvalid, plan_of
 from agent.server.cluster.publisher import Publication, Publisher
-from agent.server.models.source_policy import SourcePolicy
-from agent.server.processes.secret_values import Asking
+from agent.sources.source_policy import SourcePolicy
 from automation.hosts.ssh_reading import read_identity, target_of, way_to
 from automation.hosts.unit_drift import Record, may_repair_unit
 from kubeapi.client import KubeClient

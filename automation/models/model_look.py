@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.server.errors import (
+from agent.server.models import remote
+from agent.server.models.credentials import Credentials, Signer
+from agent.server.models.gguf_header import read_header
+from agent.server.models.model_store import sha256_of, storing
+from agent.server.models.peek import peek_header
+from agent.server.models.remote import RemoteFile
+from agent.sources.deadline import Deadline
+from agent.sources.errors import (
     FileError,
     GgufInvalid,
     NeedMoreBytes,
     SourceNotFound,
     SourceRefused,
 )
-from agent.server.models import remote
-from agent.server.models.credentials import Credentials, Signer
-from agent.server.models.deadline import Deadline
-from agent.server.models.gguf_header import read_header
-from agent.server.models.model_store import sha256_of, storing
-from agent.server.models.peek import peek_header
-from agent.server.models.remote import RemoteFile
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.hub import Hub

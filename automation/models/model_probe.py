@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from automation.models.fair_queue import FairQueue
 from automation.models.look_marks import LookMarks
 from automation.models.model_look import Looker, LookSettings, ReadSecret

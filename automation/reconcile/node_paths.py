@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from program.desired.errors import SpecInvalid
 
 

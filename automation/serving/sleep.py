@@ -19,7 +19,8 @@ import structlog
 
 from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S, Limits
 from agent.proxy.server import Proxy
-from agent.proxy.service import Callbacks, Target
+from agent.proxy.service import Callbacks
+from agent.proxy.upstream import Target
 from automation.reconcile.observe import Observed
 from automation.serving.activity import ActivityReadings
 from automation.serving.engine_start import EngineStart, start_of

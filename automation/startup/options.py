@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from automation.settings import Settings
 from components.render import RenderOptions
 from program.desired.hub import Hub

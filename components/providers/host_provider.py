@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from agent.client.port import HostClient, HostError, HostUnreachable, ProcessNotFound, ProcessState
 from agent.contract import DRAIN_TIMEOUT_S, ProcessPhase, ProcessPlan, ProcessReason
-from agent.server.errors import Reason
+from agent.sources.errors import Reason
 from components.providers import kubernetes_diff as diffs
 from components.providers.host_inputs import input_faults
 from components.providers.host_preview import Preview

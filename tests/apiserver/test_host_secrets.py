@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agent.contract import ProcessPlan, SecretReference
-from agent.server.processes.secret_values import SecretUnavailable, SecretValues
+from agent.processes.secret_values import SecretUnavailable, SecretValues
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, NotFound

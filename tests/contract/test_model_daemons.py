@@ -17,7 +17,7 @@ from agent.contract import ProcessReason
 from agent.server.daemons.ollama import Ollama
 from agent.server.daemons.omlx import Omlx
 from agent.server.daemons.port import DaemonFailed, ModelDaemon
-from agent.server.errors import Cancelled
+from agent.sources.errors import Cancelled
 from tests.support.controlplane import eventually
 from tests.support.supervising import DAEMONS, free_port
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 
 from agent.contract import FilePlan
-from agent.server import errors
 from agent.server.models.download import DownloadSettings, download
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources import errors
+from agent.sources.source_policy import SourcePolicy
 from tests.support.model_server import File, FileServer
 
 LOOPBACK = SourcePolicy(allowed_remote_hosts=("127.0.0.1",))
@@ -344,7 +344,7 @@ def start_child(url: str, store: Path) -> subprocess.Popen[str]:
         "from pathlib import Path\n"
         "from agent.contract import FilePlan\n"
         "from agent.server.models.download import DownloadSettings, download\n"
-        "from agent.server.models.source_policy import SourcePolicy\n"
+        "from agent.sources.source_policy import SourcePolicy\n"
         "plan = FilePlan(source=sys.argv[1], cache_key='0123456789abcdef', file_name='m.gguf')\n"
         "settings = DownloadSettings(parallel_from_bytes=1 << 20, chunk_bytes=1 << 14, save_interval_s=0.05)\n"
         "print(download(plan, Path(sys.argv[2]), policy=SourcePolicy(('127.0.0.1',)),\n"

@@ -17,7 +17,7 @@ import pytest
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import ProcessPlan
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from automation.hosts.ssh_hosts import SshHosts
 from kubeapi.client import KubeClient
 from kubeapi.kinds import HOST_PROCESSES, HOSTS

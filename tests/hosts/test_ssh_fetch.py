@@ -20,8 +20,8 @@ from agent.client.ssh.fetch import Fetcher, FileState, job_text
 from agent.client.ssh.layout import Layout
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan
-from agent.server.errors import Reason
-from agent.server.models.source_policy import NOT_PUBLIC, SourcePolicy
+from agent.sources.errors import Reason
+from agent.sources.source_policy import NOT_PUBLIC, SourcePolicy
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 from tests.support.sshd import Sshd, sshd

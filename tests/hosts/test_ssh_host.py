@@ -34,7 +34,7 @@ from agent.client.ssh.processes import SshProcesses
 from agent.client.ssh.scripts import script
 from agent.client.ssh.target import SshServer, SshTarget
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from agent.steps import launchd
 from agent.steps.machine import MachineError, NotPermitted
 from agent.steps.service import Service

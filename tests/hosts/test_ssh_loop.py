@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from agent.contract import ANNOTATION_FENCED
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from automation.hosts import ssh_worker
 from automation.hosts.ssh_hosts import SshHosts
 from kubeapi.client import KubeClient

@@ -16,7 +16,7 @@ from agent.client.ssh.layout import Layout, unit_name
 from agent.client.ssh.processes import SshProcesses
 from agent.client.ssh.secret_files import SecretFiles
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport, SecretReference
-from agent.server.processes.secret_values import SecretUnavailable
+from agent.processes.secret_values import SecretUnavailable
 from tests.support.agents import HOST, command_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import Sshd, sshd

@@ -22,12 +22,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import FilePlan
-from agent.server.errors import ChecksumMismatch, NoSpace, SourceUnauthorized
 from agent.server.models.credentials import Credentials
 from agent.server.models.download import DownloadSettings, download
 from agent.server.models.source_access import SourceAccess
-from agent.server.models.source_policy import SourcePolicy
 from agent.server.models.store_space import StoreSpace, stored_models
+from agent.sources.errors import ChecksumMismatch, NoSpace, SourceUnauthorized
+from agent.sources.source_policy import SourcePolicy
 from program.desired.hub import Hub
 from tests.support import sigv4
 from tests.support.agents import agent, llama_plan, until

@@ -9,9 +9,9 @@ from agent.client.port import HostRefused
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.layout import Record
 from agent.client.ssh.steps import Place
-from agent.server.processes.drain import verdict
-from agent.server.processes.engines import idle_questions
-from agent.server.processes.health import Question
+from agent.processes.draining import is_busy_by
+from agent.processes.engine_probe import EngineProbe
+from agent.processes.engines import idle_questions
 
 TIMEOUT_S = 3.0
 COMPLETION_TIMEOUT_S = 60.0
@@ -24,7 +24,7 @@ class Asking:
 
     def __init__(self, connection: SshConnection) -> None:
         self._connection = connection
-        self._question = Question(connection.http)
+        self._question = EngineProbe(connection.http)
 
     def health(self, record: Record, place: Place) -> str | None:
         """Ask for its health."""
@@ -43,7 +43,7 @@ class Asking:
         """Ask whether a request is under way; None when it does not say."""
         for question in idle_questions(record.plan):
             status, body = self._question.get(place.facts.address, record.port, question.path, timeout_s=TIMEOUT_S)
-            told = True if status == 0 else verdict(question, status, body)
+            told = True if status == 0 else is_busy_by(question, status, body)
             if told is not None:
                 return told
         return None

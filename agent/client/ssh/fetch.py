@@ -16,8 +16,8 @@ from agent.client.ssh.errors import CommandRefused
 from agent.client.ssh.layout import Layout, LayoutInvalid, local_path, web_address
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan
-from agent.server.errors import Reason
-from agent.server.models.source_policy import NOT_PUBLIC, Network, SourcePolicy
+from agent.sources.errors import Reason
+from agent.sources.source_policy import NOT_PUBLIC, Network, SourcePolicy
 
 _IN_NAMES = frozenset(string.ascii_lowercase + string.digits + ".-_:")
 SUM_TIMEOUT_S = 900.0

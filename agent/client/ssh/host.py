@@ -18,7 +18,7 @@ from agent.client.ssh.layout import LayoutInvalid, unit_name
 from agent.client.ssh.processes import SshProcesses
 from agent.client.ssh.target import SshTarget
 from agent.contract import HostPlan, HostReport, ProcessPhase, ProcessPlan, ProcessReport
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from agent.steps.step import Outcome
 
 PASS_S = 0.3

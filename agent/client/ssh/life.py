@@ -11,6 +11,7 @@ from enum import Enum, auto
 from agent.client.ssh.fetch import FileState
 from agent.client.ssh.look import Seen
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.draining import SETTLE_S, Drain
 
 PROBE_S = 5.0
 FAILING_PROBE_S = 1.0
@@ -19,10 +20,6 @@ UNHEALTHY_AFTER = 3
 RESTART_AFTER = 8
 """Failed health checks in a row, as the agent's."""
 BACKOFF_S = (2.0, 300.0)
-SETTLE_S = 1.0
-"""How long clients of a cluster may go on after the endpoint was called not ready."""
-QUIET_ANSWERS = 2
-"""Idle answers in a row that count: a request may lie between two that are asked for one after the other."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,7 @@ class Life:
     """What the last failed check said."""
     completion_failed: bool = False
     probe_at: float = 0.0
-    draining_since: float | None = None
-    quiet: int = 0
+    drain: Drain | None = None
     attempts: int = 0
     """Failed fetches or steps in a row."""
     wait_until: float = 0.0
@@ -86,7 +82,7 @@ def adjusted(life: Life, wanted: str) -> Life:
     """Give a changed plan a fresh start: past failures are forgotten, not what runs."""
     if life.wanted == wanted:
         return life
-    return replace(life, wanted=wanted, attempts=0, wait_until=0.0, reason="", message="", draining_since=None, quiet=0)
+    return replace(life, wanted=wanted, attempts=0, wait_until=0.0, reason="", message="", drain=None)
 
 
 def noticed(life: Life, seen: Seen, *, now: float) -> Life:
@@ -124,11 +120,9 @@ def put_off(life: Life, reason: str, message: str, *, now: float) -> Life:
 
 def drained(life: Life, busy: bool | None, timeout_s: float, *, now: float) -> tuple[Life, bool]:
     """Take in whether requests are under way; True: it may be stopped."""
-    since = now if life.draining_since is None else life.draining_since
-    quiet = life.quiet + 1 if busy is False else 0
-    return replace(life, draining_since=since, quiet=quiet, ready=False), (
-        (quiet >= QUIET_ANSWERS and now - since >= min(SETTLE_S, timeout_s)) or now - since >= timeout_s
-    )
+    drain = (life.drain or Drain(since=now, known_at=now)).answered(busy, now=now)
+    is_over = drain.outcome(timeout_s=timeout_s, now=now, settle_s=SETTLE_S) is not None
+    return replace(life, drain=drain, ready=False), is_over
 
 
 def phase_of(seen: Seen | None, life: Life, wanted: str, *, last_words: str = "") -> tuple[ProcessPhase, str, str]:

@@ -44,16 +44,16 @@ from agent.client.ssh.steps import (
 )
 from agent.client.ssh.unit_watch import MayRepair, UnitWatch, checksum
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server.host_facts import agent_version
-from agent.server.models.source_policy import SourcePolicy
-from agent.server.processes.command_line import FileMissing
-from agent.server.processes.drain import UNKNOWN_S, timeout_of
-from agent.server.processes.engines import SHARED
-from agent.server.processes.flags import unknown
-from agent.server.processes.secret_values import Asking, SecretUnavailable, SecretValues
+from agent.processes.command_line import FileMissing
+from agent.processes.draining import drain_timeout_of
+from agent.processes.engines import SHARED
+from agent.processes.flags import unknown
+from agent.processes.secret_values import Asking, SecretUnavailable, SecretValues
+from agent.sources.source_policy import SourcePolicy
 from agent.steps.machine import MachineError
 from agent.steps.service import NotExpressible, Service
 from agent.steps.step import Outcome, State, Step, run_steps
+from agent.version import agent_version
 
 RUNTIME_AGAIN_S = 60.0
 """How often a host without a wanted engine is asked for it anew."""
@@ -274,7 +274,7 @@ class SshProcesses:
             # An idle Mac sleeps, and with it what it serves.
             self._connection.shell(script("keep_awake"), what="keeping the Mac awake", arguments=[str(seen.pid)])
             self._awake[record.key] = seen.start
-        life = replace(life, attempts=0, reason="", message="", wait_until=0.0, draining_since=None, quiet=0)
+        life = replace(life, attempts=0, reason="", message="", wait_until=0.0, drain=None)
         return self._ask(record, place, seen, life)
 
     def _ask(self, record: Record, place: Place, seen: Seen, life: Life) -> Life:
@@ -336,8 +336,8 @@ class SshProcesses:
     def _drain(self, seen: Seen, place: Place, life: Life) -> tuple[Life, bool]:
         """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
         busy = self._engines.busy(seen.record, place)
-        timeout_s = timeout_of(seen.record.plan, None if busy is not None else UNKNOWN_S)
-        if not life.ready and life.draining_since is None and not seen.proved:
+        timeout_s = drain_timeout_of(seen.record.plan)
+        if not life.ready and life.drain is None and not seen.proved:
             timeout_s = 0.0  # nobody was ever sent there
         return ssh_life.drained(life, busy, timeout_s, now=self._clock())
 

@@ -1,13 +1,13 @@
 """Reads values of secret variables that the owner of a host over SSH put there. Called by `processes`.
 
-A file counts under the conditions that an agent sets on its own machine (`agent.server.processes.secret_values`).
+A file counts under the conditions that an agent sets on its own machine (`agent.processes.secret_values`).
 """
 
 from __future__ import annotations
 
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.scripts import script
-from agent.server.processes.secret_values import MAX_BYTES, SecretUnavailable
+from agent.processes.secret_values import MAX_BYTES, SecretUnavailable
 
 _NOTHING_THERE = 44
 _REFUSED = 45

@@ -14,8 +14,9 @@ from agent.client.ssh.fetch import Fetcher
 from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
 from agent.client.ssh.look import Seen
 from agent.contract import FilePlan, ProcessPlan
-from agent.server.processes import command_line, lifecycle
-from agent.server.processes.flags import spoken
+from agent.processes import command_line
+from agent.processes.flags import spoken
+from agent.processes.launch_hash import launch_hash
 from agent.steps import launchd, systemd
 from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import Facts, Machine, MachineError, checked
@@ -62,7 +63,7 @@ def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
 
 def hash_of(plan: ProcessPlan, address: str) -> str:
     """Hash what a running process depends on, as the agent does."""
-    return lifecycle.launch_hash(plan, address)
+    return launch_hash(plan, address)
 
 
 def service_of(record: Record, place: Place, *, binary: str, known_flags: frozenset[str]) -> Service:

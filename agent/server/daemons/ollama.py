@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.server.daemons.http import Answer, Wire
 from agent.server.daemons.port import DaemonFailed, Progress
-from agent.server.errors import Cancelled
+from agent.sources.errors import Cancelled
 
 PULL_STALL_S = 120.0
 """Longest silence of a pull. Ollama says something about each second, but for the verification of a large layer."""

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 
 from agent.contract import ProcessPlan
-from agent.server.errors import GgufInvalid, NeedMoreBytes
 from agent.server.memory.need import Need
 from agent.server.models.gguf_header import read_header
+from agent.sources.errors import GgufInvalid, NeedMoreBytes
 from program.desired.facts import MemoryFacts
 from program.desired.model import GgufFacts
 from program.runtimes.flags import word_of

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent.contract import FilePlan
-from agent.server.errors import (
+from agent.server.models import remote, repository
+from agent.server.models.model_store import Slot, check_sha256, sha256_of, verify
+from agent.server.models.source_access import Place, SourceAccess
+from agent.server.models.store_space import StoreSpace
+from agent.server.models.transfer import DownloadSettings, Progress, Transfer
+from agent.sources.errors import (
     Cancelled,
     ChecksumMismatch,
     GgufInvalid,
@@ -29,12 +34,7 @@ from agent.server.errors import (
     SourceNotFound,
     SourceUnreachable,
 )
-from agent.server.models import remote, repository
-from agent.server.models.model_store import Slot, check_sha256, sha256_of, verify
-from agent.server.models.source_access import Place, SourceAccess
-from agent.server.models.source_policy import SourcePolicy
-from agent.server.models.store_space import StoreSpace
-from agent.server.models.transfer import DownloadSettings, Progress, Transfer
+from agent.sources.source_policy import SourcePolicy
 from program.desired.web_address import shown
 
 __all__ = ["DownloadSettings", "Progress", "download"]

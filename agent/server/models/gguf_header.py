@@ -14,9 +14,9 @@ import struct
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.server.errors import GgufInvalid, NeedMoreBytes
 from agent.server.models import gguf_format as form
 from agent.server.models.license_names import normalised_license
+from agent.sources.errors import GgufInvalid, NeedMoreBytes
 from program.desired.model import GgufFacts
 
 

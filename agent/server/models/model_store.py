@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.contract import FilePlan
-from agent.server.errors import Cancelled, ChecksumMismatch, FileError, NoSpace, PlanInvalid, SizeMismatch, StoreFailed
+from agent.sources.errors import Cancelled, ChecksumMismatch, FileError, NoSpace, PlanInvalid, SizeMismatch, StoreFailed
 
 PARTIAL = ".partial"
 """How the name of an unfinished download ends."""

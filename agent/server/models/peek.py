@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from agent.server.errors import GgufInvalid, NeedMoreBytes, SourceChanged, SourceUnexpected, SourceUnreachable
 from agent.server.models.credentials import Signer
-from agent.server.models.deadline import Deadline
 from agent.server.models.gguf_header import Header
 from agent.server.models.remote import RemoteFile, get
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.deadline import Deadline
+from agent.sources.errors import GgufInvalid, NeedMoreBytes, SourceChanged, SourceUnexpected, SourceUnreachable
+from agent.sources.source_policy import SourcePolicy
 from program.desired.model import GgufFacts
 from program.desired.web_address import WebAddress
 

@@ -24,7 +24,9 @@ import urllib3
 import urllib3.exceptions
 from urllib3.util import Timeout
 
-from agent.server.errors import (
+from agent.server.models.credentials import Signer
+from agent.sources.deadline import Deadline, Watch
+from agent.sources.errors import (
     FileError,
     SourceNotFound,
     SourceRefused,
@@ -33,9 +35,7 @@ from agent.server.errors import (
     SourceUnreachable,
     SourceUntrusted,
 )
-from agent.server.models.credentials import Signer
-from agent.server.models.deadline import Deadline, Watch
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from program.desired.web_address import AddressInvalid, WebAddress
 
 MAX_REDIRECTS = 5

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from agent.contract import FilePlan
-from agent.server.errors import PlanInvalid, SourceUnexpected
 from agent.server.models import remote
 from agent.server.models.model_store import write_whole
 from agent.server.models.source_access import SourceAccess
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.errors import PlanInvalid, SourceUnexpected
+from agent.sources.source_policy import SourcePolicy
 
 LIST_FILE = ".repository.json"
 _LARGEST_LIST = 16 << 20

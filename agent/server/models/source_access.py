@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.server.errors import PlanInvalid, StoreFailed
 from agent.server.models.credentials import Credentials, Signer
+from agent.sources.errors import PlanInvalid, StoreFailed
 from program.desired.hub import Hub
 from program.desired.web_address import AddressInvalid, WebAddress, shown
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 import structlog
 
-from agent.server.errors import FileError, NoSpace
 from agent.server.models.model_store import LOCK, PARTIAL, Slot, storing, try_lock
 from agent.server.processes.identity import runs
 from agent.server.store import ProcessRecord
+from agent.sources.errors import FileError, NoSpace
 
 USED = ".used"
 """File of a model's directory whose time is that of the last start with it."""

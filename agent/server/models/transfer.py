@@ -16,7 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.server.errors import (
+from agent.server.models import remote
+from agent.server.models.credentials import Signer
+from agent.server.models.gguf_format import MAGIC
+from agent.server.models.model_store import Slot, storing, write_whole
+from agent.server.models.remote import Answer, RemoteFile
+from agent.sources.errors import (
     Cancelled,
     FileError,
     GgufInvalid,
@@ -25,12 +30,7 @@ from agent.server.errors import (
     SourceChanged,
     SourceUnreachable,
 )
-from agent.server.models import remote
-from agent.server.models.credentials import Signer
-from agent.server.models.gguf_format import MAGIC
-from agent.server.models.model_store import Slot, storing, write_whole
-from agent.server.models.remote import Answer, RemoteFile
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.source_policy import SourcePolicy
 from program.desired.web_address import WebAddress
 
 Progress = Callable[[int, int | None], None]

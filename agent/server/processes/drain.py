@@ -1,48 +1,32 @@
 """Waits, before a process is stopped as planned, until its requests have ended, and never longer than the plan says.
 
 Called by `worker` after its report says Stopping. First the endpoints go, then the engine is asked; an
-engine that cannot be asked is judged by the connections on its port. `verdict` is pure, the rest is I/O.
+engine that cannot be asked is judged by the connections on its port. The rules are in `agent.processes.draining`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import psutil
 
-from agent.contract import DRAIN_TIMEOUT_S, IdleQuestion, ProcessPlan
-from agent.server.processes.engines import idle_questions
+from agent.contract import ProcessPlan
+from agent.processes.draining import SETTLE_S, Drain, Drained, is_busy_by
+from agent.processes.engines import idle_questions
 
 ENDPOINTS_GONE_S = 3.0
 """How long to wait for the word that clients are sent elsewhere."""
-SETTLE_S = 1.0
-"""How long clients of a cluster go on after that: until every node's kube-proxy has heard of it."""
 POLL_S = 0.2
 ASK_TIMEOUT_S = 2.0
-UNKNOWN_S = 5.0
-"""How long requests have where nobody can tell whether there are any."""
-QUIET_ANSWERS = 2
-"""Idle answers in a row that count: a request may lie between two that are asked for one after the other."""
 
 _CAN_SEND = ("01", "08")
 """Established, and closed by the client for its own part: numbers of <net/tcp_states.h>."""
 UNANSWERED = 0
 REFUSED = -1
-
-
-class Drained(Enum):
-    """How a drain ended."""
-
-    IDLE = auto()
-    TIMED_OUT = auto()
-    CALLED_OFF = auto()
-    """Somebody wants the process again, or the agent leaves it to the next one."""
 
 
 @dataclass(frozen=True)
@@ -61,39 +45,30 @@ class Draining:
     alive: Callable[[], bool]
 
 
-def timeout_of(plan: ProcessPlan, cap_s: float | None = None) -> float:
-    """Give how long requests under way may take: the plan's time or the usual one, at most `cap_s`."""
-    wished = DRAIN_TIMEOUT_S if plan.drain_timeout_s is None else plan.drain_timeout_s
-    return max(0.0, wished if cap_s is None else min(wished, cap_s))
-
-
 def drain(work: Draining, *, sleep: Callable[[float], None] = time.sleep) -> Drained:
     """Return once no request is under way, or when that has taken long enough."""
     began = time.monotonic()
     end = began + work.timeout_s
     if not _wait_for_endpoints(work, end, sleep):
         return Drained.CALLED_OFF
-    quiet, unknown_since = 0, time.monotonic()
+    progress = Drain(since=began, known_at=time.monotonic())
     while True:
         if work.called_off():
             return Drained.CALLED_OFF
         now = time.monotonic()
-        if now >= end:
-            return Drained.TIMED_OUT
+        outcome = progress.outcome(timeout_s=work.timeout_s, now=now)
+        if outcome is not None:
+            return outcome
         if not work.alive() or work.plan.daemon_model is not None:
             # A shared daemon lets go of a model only when its requests have ended.
             return Drained.IDLE
         busy = is_busy(work, timeout_s=min(ASK_TIMEOUT_S, end - now))
         if busy is False and unsent(work.pid, work.port):
             busy = True  # all is worked out, and a slow client has not got all of it
-        quiet = quiet + 1 if busy is False else 0
-        if quiet >= QUIET_ANSWERS:
-            return Drained.IDLE
-        if busy is not None:
-            unknown_since = time.monotonic()
-        elif time.monotonic() - unknown_since >= UNKNOWN_S:
-            return Drained.TIMED_OUT
-        sleep(POLL_S)
+        now = time.monotonic()
+        progress = progress.answered(busy, now=now)
+        if progress.outcome(timeout_s=work.timeout_s, now=now) is not Drained.IDLE:
+            sleep(POLL_S)
 
 
 def _wait_for_endpoints(work: Draining, end: float, sleep: Callable[[float], None]) -> bool:
@@ -120,39 +95,10 @@ def is_busy(work: Draining, *, timeout_s: float) -> bool | None:
             return True  # too busy to say so, and the caller's patience ends
         if status == REFUSED:
             break
-        told = verdict(question, status, body)
+        told = is_busy_by(question, status, body)
         if told is not None:
             return told
     return connected(work.pid, work.port)
-
-
-def verdict(question: IdleQuestion, status: int, body: bytes) -> bool | None:
-    """Read an answer: True means busy; None that it tells nothing."""
-    if question.kind == "status":
-        return not 200 <= status < 300
-    if status != 200:
-        return None
-    text = body.decode("utf-8", "replace")
-    if question.kind == "slots":
-        try:
-            slots = json.loads(text)
-        except ValueError:
-            return None
-        if not isinstance(slots, list) or not all(isinstance(slot, dict) for slot in slots):
-            return None
-        return any(bool(slot.get("is_processing")) for slot in slots)
-    values = [_sample(line) for line in text.splitlines() if line.partition("{")[0].split(" ")[0] == question.gauge]
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) > 0 if numbers else None
-
-
-def _sample(line: str) -> float | None:
-    """Read the value of a line of Prometheus' text; after it there may be a time."""
-    rest = line.rpartition("}")[2].split() if "}" in line else line.split()[1:]
-    try:
-        return float(rest[0])
-    except (IndexError, ValueError):
-        return None
 
 
 def connected(pid: int, port: int) -> bool | None:

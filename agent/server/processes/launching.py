@@ -15,14 +15,15 @@ from pathlib import Path
 import structlog
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes import command_line, engines, flags
+from agent.processes.secret_values import SecretUnavailable
 from agent.server.daemons.port import DaemonNotReady
 from agent.server.daemons.shared import SharedDaemons
-from agent.server.processes import command_line, engines, flags, process_log
+from agent.server.processes import process_log
 from agent.server.processes.engine_user import NotReadable
 from agent.server.processes.lifecycle import Goal, Hold, Life, Running
 from agent.server.processes.ports import NoPortFree
 from agent.server.processes.process import LaunchFailed, Marker, launch
-from agent.server.processes.secret_values import SecretUnavailable
 from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
 

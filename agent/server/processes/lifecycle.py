@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
-from agent.server.processes.launch_hash import launch_hash as launch_hash
+from agent.processes.launch_hash import launch_hash as launch_hash
 
 
 @dataclass(frozen=True)

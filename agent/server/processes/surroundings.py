@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
+from agent.processes.flags import Vocabulary
 from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.exits import ExitWatch
-from agent.server.processes.flags import Vocabulary
 from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal, Hold, Policy
 from agent.server.processes.ports import Ports

@@ -12,16 +12,18 @@ from dataclasses import replace
 import structlog
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.draining import Drained, drain_timeout_of
+from agent.processes.engine_probe import EngineProbe
 from agent.server.daemons.plans import is_daemon_key
 from agent.server.daemons.port import DaemonFailed, DaemonNotReady
-from agent.server.errors import Cancelled, FileError
-from agent.server.processes import health, lifecycle, process_log
-from agent.server.processes.drain import Drained, Draining, drain, timeout_of
+from agent.server.processes import lifecycle, process_log
+from agent.server.processes.drain import Draining, drain
 from agent.server.processes.launching import MODEL, Launcher, NotAdmitted, NotLaunched, files_of, not_ready, rotate
 from agent.server.processes.lifecycle import Do, Goal, Hold, Life, Step
 from agent.server.processes.records import plan_in_force, record_of, report_of
 from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
+from agent.sources.errors import Cancelled, FileError
 
 EXIT_POLL_S = 1.0
 """How long the exit of a process that serves may go unseen, where the kernel does not tell of it."""
@@ -66,7 +68,7 @@ class Worker:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._cancel = threading.Event()
-        self._question = health.Question()
+        self._question = EngineProbe()
         self._leaving = False
         self._halting = False
         self._done = False
@@ -142,7 +144,7 @@ class Worker:
     def longest_stop_s(self) -> float:
         """How long a stop may take."""
         plan = plan_in_force(self._last_goal, self._life.running, self._running_plan)
-        return timeout_of(plan) + self._last_goal.plan.stop_grace_s
+        return drain_timeout_of(plan) + self._last_goal.plan.stop_grace_s
 
     def report(self) -> ProcessReport:
         """Say how the process is."""
@@ -336,7 +338,7 @@ class Worker:
         assert self._life.running is not None
         running = self._life.running
         plan = plan_in_force(self._last_goal, running, self._running_plan)
-        timeout_s = timeout_of(plan, hold.drain_timeout_s if hold else None)
+        timeout_s = drain_timeout_of(plan, hold.drain_timeout_s if hold else None)
         if timeout_s <= 0:
             return True
         work = Draining(

@@ -16,11 +16,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.contract import ProcessPhase, ProcessReport
-from agent.server.errors import FileError
-from agent.server.host_facts import agent_version
 from agent.server.models.store_space import StoreSpace
 from agent.server.telemetry import engine_metrics
 from agent.server.telemetry.usage import UsageSampler
+from agent.sources.errors import FileError
+from agent.version import agent_version
 
 SCRAPE_FRESH_S = 1.0
 """Two scrapers within this time get the same figures."""

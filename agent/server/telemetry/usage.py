@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from agent.contract import ProcessPlan, ProcessUsage
-from agent.server.processes.engines import metrics_path
+from agent.processes.engines import metrics_path
 from agent.server.processes.identity import runs
 from agent.server.store import ProcessRecord
 from agent.server.telemetry import engine_metrics

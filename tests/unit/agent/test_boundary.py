@@ -9,8 +9,8 @@ import pytest
 
 from agent.contract import FilePlan, ProcessPlan
 from agent.server.boundary import Boundary
-from agent.server.errors import SourceRefused
-from agent.server.models.source_policy import SourcePolicy
+from agent.sources.errors import SourceRefused
+from agent.sources.source_policy import SourcePolicy
 from program.runtimes.host_rules import allowance_of
 from tests.support.supervising import Supervised, server_plan, supervised
 

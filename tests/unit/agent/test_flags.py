@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.server.processes.flags import spoken
+from agent.processes.flags import spoken
 
 OLD = frozenset({"--mlock", "--ctx-size"})
 NEW = frozenset({"--load-mode", "--ctx-size"})

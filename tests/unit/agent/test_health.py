@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.server.processes.health import Question, smallest_request
+from agent.processes.engine_probe import EngineProbe, smallest_request
 
 ANSWERS: dict[str, tuple[int, bytes]] = {
     "/health": (200, b'{"status":"ok"}'),
@@ -56,12 +56,12 @@ def port() -> Iterator[int]:
 
 
 def complete(port: int, path: str, timeout_s: float = 5.0) -> str | None:
-    return Question().completion("127.0.0.1", port, path, model="m", timeout_s=timeout_s)
+    return EngineProbe().completion("127.0.0.1", port, path, model="m", timeout_s=timeout_s)
 
 
 def test_only_200_is_healthy_and_the_answer_is_told(port: int) -> None:
-    assert Question().health("127.0.0.1", port, "/health") is None
-    loading = Question().health("127.0.0.1", port, "/loading")
+    assert EngineProbe().health("127.0.0.1", port, "/health") is None
+    loading = EngineProbe().health("127.0.0.1", port, "/loading")
     assert loading is not None
     assert "503" in loading
     assert "Loading model" in loading
@@ -70,7 +70,7 @@ def test_only_200_is_healthy_and_the_answer_is_told(port: int) -> None:
 def test_a_port_where_nobody_listens_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    assert "refused" in (Question().health("127.0.0.1", port, "/health") or "").lower()
+    assert "refused" in (EngineProbe().health("127.0.0.1", port, "/health") or "").lower()
 
 
 def test_a_completion_counts_only_with_content(port: int) -> None:
@@ -89,7 +89,7 @@ def test_a_completion_that_takes_too_long_is_told(port: int) -> None:
 
 
 def test_a_waiting_question_can_be_interrupted(port: int) -> None:
-    question, began = Question(), time.monotonic()
+    question, began = EngineProbe(), time.monotonic()
     threading.Timer(0.2, question.interrupt).start()
     assert question.completion("127.0.0.1", port, "/slow", model="m", timeout_s=30.0) is not None
     assert time.monotonic() - began < 3

@@ -13,11 +13,11 @@ from pathlib import Path
 import gguf
 import pytest
 
-from agent.server import errors
 from agent.server.models import remote
 from agent.server.models.credentials import BearerToken
 from agent.server.models.peek import peek_header
-from agent.server.models.source_policy import SourcePolicy, is_public
+from agent.sources import errors
+from agent.sources.source_policy import SourcePolicy, is_public
 from program.desired.web_address import WebAddress
 from tests.support.model_server import File, FileServer, self_signed
 

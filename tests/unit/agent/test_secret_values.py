@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.contract import ProcessPlan, SecretReference
-from agent.server.processes.launch_hash import launch_hash
+from agent.processes.launch_hash import launch_hash
+from agent.processes.secret_values import MAX_BYTES, SecretUnavailable, SecretValues
 from agent.server.processes.process import inherited_environment
-from agent.server.processes.secret_values import MAX_BYTES, SecretUnavailable, SecretValues
 
 PLAIN = ProcessPlan(host="h", service="s", argv=("x",), service_name="s")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.contract import FilePlan
-from agent.server.errors import PlanInvalid, StoreFailed
 from agent.server.models.credentials import Credentials
 from agent.server.models.repository import Repository, keep, listed
 from agent.server.models.source_access import SourceAccess
+from agent.sources.errors import PlanInvalid, StoreFailed
 from program.desired.hub import HUB, Hub
 
 S3 = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": "https://s3.lan:9000"}

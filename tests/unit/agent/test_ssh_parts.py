@@ -22,7 +22,7 @@ from agent.client.ssh.look import Seen, read_processes
 from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
-from agent.server.errors import Reason
+from agent.sources.errors import Reason
 from automation.hosts.ssh_reading import target_of, way_to
 
 A = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0VSuE0nGHYnZ0vTTGzZrXhEnHbDmJBVzYJ5mYhVQ0d"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.contract import FilePlan, ProcessPlan
-from agent.server.errors import NoSpace
 from agent.server.models.model_store import Slot, try_lock
 from agent.server.models.store_space import ABANDONED_AFTER_S, StoreSpace, named_by, stored_models
 from agent.server.processes.identity import start_mark
 from agent.server.store import ProcessRecord, RunningRecord
+from agent.sources.errors import NoSpace
 
 KIB = 1024
 NOW = 1_800_000_000.0

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
+from agent.processes import engines
+from agent.processes.draining import Drained, drain_timeout_of, is_busy_by
+from agent.processes.flags import Vocabulary, unknown, version_of
 from agent.server.daemons import plans
-from agent.server.processes import engines, lifecycle, process_log
-from agent.server.processes.drain import Drained, Draining, drain, is_busy, timeout_of, unsent, verdict
-from agent.server.processes.flags import Vocabulary, unknown, version_of
+from agent.server.processes import lifecycle, process_log
+from agent.server.processes.drain import Draining, drain, is_busy, unsent
 from agent.server.processes.lifecycle import Do, Goal, Hold, Life, Policy, Running
 from agent.server.processes.ports import Ports, is_free
 from tests.support.supervising import free_port
@@ -137,7 +139,7 @@ def test_waits_can_be_shorter_than_usual_where_a_look_costs_little() -> None:
     ],
 )
 def test_an_answer_says_busy_idle_or_nothing(question: IdleQuestion, status: int, body: bytes, busy: object) -> None:
-    assert verdict(question, status, body) is busy
+    assert is_busy_by(question, status, body) is busy
 
 
 def work(**changes: Any) -> Draining:
@@ -194,10 +196,10 @@ def test_what_a_slow_client_has_not_taken_counts_as_under_way() -> None:
 
 
 def test_how_long_a_drain_takes_at_most() -> None:
-    assert timeout_of(plan()) == 30.0
-    assert timeout_of(plan(drain_timeout_s=0.0)) == 0.0
-    assert timeout_of(plan(drain_timeout_s=60.0), cap_s=5.0) == 5.0
-    assert timeout_of(plan(drain_timeout_s=1.0), cap_s=5.0) == 1.0
+    assert drain_timeout_of(plan()) == 30.0
+    assert drain_timeout_of(plan(drain_timeout_s=0.0)) == 0.0
+    assert drain_timeout_of(plan(drain_timeout_s=60.0), cap_s=5.0) == 5.0
+    assert drain_timeout_of(plan(drain_timeout_s=1.0), cap_s=5.0) == 1.0
 
 
 # --- engines, flags, ports, logs --------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import typer
 from agent.steps.machine import Facts
 from automation.cli import agent_service
 from automation.cli.agent_installation import Installation, install_steps
-from automation.cli.agent_options import OptionsWrong, run_command, settled
+from automation.cli.agent_options import OptionsWrong, settled
+from automation.cli.agent_run import run_command
 from automation.cli.main import UsageError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.server.errors import GgufInvalid
 from agent.server.models.gguf_header import read_header
+from agent.sources.errors import GgufInvalid
 from program.desired.facts import ClaimFacts, ModelFacts, PrefetchFacts, ProbeFacts, Problem
 from program.desired.model import GgufFacts
 from program.dialects.llmkube.model_status import human_size, model_status

@@ -1,7 +1,7 @@
 """What can go wrong with a model's file, each with the reason that a condition or a host's report shows.
 
-Raised by `models.remote`, `models.download` and `models.gguf_header`; caught by `processes.worker`
-and `automation.models.model_probe`. Errors of urllib3, ssl and the operating system never pass this border.
+Raised by `agent.server.models` (`remote`, `download`, `gguf_header`); caught by `agent.server.processes.worker` and
+`automation.models.model_probe`. Errors of urllib3, ssl and the operating system are translated into these.
 """
 
 from __future__ import annotations

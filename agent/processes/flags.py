@@ -1,6 +1,7 @@
 """Speaks to a llama-server in the words of its release: flags that llama.cpp renamed, told by the binary's own help.
 
-`launching` calls it before a start. Plans are the same for all hosts, and hosts have llama-servers of different ages.
+`agent.server.processes.launching` and `agent.client.ssh.steps` call it before a start. Plans are the same for all
+hosts, and hosts have llama-servers of different ages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fills a plan's arguments with what only the host knows: paths, address, port. Called by `launching`. Pure."""
+"""Fills a plan's arguments with what only the host knows: paths, address, port. Pure.
+
+Called by `agent.server.processes.launching` and `agent.client.ssh.steps`.
+"""
 
 from __future__ import annotations
 

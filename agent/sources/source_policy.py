@@ -1,6 +1,6 @@
 """Decide which addresses and paths a model may be read from, before anything is opened.
 
-Called by `remote`, `download` and `automation.models`. People who may write a Model may
+Called by `agent.server.models`, `agent.client.ssh.fetch` and `automation.models`. People who may write a Model may
 make us send requests; without this guard they could reach what only we can reach: metadata services, loopback, the
 cluster's own network. So only public addresses are dialled, and files are read only below roots that an operator named.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
-from agent.server.errors import SourceNotFound, SourceRefused
-from agent.server.models.deadline import resolve
+from agent.sources.deadline import resolve
+from agent.sources.errors import SourceNotFound, SourceRefused
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -1,7 +1,7 @@
 """The time that one question to a server may take in all: its name's resolution, connections, redirects, every byte.
 
-Made by `peek`, `remote` and `automation.models`; watched by `remote`. Timeouts of sockets start anew with each byte, so
-a server that sends one now and then is cut off here.
+Made by `agent.server.models` (`peek`, `remote`) and `automation.models`; watched by `remote`. Timeouts of sockets start
+anew with each byte, so a server that sends one now and then is cut off here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agent.server.errors import SourceUnreachable
+from agent.sources.errors import SourceUnreachable
 
 
 class Deadline:

@@ -1,8 +1,9 @@
 """Looks up the values of a process's secret environment variables, each time it is started.
 
-Called by `launching`, and over SSH by `agent.client.ssh.processes`. A value comes from the file that the host's owner
-put at `<folder>/<namespace>/<secret>/<key>`, else from the Secret itself, which the agent may read where somebody
-granted it that very Secret (`herdsman host grant-secret`). Values are written nowhere, and no error has any of them.
+Called by `agent.server.processes.launching` and `agent.client.ssh.processes`. A value comes from the file that the
+host's owner put at `<folder>/<namespace>/<secret>/<key>`, else from the Secret itself, which the agent may read where
+somebody granted it that very Secret (`herdsman host grant-secret`). Values are written nowhere, and no error has any of
+them.
 """
 
 from __future__ import annotations

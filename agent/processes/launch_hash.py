@@ -1,7 +1,7 @@
 """Tells by a hash whether a running process is still what its plan wants. Pure.
 
-Called by `supervisor`. An upgrade of the agent must change no hash of what runs: what came later than the
-first processes is left out where it says nothing.
+Called by `agent.server.processes.supervisor`, `agent.client.ssh.steps` and previews. An upgrade of the agent must
+change no hash of what runs: what came later than the first processes is left out where it says nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Asks a process over HTTP whether it serves: its health, and one real completion.
 
-Called by `agent.server.processes.worker`.
+Called by `agent.server.processes.worker` and `agent.client.ssh.asking`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Connect(Protocol):
     def __call__(self, host: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection: ...
 
 
-class Question:
+class EngineProbe:
     """Asks one process, one question at a time; another thread may interrupt. Answers None, or what is wrong."""
 
     def __init__(self, connect: Connect = http.client.HTTPConnection) -> None:

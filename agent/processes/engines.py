@@ -1,6 +1,6 @@
-"""What the agent knows of each engine where the plan does not say it. Pure but for `performance_cores`.
+"""What is known of each engine where the plan does not say it. Pure but for `performance_cores`.
 
-Called by `agent.server.processes.drain`, `launching` and the metrics.
+Called by `agent.server` (`processes.drain`, `launching`, the metrics) and `agent.client.ssh`.
 """
 
 from __future__ import annotations

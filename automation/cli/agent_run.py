@@ -1,0 +1,349 @@
+"""`herdsman agent run`: the agent that keeps a host's processes, in the foreground.
+
+Registered by `agent`. `agent_service` and `agent_doctor` read the options of the command by `run_command`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from automation.cli.agent_options import default_store
+from automation.cli.host_arguments import check_host_name, labels_of
+from automation.cli.output import complain, say
+
+if TYPE_CHECKING:
+    from agent.server.processes.engine_user import EngineUser
+    from kubeapi.client import KubeClient
+    from program.runtimes.host_rules import Allowance
+
+
+class PlanSource(StrEnum):
+    """Where an agent's plan comes from."""
+
+    KUBERNETES = "kubernetes"
+    HTTP = "http"
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def run(
+    host: Annotated[str, typer.Option(help="Name of this host, as placements use it.")],
+    store: Annotated[
+        Path | None, typer.Option(help="Directory for models, logs and the agent's memory.", show_default=False)
+    ] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
+    namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="IP that Services lead to; by default the first own one that others can reach.")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="IP on which processes listen: by default --address, but loopback where the cluster is on this "
+            "machine too. What listens beyond loopback can be used by everybody who reaches it.",
+            show_default=False,
+        ),
+    ] = None,
+    allowed_remote_hosts: Annotated[
+        str, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
+    ] = "",
+    allowed_host_path_roots: Annotated[
+        str, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
+    ] = "",
+    engine_user: Annotated[
+        str | None,
+        typer.Option(
+            help="User that engines run as; takes an agent that runs as root. By default `herdsman-engine` where the "
+            "agent is root on Linux and there is such a user, else the agent's own user.",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with what plans may ask for: the fields of a Host's spec.allow. A plan must be allowed by "
+            "this and by the Host object. Without a cluster and without this file nothing is refused.",
+            show_default=False,
+        ),
+    ] = None,
+    http_port: Annotated[
+        int, typer.Option(help="Port of /healthz, /metrics and the API; 0 picks one, -1 for none.")
+    ] = 0,
+    http_address: Annotated[
+        str,
+        typer.Option(
+            help="IP on which the API listens, 0.0.0.0 and :: for all; beyond loopback it speaks TLS and wants a token "
+            "for all but /healthz.",
+            show_default="loopback",
+        ),
+    ] = "",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of the API's certificate, with --tls-key; by default the agent makes one."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's key.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the API's token; by default the agent makes one in its store.")
+    ] = None,
+    plan_source: Annotated[PlanSource, typer.Option(help="Where the plan comes from.")] = PlanSource.KUBERNETES,
+    system_namespace: Annotated[str, typer.Option(help="Namespace of the host's Lease.")] = "herdsman-system",
+    heartbeat: Annotated[
+        float, typer.Option(min=0.4, max=60, help="Seconds between renewals of the Lease, which lasts 2.4 times that.")
+    ] = 5.0,
+    keep_processes: Annotated[
+        bool, typer.Option("--keep-processes", help="Leave processes running at the end; the next agent adopts them.")
+    ] = False,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that placements can ask for.")] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="PEM file with authorities to trust, beside the system's, where models come from."),
+    ] = None,
+    store_size: Annotated[
+        str | None, typer.Option(help="Most that models may take on disk (`200Gi`); the Host's storeSize wins.")
+    ] = None,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with a file for each variable, or file of NAME=VALUE lines: HF_TOKEN, AWS_ACCESS_KEY_ID "
+            "and the like, to fetch models with; by default the environment has them.",
+            show_default=False,
+        ),
+    ] = None,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with NAMESPACE/SECRET/KEY, one file of mode 0600 for each value that services take by "
+            "secretKeyRef; without a file the agent asks the cluster.",
+            show_default="/etc/herdsman/secrets",
+        ),
+    ] = None,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory for all processes together, a quantity (24Gi); what the Host object says wins.",
+            show_default=False,
+        ),
+    ] = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The same as a share of this machine's.", show_default=False)
+    ] = None,
+    memory_interval: Annotated[
+        float, typer.Option(min=0, help="Seconds between two looks at the memory's pressure; 0 for none.")
+    ] = 10.0,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Stop the least important processes while memory is critically short.")
+    ] = False,
+    meminfo: Annotated[Path | None, typer.Option(help="Read this instead of /proc/meminfo.", hidden=True)] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="console or json; by default console on a terminal.")
+    ] = LogFormat.AUTO,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Keep this host's processes as planned, until stopped.
+
+    SIGTERM and Ctrl-C take the endpoints out of service, then stop the processes. An agent that is killed leaves them
+    running, and the next one with the same --store adopts them.
+    """
+    # Imported here, so that other commands do not wait for it.
+    from agent.processes.secret_values import FOLDER
+    from agent.server.api.api_listeners import ApiSettings
+    from agent.server.api.tls import TlsFailed
+    from agent.server.cluster.host_lease import HostTaken
+    from agent.server.host_facts import NoAddress, own_address
+    from agent.server.main import Agent, AgentSettings
+    from agent.server.memory.budget import MemoryWishes
+    from agent.server.memory.host_memory import MemorySettings
+    from agent.server.processes.ports import is_free
+    from agent.server.store import StoreInUse
+    from agent.sources.source_policy import SourcePolicy
+    from agent.version import agent_version
+    from automation.telemetry.logs import configure_logging
+    from kubeapi.client import KubeClient
+    from kubeapi.errors import KubeError
+
+    check_host_name(host)
+    try:
+        configure_logging(log_format.value, log_level)
+        published = str(ipaddress.ip_address(address)) if address else own_address()
+        client = KubeClient.default(kubeconfig) if plan_source is PlanSource.KUBERNETES else None
+        listening = str(ipaddress.ip_address(listen)) if listen else _where_to_listen(client, published)
+        reached_at = str(ipaddress.ip_address(http_address)) if http_address else ""
+    except (ValueError, NoAddress) as error:
+        raise typer.BadParameter(str(error)) from None
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    for option, own in (("--address", published), ("--listen", listening), ("--http-address", reached_at)):
+        if not is_free(own, 0):
+            raise typer.BadParameter(f"{option} `{own}` is not an address of this machine")
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-cert and --tls-key come together")
+    settings = AgentSettings(
+        host=host,
+        store=(store or default_store()).expanduser().absolute(),
+        address=published,
+        listen=listening,
+        plan_source="http" if plan_source is PlanSource.HTTP else "kubernetes",
+        namespaces=tuple(namespace or ()),
+        system_namespace=system_namespace,
+        heartbeat_s=heartbeat,
+        api=ApiSettings(
+            port=http_port,
+            address=reached_at,
+            tls_certificate=_absolute(tls_cert),
+            tls_key=_absolute(tls_key),
+            token_file=_absolute(token_file),
+        ),
+        keep_processes=keep_processes,
+        engine_user=_engine_user(engine_user),
+        allowance=_allowance(allow),
+        source_policy=SourcePolicy(
+            allowed_remote_hosts=_split(allowed_remote_hosts),
+            allowed_host_path_roots=_split(allowed_host_path_roots),
+            ca_file=str(_absolute(ca_file)) if ca_file else None,
+        ),
+        locate=_locate,
+        labels=labels_of(label or ()),
+        store_size_bytes=_size(store_size),
+        credentials=_absolute(credentials),
+        secrets=_absolute(secrets) or FOLDER,
+        memory=MemorySettings(
+            wishes=MemoryWishes(_size(memory_budget, option="--memory-budget"), memory_fraction, eviction=evict),
+            watch_s=memory_interval,
+            meminfo=_absolute(meminfo),
+        ),
+    )
+    try:
+        running = Agent(settings, client)
+        running.start()
+    except (StoreInUse, HostTaken, KubeError, TlsFailed, OSError) as error:
+        complain(str(error), hint=_hint(error))
+        raise typer.Exit(1) from None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: running.request_stop())
+    _say(f"Herdsman agent {agent_version()} is host `{host}`, process {os.getpid()}")
+    _say(f"  processes listen on {listening}; models, logs and state are in {settings.store}")
+    if client is not None:
+        _say(f"  the plan comes from {client.server}, {', '.join(namespace or ()) or 'all namespaces'}")
+    if settings.engine_user is not None:
+        _say(f"  engines run as user {settings.engine_user.name}")
+    if running.http_port is not None:
+        _say(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
+        _say(f"  the token for /v1 is in {running.token_file}")
+    if running.endpoint:
+        _say(f"  {running.endpoint} has the same for other machines; SHA-256 {running.facts().tls_fingerprint}")
+    why = running.wait()
+    _say("Stopping" if not keep_processes else "Stopping; processes go on")
+    running.stop()
+    if client is not None:
+        client.close()
+    if why:
+        complain(why)
+        raise typer.Exit(1)
+
+
+def run_command() -> Any:
+    """Give `agent run` as typer makes it, to read its options."""
+    alone = typer.Typer(add_completion=False)
+    alone.command("run")(run)
+    return typer.main.get_command(alone)
+
+
+def _where_to_listen(client: KubeClient | None, published: str) -> str:
+    """Choose loopback where nobody could come from elsewhere: the cluster is this machine, or there is none.
+
+    An engine has no authentication of its own unless the service asks for it, so it listens no wider than it must.
+    """
+    if client is None:
+        return "127.0.0.1"
+    name = urlsplit(client.server).hostname or ""
+    try:
+        loopback = ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        loopback = name == "localhost"
+    return "127.0.0.1" if loopback else published
+
+
+def _size(text: str | None, *, option: str = "--store-size") -> int | None:
+    from program.desired.errors import SpecInvalid
+    from program.desired.quantities import bytes_of
+
+    try:
+        return bytes_of(text, field=option)
+    except SpecInvalid as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _allowance(path: Path | None) -> Allowance | None:
+    """Read the file of --allow by the schema of a Host's `spec.allow`."""
+    if path is None:
+        return None
+    import yaml
+
+    from kubeapi.yaml_text import load
+    from program.desired.errors import SpecInvalid
+    from program.dialects.host_schema import AllowSpec
+    from program.dialects.reading import read, unknown_fields
+    from program.runtimes.host_rules import allowance_of
+
+    try:
+        said = load(path.expanduser().read_text()) or {}
+        spec = read(AllowSpec, said, field="allow")
+        strange = [field for field, _ in unknown_fields(spec, field="allow")]
+    except (OSError, ValueError, yaml.YAMLError, SpecInvalid) as error:
+        raise typer.BadParameter(f"--allow {path}: {error}") from None
+    if strange:
+        raise typer.BadParameter(f"--allow {path}: {', '.join(strange)}: is not known")
+    return allowance_of(said)
+
+
+def _engine_user(name: str | None) -> EngineUser | None:
+    from agent.server.processes.engine_user import EngineUserWrong, engine_user, usual_engine_user
+
+    try:
+        return engine_user(name) if name is not None else usual_engine_user()
+    except EngineUserWrong as error:
+        raise typer.BadParameter(f"--engine-user: {error}") from None
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.expanduser().absolute() if path is not None else None
+
+
+def _say(line: str) -> None:
+    say(line)
+
+
+def _hint(error: Exception) -> str:
+    from kubeapi.errors import Forbidden
+
+    if isinstance(error, Forbidden):
+        return "the agent needs HostProcesses, Services, EndpointSlices, and Leases in the system namespace"
+    return ""
+
+
+def _split(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _locate(name: str) -> Path | None:
+    from tools.toolchain import ToolMissing, locate
+
+    try:
+        return locate(name)
+    except ToolMissing:
+        return None
