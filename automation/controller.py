@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 import structlog
 
 from automation.admission.quota import claim_of, claim_without_model
-from automation.adoption.letting_go import LettingGo
-from automation.approval.consent import Consent, modes_now
+from automation.adoption.release import Release
+from automation.approval.approval import Approval, modes_now
 from automation.cache.cluster_cache import DIALECT, World
 from automation.certificates.renewal import Certifying
 from automation.drift.drift_watch import DriftWatch
@@ -71,7 +71,7 @@ class Controller:
         options: RenderOptions,
         recorder: EventRecorder,
         requeue: Callable[[ServiceKey, float], None],
-        consent: Consent,
+        approval: Approval,
         sleep: Sleep | None = None,
         metrics: Metrics | None = None,
         history: RevisionRecorder | None = None,
@@ -87,7 +87,7 @@ class Controller:
         self._options = options
         self._recorder = recorder
         self._requeue = requeue
-        self._consent = consent
+        self._approval = approval
         self._sleep = sleep
         self._history = history
         self._clock = clock
@@ -108,7 +108,7 @@ class Controller:
         }
         self._drift = DriftWatch(client, requeue=requeue, ignored=ignored)
         self._removal = Removal(client, batcher, self.services, forget=self._forget)
-        self._others = LettingGo(
+        self._release = Release(
             world, batcher, lambda key: self._statuses[key.dialect], forget=self._forget, requeue=requeue
         )
 
@@ -131,9 +131,9 @@ class Controller:
             self._removal.end(key, cr)
             return
         if not services.is_ours(cr):
-            self._others.let_go(key, cr)
+            self._release.release_service(key, cr)
             return
-        self._others.take(key)
+        self._release.note_owned(key)
         cr = self._statuses[key.dialect].latest(cr)
         asked = services.asked(key, cr)
         if (quiet_for_s := self._engine.quiet_for_s(key, asked, now=now)) > 0:
@@ -148,17 +148,17 @@ class Controller:
             wanted = services.want(key, cr, observed, options)
         for moved in wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ():
             self._recorder.record(cr, type="Normal", reason="Moved", message=moved)
-        if not self._consent.modes.still(key, wanted.mode):
+        if not self._approval.modes.is_frozen(key, wanted.mode):
             services.tend(key, cr)
         judged = self._judge(key, cr, wanted, observed, now=now)
-        if self._certifying is not None and judged.may_act and not self._consent.modes.still(key, wanted.mode):
+        if self._certifying is not None and judged.may_act and not self._approval.modes.is_frozen(key, wanted.mode):
             wanted = self._certifying.certified(key, cr, wanted)
         complete = self._act(key, cr, wanted, judged, observed, asked=asked, now=now)
         if wanted.retry_after_s is not None:
             self._requeue(key, wanted.retry_after_s)
         facts = self._facts(key, cr, wanted, judged, observed, complete=complete, now=now)
         self._report(key, cr, wanted.desired, facts, now=now)
-        if wanted.desired is not None and not self._consent.modes.still(key, wanted.mode):
+        if wanted.desired is not None and not self._approval.modes.is_frozen(key, wanted.mode):
             self._care(key, cr, wanted.desired, observed, judged.proofs, now=now)
 
     def _judge(self, key: ServiceKey, cr: Json, wanted: Wanted, observed: Observed, *, now: datetime) -> Judged:
@@ -168,10 +168,10 @@ class Controller:
             problem = wanted.problem or terminating(key, observed)
             return Judged(problem=problem, quota=self._quota_without_model(key, cr, observed) if not problem else None)
         rendered, rollout = self._checks.rolled_back(key, cr, desired, rendered, observed)
-        modes, still = self._consent.modes, self._consent.modes.still(key, wanted.mode)
+        modes, still = self._approval.modes, self._approval.modes.is_frozen(key, wanted.mode)
         proofs, failing = self._checks.prove(key, cr, desired, observed, now=now, may_replace=not still)
         labels = self._world.namespace_labels(key.namespace)
-        verdict = self._consent.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
+        verdict = self._approval.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
         problem = wanted.problem or terminating(key, observed) or verdict.problem
         quota = self._world.quotas.decide(
             key,
@@ -219,7 +219,7 @@ class Controller:
         now: datetime,
     ) -> bool:
         """Carry out the plan; True when every object is there as rendered, but for accessories that were refused."""
-        rendered, desired, modes = judged.rendered, wanted.desired, self._consent.modes
+        rendered, desired, modes = judged.rendered, wanted.desired, self._approval.modes
         if rendered is None or desired is None:
             return False
         last, known = self._engine.last(key), self.services[key.dialect].made_kinds()
@@ -259,13 +259,13 @@ class Controller:
 
     def _forget(self, key: ServiceKey) -> None:
         """Have every part forget a service."""
-        self._others.take(key)
+        self._release.note_owned(key)
         self._statuses[key.dialect].forget(key.namespace, key.name)
         self.services[key.dialect].forget(key)
         if self._certifying is not None:
             self._certifying.forget(key)
         self._checks.forget(key)
-        self._consent.forget(key)
+        self._approval.forget(key)
         if self._sleep is not None:
             self._sleep.forget(key)
         self._world.quotas.release(key)
@@ -380,7 +380,7 @@ class Controller:
             "refused": refused,
             "drift": self._drift.problems(key, now=now),
             "advice": judged.advice,
-            "pending": self._consent.modes.pending(key),
+            "pending": self._approval.modes.pending(key),
             "sleep": wanted.sleep,
             "memory": memory_facts(desired, observed),
             "acceleration": self._checks.acceleration(key, cr, desired, observed),

@@ -178,7 +178,7 @@ def in_process(hosts: int, services: int) -> dict[str, float]:
     registry.lease_changed(None, {**trim.lease(lease_of(0)), "host": "large"})
     result["a host appears (CPU s)"] = time.thread_time() - began
     result["woken by it"] = len(told)
-    assert all(reserved <= (host.memory_bytes or 0) for host, _, reserved, _ in registry.book.hosts())
+    assert all(reserved <= (host.memory_bytes or 0) for host, _, reserved, _ in registry.allocations.hosts())
     return result
 
 

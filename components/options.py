@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 
 
-class RenderOptions(Desired):
+class RenderOptions(FrozenModel):
     """Cluster-wide choices. The defaults are those of LLMKube's controller flags."""
 
     cache_size: str = "100Gi"

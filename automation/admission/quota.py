@@ -1,4 +1,4 @@
-"""The rule of GPUQuotas: may a service take what it claims? Pure; `quota_book` keeps who holds what.
+"""The rule of GPUQuotas: may a service take what it claims? Pure; `quota_ledger` records the claims.
 
 What is admitted stays admitted: a quota that is made or lowered later stops growth, and evicts nobody.
 """

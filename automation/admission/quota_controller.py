@@ -1,6 +1,6 @@
 """Write what the GPUQuotas' services hold into their status, and tell the book at the start who runs already.
 
-The book decides (`quota_book`); this only reports, soon after something changed and only what is new.
+`quota_ledger` decides; this only reports, soon after something changed and only what is new.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def running_claims(world: World) -> dict[ServiceKey, QuotaClaim]:
     """Work out of the Deployments what each service holds that was admitted before the loop started.
 
     A pod's GPU memory stands nowhere in it: what the service says of it counts, and the book takes the service's word
-    for the rest (`QuotaBook.hold`).
+    for the rest (`QuotaLedger.hold`).
     """
     found = {}
     for deployment in world.deployments.list():

@@ -24,7 +24,7 @@ from automation.adoption.described import (
 )
 from automation.adoption.kept_template import digest_of, record_of
 from automation.adoption.kept_workloads import workload_digest
-from automation.adoption.peer import PEERS
+from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, kind_of_cr
 from automation.reconcile.plan import ObjectName
 from components import naming
@@ -135,7 +135,7 @@ class Adopter:
         """Hand services back: the loop lets go of them, and nothing of ours stays that the peer would not know."""
         for one in batch:
             own = {ANNOTATION_ADOPT: None} if one.key.dialect == "kserve" else {}
-            released_to = PEERS[one.key.dialect].released_to
+            released_to = UPSTREAM_CONTROLLERS[one.key.dialect].released_to
             self._annotate(one, {ANNOTATION_CONTROLLER: released_to, ANNOTATION_KEPT_TEMPLATE: None, **own})
         results = self._await(batch, self._left, "released", "no loop let go of it: is `herdsman run` up?")
         for result in results:

@@ -1,1 +1,1 @@
-"""Whose consent a change needs before it is made: that of the policies in force, and in mode Preview somebody's."""
+"""Decides whether a change may be made: policies in force, and the modes Preview and Paused."""

@@ -91,8 +91,8 @@ class Modes:
         self._lock = threading.Lock()
         self._known: dict[ServiceKey, _Known] = {}
 
-    def still(self, key: ServiceKey, mode: Mode) -> bool:
-        """Whether nothing of a service may be touched, its pods neither: it is paused, or has a change pending."""
+    def is_frozen(self, key: ServiceKey, mode: Mode) -> bool:
+        """Return whether neither objects nor pods of a service may be changed: it is paused, or a change is pending."""
         if mode == "Apply":
             return False
         with self._lock:
@@ -160,7 +160,7 @@ class Modes:
             self._known[key] = _Known(looked=True, spent=before.spent)
 
     def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone, or in mode Apply."""
+        """Drop what is remembered of a service that is deleted, or in mode Apply."""
         with self._lock:
             self._known.pop(key, None)
 

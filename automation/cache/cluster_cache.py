@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from automation.admission.quota import Denial, QuotaName, quota_of
-from automation.admission.quota_book import QuotaBook
+from automation.admission.quota_ledger import QuotaLedger
 from automation.admission.scheduling import Scheduling
 from automation.adoption import ownership
 from automation.cache import trim
@@ -62,9 +62,9 @@ class World:
         self._client = client
         self.controller_class = controller_class
         self.index = ServiceIndex()
-        self.quotas = QuotaBook(on_admitted=enqueue)
+        self.quotas = QuotaLedger(on_admitted=enqueue)
         self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
-        self.registry.book.namespace_labels = self.namespace_labels
+        self.registry.allocations.namespace_labels = self.namespace_labels
         scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist, "on_failure": on_failure}
 
         self._host_process_changed = self._on_object("HostProcess")

@@ -99,21 +99,21 @@ def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *
 def _refuse_beside_peers(client: KubeClient, found: Sequence[Candidate]) -> None:
     """End the command where a peer's controller works on services that are to be taken, or its webhooks refuse them."""
     from automation.adoption.candidates import State
-    from automation.adoption.peer import PEERS, running_controllers, webhooks_in_the_way
+    from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers, webhooks_in_the_way
 
     wanted = [each for each in found if each.state is State.ADOPTABLE] or found
-    for peer in dict.fromkeys(PEERS[each.key.dialect] for each in wanted):
-        if signs := running_controllers(client, peer, now=datetime.now(UTC)):
+    for upstream in dict.fromkeys(UPSTREAM_CONTROLLERS[each.key.dialect] for each in wanted):
+        if signs := running_controllers(client, upstream, now=datetime.now(UTC)):
             complain(
-                f"{peer.name}'s controller runs, and would work against the loop: " + "; ".join(signs),
-                hint=f"stop it (`{peer.stop}`; its Lease runs out in some 20 s): what serves goes on serving. "
+                f"{upstream.name}'s controller runs, and would work against the loop: " + "; ".join(signs),
+                hint=f"stop it (`{upstream.stop}`; its Lease runs out in some 20 s): what serves goes on serving. "
                 "--force where these signs mislead",
             )
             raise typer.Exit(1)
-        if webhooks := webhooks_in_the_way(client, peer):
+        if webhooks := webhooks_in_the_way(client, upstream):
             complain(
-                f"{peer.name}'s webhooks would refuse every change while its controller is stopped",
-                hint=f"`kubectl delete {' '.join(webhooks)}`; installing {peer.name} brings them back. "
+                f"{upstream.name}'s webhooks would refuse every change while its controller is stopped",
+                hint=f"`kubectl delete {' '.join(webhooks)}`; installing {upstream.name} brings them back. "
                 "--force where somebody answers them",
             )
             raise typer.Exit(1)
@@ -155,7 +155,7 @@ def _return(
     from automation.adoption.adopter import Result
     from automation.adoption.candidates import State
     from automation.adoption.kept_template import record_of
-    from automation.adoption.peer import PEERS
+    from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
 
     def concerned(each: Candidate) -> str:
         if each.state is not State.OURS:
@@ -171,7 +171,7 @@ def _return(
     results = [Result(each, "skipped", why[each.key]) for each in found if why[each.key]]
     if not wanted:
         return results
-    peers = " and ".join(dict.fromkeys(PEERS[each.key.dialect].name for each in wanted))
+    peers = " and ".join(dict.fromkeys(UPSTREAM_CONTROLLERS[each.key.dialect].name for each in wanted))
     question = f"Give {_count(wanted)} back to {peers}?" if release else f"Restart the pods of {_count(wanted)}?"
     _ask(question, yes=yes)
     act = adopter.release if release else adopter.refresh

@@ -66,13 +66,13 @@ def _cluster(kubeconfig: str | None, host: str | None) -> list[Finding]:
 
 def _peers(client: KubeClient) -> list[Finding]:
     """Name the peers whose own controllers run: they and a loop must not look after the same services."""
-    from automation.adoption.peer import PEERS, running_controllers
+    from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers
 
     found = []
-    for peer in dict.fromkeys(PEERS.values()):
-        if signs := running_controllers(client, peer, now=utc_now()):
+    for upstream in dict.fromkeys(UPSTREAM_CONTROLLERS.values()):
+        if signs := running_controllers(client, upstream, now=utc_now()):
             hint = "run the loop with a class (--controller-class); `herdsman adopt` takes services over"
-            found.append(Finding(f"controller of {peer.name}", "warning", "runs: " + "; ".join(signs), hint))
+            found.append(Finding(f"controller of {upstream.name}", "warning", "runs: " + "; ".join(signs), hint))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The sums of one host, and what all hosts answer to the same requirements. `host_book` keeps them, under its lock."""
+"""What is reserved on one host, and which hosts fit given requirements. `host_allocations` guards them by its lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from automation.hosts import placement
-from automation.hosts.placement import HostCapacity, Requirements, Wish
+from automation.hosts.placement import HostCapacity, PlacementRequest, Requirements
 from program.desired.keys import ServiceKey
 
 
@@ -69,17 +69,17 @@ class HostAccount:
         self.rank = (share, len(self.placed), self.name)
         self.packed = (-share, -len(self.placed), self.name)
 
-    def grows_by(self, wish: Wish) -> int:
+    def grows_by(self, request: PlacementRequest) -> int:
         """How much more is reserved once this is placed too."""
-        need = wish.memory_bytes or 0
-        if wish.group is None or wish.stays_in_memory:
+        need = request.memory_bytes or 0
+        if request.group is None or request.stays_in_memory:
             return need
-        return max(0, need - max(self.groups.get(wish.group, {0: 1})))
+        return max(0, need - max(self.groups.get(request.group, {0: 1})))
 
-    def has_room(self, wish: Wish, promised_bytes: int = 0) -> bool:
+    def has_room(self, request: PlacementRequest, promised_bytes: int = 0) -> bool:
         """Tell whether a replica fits beside what is placed, and what others were promised."""
-        limit = wish.limit_bytes(self.capacity)
-        return limit is None or self.reserved_bytes + promised_bytes + self.grows_by(wish) <= limit
+        limit = request.limit_bytes(self.capacity)
+        return limit is None or self.reserved_bytes + promised_bytes + self.grows_by(request) <= limit
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         if reservation.group is None or reservation.stays_in_memory:

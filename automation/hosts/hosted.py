@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from automation.hosts.host_book import Decision
+from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.placement import Refusals
 from automation.hosts.registry import HostRegistry
 from kubeapi.json_types import Json
@@ -25,7 +25,7 @@ def hosted_facts(
     hosts: tuple[str | None, ...],
     processes: Mapping[int, Json],
     slices: Mapping[int, Json],
-    decision: Decision | None,
+    decision: PlacementDecision | None,
     *,
     now: datetime,
 ) -> tuple[HostedFacts, int]:

@@ -1,4 +1,4 @@
-"""Which hosts a service may run on, and why not on the others. Pure; `host_book` asks, and chooses among what fits.
+"""Which hosts a service may run on, and why not on the others. Pure; `host_allocations` calls it and picks a host.
 
 The rules are the scheduler's for pods as far as they apply to machines: labels, taints, accelerators, runtimes. Memory
 is the book's business, since it depends on what else is placed.
@@ -105,8 +105,8 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """All that a service wants of hosts."""
+class PlacementRequest:
+    """What a service requests of hosts."""
 
     requirements: Requirements = Requirements()
     replicas: int = 1
@@ -169,28 +169,32 @@ TAKEN = "runs another replica"
 AS_ROOT = "does not allow processes as root, and has no other user"
 
 
-def refusal(host: HostCapacity, wish: Requirements) -> str:
+def refusal(host: HostCapacity, requirements: Requirements) -> str:
     """Say in a few words why a host is not for a service; empty when it is. What it lacks for good comes first."""
-    if host.name in wish.excluded:
+    if host.name in requirements.excluded:
         return EXCLUDED
-    if wish.labels and not set(wish.labels) <= set(host.labels):
+    if requirements.labels and not set(requirements.labels) <= set(host.labels):
         return OTHER_LABELS
     known = bool(host.os or host.accelerators)
-    if wish.accelerator != "cpu" and wish.accelerator not in host.accelerators and (known or host.awaited):
-        return f"has no {wish.accelerator}" if known else "has not said yet what it has"
-    if host.runtimes and wish.runtime not in host.runtimes:
-        return f"does not allow runtime {wish.runtime}"
-    if (need := host.allowance.refused(wish.needs)) is not None:
+    if (
+        requirements.accelerator != "cpu"
+        and requirements.accelerator not in host.accelerators
+        and (known or host.awaited)
+    ):
+        return f"has no {requirements.accelerator}" if known else "has not said yet what it has"
+    if host.runtimes and requirements.runtime not in host.runtimes:
+        return f"does not allow runtime {requirements.runtime}"
+    if (need := host.allowance.refused(requirements.needs)) is not None:
         return f"does not allow {need}"
     if host.as_root:
         return AS_ROOT
-    if host.by_ssh and wish.runtime in AGENT_ONLY:
-        return f"has no agent for {wish.runtime}"
-    binary = _BINARIES.get(wish.runtime, wish.runtime)
-    if host.os and wish.runtime not in _WITHOUT_BINARY and binary not in host.binaries:
+    if host.by_ssh and requirements.runtime in AGENT_ONLY:
+        return f"has no agent for {requirements.runtime}"
+    binary = _BINARIES.get(requirements.runtime, requirements.runtime)
+    if host.os and requirements.runtime not in _WITHOUT_BINARY and binary not in host.binaries:
         return f"has no {binary}"
     for taint in host.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not wish.tolerate(taint):
+        if taint.effect in ("NoSchedule", "NoExecute") and not requirements.tolerate(taint):
             return f"has taint {taint.key}"
     if host.draining:
         return DRAINING
@@ -202,24 +206,24 @@ def other_namespace(namespace: str) -> str:
     return f"does not allow namespace {namespace}"
 
 
-def is_discouraged(host: HostCapacity, wish: Requirements) -> bool:
+def is_discouraged(host: HostCapacity, requirements: Requirements) -> bool:
     """Tell whether a host is only for services that find no other."""
-    return any(t.effect == "PreferNoSchedule" and not wish.tolerate(t) for t in host.taints)
+    return any(t.effect == "PreferNoSchedule" and not requirements.tolerate(t) for t in host.taints)
 
 
-def why_leave(host: HostCapacity, wish: Requirements) -> str:
+def why_leave(host: HostCapacity, requirements: Requirements) -> str:
     """Say why a replica must leave the host that it runs on; empty when it may stay.
 
     As with pods, labels that change and a host that takes nothing new do not drive away what runs.
     """
-    if host.name in wish.excluded:
+    if host.name in requirements.excluded:
         return "is excluded by the service"
     if host.draining:
         return DRAINING
     for taint in host.taints:
-        if taint.effect == "NoExecute" and not wish.tolerate(taint):
+        if taint.effect == "NoExecute" and not requirements.tolerate(taint):
             return f"has taint {taint.key} with effect NoExecute"
-    need = host.allowance.refused(wish.needs)
+    need = host.allowance.refused(requirements.needs)
     return f"does not allow {need}" if need is not None else ""
 
 

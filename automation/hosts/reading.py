@@ -5,9 +5,9 @@ from __future__ import annotations
 from automation.hosts.placement import (
     LABEL_ACCELERATOR,
     HostCapacity,
+    PlacementRequest,
     Requirements,
     Taint,
-    Wish,
     pairs,
     tolerations_of,
 )
@@ -52,13 +52,13 @@ def capacity_of(host: JsonView) -> HostCapacity:
     )
 
 
-def wish_of(desired: DesiredService, *, created: str = "") -> Wish:
+def placement_request(desired: DesiredService, *, created: str = "") -> PlacementRequest:
     """Say what a service wants of hosts; for one that runs in pods, nothing."""
     hosting = desired.host_placement
     if hosting is None:
-        return Wish(replicas=0)
+        return PlacementRequest(replicas=0)
     estimate = sizing.estimate(desired)
-    return Wish(
+    return PlacementRequest(
         requirements=Requirements(
             accelerator=desired.model.accelerator,
             runtime=desired.engine.kind,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from automation.hosts.host_book import Decision, HostBook
+from automation.hosts.host_allocations import HostAllocations, PlacementDecision
 from automation.hosts.liveness import Liveness
-from automation.hosts.placement import HostCapacity, Wish
-from automation.hosts.reading import wish_of
+from automation.hosts.placement import HostCapacity, PlacementRequest
+from automation.hosts.reading import placement_request
 from automation.workqueue.debounce import Debounce, start_timer
 from components.host_allowance import check_allowed, check_any_allowed
 from kubeapi.json_types import Json
@@ -45,7 +45,9 @@ class HostRegistry:
         self._refresh = Debounce(self._tell_waiting, delay_s=REFRESH_S, later=later)
         self.liveness = Liveness()
         self.liveness.on_change = self._lives_or_not
-        self.book = HostBook(lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue)
+        self.allocations = HostAllocations(
+            lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue
+        )
         self.hosts_served: Callable[[], bool] = lambda: True
         """Whether the cluster knows Host objects at all; without them a host is a name that lives."""
         self.on_change: list[Callable[[str], None]] = []
@@ -77,32 +79,32 @@ class HostRegistry:
                 self._capacities[name] = after
         self._update(name)
         if before is None or after is None or _drives_away(before) != _drives_away(after):
-            self._enqueue_all(self.book.placed_on(name))
+            self._enqueue_all(self.allocations.placed_on(name))
 
     def namespace_changed(self, namespace: str) -> None:
         """The labels of a namespace are others: hosts that choose by them may be for its services now, or no longer."""
-        self._enqueue_all(self.book.of_namespace(namespace))
+        self._enqueue_all(self.allocations.of_namespace(namespace))
 
     def process_changed(self, key: ServiceKey, new: Json | None, *, replica: int) -> None:
         """A HostProcess changed, as `trim.host_process` leaves it; None when it is gone."""
         if new is None:
-            self.book.gone(key, replica)
+            self.allocations.gone(key, replica)
             return
         told = new["status"].get("memoryBytes")
-        self.book.found(key, replica, new["spec"]["host"], told or new["spec"]["memory"])
+        self.allocations.found(key, replica, new["spec"]["host"], told or new["spec"]["memory"])
 
     def _lives_or_not(self, name: str) -> None:
         self._update(name)
-        self._enqueue_all(self.book.placed_on(name))
+        self._enqueue_all(self.allocations.placed_on(name))
         for tell in self.on_change:
             tell(name)
 
     def _update(self, name: str) -> None:
-        self.book.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
+        self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
         self._refresh.ask()
 
     def _tell_waiting(self) -> None:
-        for number, key in enumerate(self.book.told_otherwise()):
+        for number, key in enumerate(self.allocations.told_otherwise()):
             self._enqueue_after(key, number * SPREAD_S)
 
     def _enqueue_all(self, keys: Iterable[ServiceKey]) -> None:
@@ -124,26 +126,26 @@ class HostRegistry:
         with self._lock:
             return name in self._leases
 
-    def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, Decision | None]:
+    def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, PlacementDecision | None]:
         """Give the replicas of a service their hosts; None for a service that runs in pods.
 
         Raises SpecInvalid, with the field, for what its hosts do not allow, and for what no host allows.
         """
         hosting = desired.host_placement
         if hosting is None:
-            self.book.release(desired.key)
+            self.allocations.release(desired.key)
             return desired, None
-        wish = wish_of(desired, created=created)
-        decision = self.book.decide(desired.key, wish)
-        self._check_allowed(desired, wish, decision)
+        request = placement_request(desired, created=created)
+        decision = self.allocations.decide(desired.key, request)
+        self._check_allowed(desired, request, decision)
         # A stopped service has no replica to place; a pin is told all the same.
         first, *others = decision.hosts or (hosting.host,)
         placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
         return desired.model_copy(update={"host_placement": placed}), decision
 
-    def _check_allowed(self, desired: DesiredService, wish: Wish, decision: Decision) -> None:
-        needs, labels = wish.requirements.needs, self.book.namespace_labels(desired.key.namespace)
-        for name in dict.fromkeys(host for host in (*decision.hosts, wish.pinned) if host is not None):
+    def _check_allowed(self, desired: DesiredService, request: PlacementRequest, decision: PlacementDecision) -> None:
+        needs, labels = request.requirements.needs, self.allocations.namespace_labels(desired.key.namespace)
+        for name in dict.fromkeys(host for host in (*decision.hosts, request.pinned) if host is not None):
             allowance = (self.capacity(name) or HostCapacity(name)).allowance
             check_allowed(desired, needs, name, allowance, labels=labels)
         if decision.refusals is None or not needs:
@@ -154,7 +156,7 @@ class HostRegistry:
 
     def release(self, key: ServiceKey) -> None:
         """Forget a service that is gone."""
-        self.book.release(key)
+        self.allocations.release(key)
 
 
 def _drives_away(host: HostCapacity) -> object:

@@ -28,7 +28,7 @@ from automation.leadership.lease_observations import (
     MARK_ANNOTATION,
     RELEASED_S,
     FormerLoop,
-    Sightings,
+    LeaseObservations,
     former_of,
     former_text,
 )
@@ -137,7 +137,7 @@ class LeaseElector:
         self._renew_deadline_s = renew_deadline_s
         self._retry_period_s = retry_period_s
         self._clock = clock
-        self._sightings = Sightings(duration_s=lease_duration_s, nobody_led=nobody_led)
+        self._sightings = LeaseObservations(duration_s=lease_duration_s, nobody_led=nobody_led)
         self._next_look_s = retry_period_s
         self._stopping = threading.Event()
         self._leading = threading.Event()

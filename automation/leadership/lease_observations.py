@@ -37,7 +37,7 @@ class FormerLoop:
 
 
 @dataclass
-class _Sighting:
+class _Observation:
     version: str
     since: float
     mark: str = ""
@@ -45,7 +45,7 @@ class _Sighting:
     held: bool = False
 
 
-class Sightings:
+class LeaseObservations:
     """What one process has seen of some leases."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Sightings:
         self._duration_s = duration_s
         self._nobody_led = nobody_led
         self._clock = clock
-        self._seen: dict[str, _Sighting] = {}
+        self._seen: dict[str, _Observation] = {}
 
     def is_free(self, name: str, lease: Json | None) -> bool:
         """Whether nobody can be at work under this lease; `lease` is None where there is none."""
@@ -67,7 +67,9 @@ class Sightings:
         version = "" if lease is None else str(lease["metadata"].get("resourceVersion"))
         seen = self._seen.get(name)
         if seen is None or seen.version != version:
-            seen = self._seen[name] = _Sighting(version, now, seen.mark if seen else "", seen is not None and seen.held)
+            seen = self._seen[name] = _Observation(
+                version, now, seen.mark if seen else "", seen is not None and seen.held
+            )
         if lease is None:
             # Somebody deleted it. A holder that lives makes it again with its next renewal.
             if self._is_over(name, seen.mark) or (not seen.held and self._nobody_led()):

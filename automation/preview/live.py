@@ -264,7 +264,7 @@ class Live:
         from components.naming import SYSTEM_NAMESPACE
 
         registry = HostRegistry(later=lambda _delay_s, _call: None)
-        registry.book.namespace_labels = self.namespace_labels
+        registry.allocations.namespace_labels = self.namespace_labels
         for lease in self._all(kinds.LEASES, SYSTEM_NAMESPACE, naming.LABEL_HOST):
             registry.lease_changed(None, trim.lease(lease))
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import World
-from automation.hosts.host_book import Decision
+from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.hosted import without_agent
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed, scaled_elsewhere
@@ -41,7 +41,7 @@ class Wanted:
 
     desired: DesiredService | None = None
     rendered: RenderedService | None = None
-    hosts: Decision | None = None
+    hosts: PlacementDecision | None = None
     """Where its replicas run; None in pods."""
     mode: Mode = "Apply"
     """Whether changes are made, wait for approval, or are not made at all."""

@@ -14,7 +14,7 @@ from automation.cache.cluster_cache import World
 from automation.cache.references import priority_class_of
 from automation.cache.service_index import ServiceIndex
 from automation.cache.trim import LABEL_COMPONENT
-from automation.hosts.host_book import Decision
+from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.hosted import hosted_facts
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.plan import LiveObject, ObjectName
@@ -207,7 +207,7 @@ def service_facts(
     proofs: Mapping[str, tuple[str, str]] | None = None,
     quota: Problem | None = None,
     registry: HostRegistry | None = None,
-    hosts: Decision | None = None,
+    hosts: PlacementDecision | None = None,
 ) -> ServiceFacts:
     """Turn what was observed into the facts that a status is made of.
 

@@ -18,7 +18,7 @@ import structlog
 
 from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
-from automation.approval.consent import Consent, comparing, every_service, is_current
+from automation.approval.approval import Approval, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
 from automation.cache.cluster_cache import World
@@ -142,7 +142,11 @@ def assemble(
     of_dialects = DialectCollector(
         lambda: [each for each in world.dialects.services() if shard.has(each[1]["metadata"]["namespace"])]
     )
-    for collector in (of_services, of_dialects, *((HostCollector(world.registry.book),) if shard.is_first else ())):
+    for collector in (
+        of_services,
+        of_dialects,
+        *((HostCollector(world.registry.allocations),) if shard.is_first else ()),
+    ):
         metrics.registry.register(collector)
         stack.callback(metrics.registry.unregister, collector)
     controllers: list[Controller] = []
@@ -195,7 +199,7 @@ def assemble(
     issuer = CertificateIssuer(client)
     controller = Controller(
         client=client,
-        consent=Consent(policies, modes),
+        approval=Approval(policies, modes),
         world=world,
         batcher=batcher,
         checks=checks,

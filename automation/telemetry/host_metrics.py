@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from automation.hosts.host_book import HostBook
+from automation.hosts.host_allocations import HostAllocations
 
 
 class HostCollector(Collector):
     """A collector for a `CollectorRegistry`."""
 
-    def __init__(self, book: HostBook) -> None:
+    def __init__(self, book: HostAllocations) -> None:
         self._book = book
 
     def describe(self) -> Iterable[Metric]:

@@ -13,7 +13,7 @@ from agent.client.port import HostError
 from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from agent.steps.step import Outcome, State
-from components.providers.host_ways import Ways
+from components.providers.host_transports import HostTransports
 from components.providers.marshalling import has_unknown
 
 _log = structlog.get_logger(__name__)
@@ -25,13 +25,13 @@ class Preview:
     def __init__(self) -> None:
         self.engine = ""
 
-    def tell(self, urn: str, given: Mapping[str, Any], ways: Ways) -> None:
+    def tell(self, urn: str, given: Mapping[str, Any], transports: HostTransports) -> None:
         """Ask the host over SSH; an agent does not say what it would do. Never fails: a preview needs no host."""
         if not given.get("ssh") or has_unknown(given):
             return
         key = f"{given['namespace']}/{given['name']}"
         try:
-            host = ways.to(given)
+            host = transports.client_for(given)
             if not isinstance(host, SshHost):
                 return
             outcomes = host.changes(key, ProcessPlan.model_validate(given["plan"]))

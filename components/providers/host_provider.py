@@ -1,7 +1,7 @@
 """The provider of package `herdsman`: HostProcess, a process on a host, under its agent or over SSH.
 
-Served by `host_plugin`; calls `agent.client` by `host_ways`. Create and Update wait until the process serves; Delete
-waits until it is gone.
+Served by `host_plugin`; calls `agent.client` by `host_transports`. Create and Update wait until the process serves;
+Delete waits until it is gone.
 """
 
 # ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
@@ -27,7 +27,7 @@ from components.providers import kubernetes_diff as diffs
 from components.providers.host_inputs import input_faults
 from components.providers.host_preview import Preview
 from components.providers.host_schema import OBSERVED, package_schema, version
-from components.providers.host_ways import Ways
+from components.providers.host_transports import HostTransports
 from components.providers.marshalling import (
     UNKNOWN,
     Properties,
@@ -104,7 +104,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
-        self._ways = Ways()
+        self._transports = HostTransports()
         self._preview = Preview()
         self._cancelled = threading.Event()
 
@@ -186,9 +186,9 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         inputs = decode(request.properties)
         given = plain(inputs)
         if request.preview:
-            self._preview.tell(request.urn, given, self._ways)
+            self._preview.tell(request.urn, given, self._transports)
             return provider_pb2.CreateResponse(properties=encode(_planned(inputs)))
-        host, key, plan = self._ways.to(given), _key(given), ProcessPlan.model_validate(given["plan"])
+        host, key, plan = self._transports.client_for(given), _key(given), ProcessPlan.model_validate(given["plan"])
         _refuse_foreign(host, key, plan)
         try:
             outputs = self._bring_up(host, key, plan, request.timeout, context)
@@ -201,11 +201,11 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         inputs = decode(request.news)
         given = plain(inputs)
         if request.preview:
-            self._preview.tell(request.urn, given, self._ways)
+            self._preview.tell(request.urn, given, self._transports)
             return provider_pb2.UpdateResponse(properties=encode(_planned(inputs)))
         plan = ProcessPlan.model_validate(given["plan"])
         try:
-            outputs = self._bring_up(self._ways.to(given), _key(given), plan, request.timeout, context)
+            outputs = self._bring_up(self._transports.client_for(given), _key(given), plan, request.timeout, context)
         except NotServing as failure:
             self._init_failed(context, request.id, inputs, failure)
         return provider_pb2.UpdateResponse(properties=encode(_outputs(inputs, outputs)))
@@ -224,7 +224,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
                 "a HostProcess cannot be imported by its id: write it into the program, and `pulumi up` adopts it",
             )
         try:
-            state = self._ways.to(given).get(request.id)
+            state = self._transports.client_for(given).get(request.id)
         except ProcessNotFound:
             return provider_pb2.ReadResponse()
         if state.plan is None:
@@ -238,7 +238,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     @_answering
     def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
         given = plain(decode(request.properties))
-        host, plan = self._ways.to(given), _plan_or_none(given.get("plan"))
+        host, plan = self._transports.client_for(given), _plan_or_none(given.get("plan"))
         host.delete(request.id)
         drain_s = plan.drain_timeout_s if plan is not None and plan.drain_timeout_s is not None else DRAIN_TIMEOUT_S
         grace_s = drain_s + (plan.stop_grace_s if plan else 30.0) + GONE_MARGIN_S

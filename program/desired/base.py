@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 # server has validated it against the CRD's schema, and validates it again in the object it ends up in.
 
 
-class Desired(BaseModel):
+class FrozenModel(BaseModel):
     """A value of the desired state: immutable, compared by content, with no field beyond the declared ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

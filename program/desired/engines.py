@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 
 
-class SecretKey(Desired):
+class SecretKey(FrozenModel):
     """One key of a Secret in the service's namespace. Only the reference travels; the value never does."""
 
     name: str
@@ -15,13 +15,13 @@ class SecretKey(Desired):
     optional: bool | None = None
 
 
-class RopeScaling(Desired):
+class RopeScaling(FrozenModel):
     type: Literal["linear", "yarn", "longrope"]
     factor: str | None = None
     original_context: int | None = None
 
 
-class SpeculativeDecoding(Desired):
+class SpeculativeDecoding(FrozenModel):
     """llama.cpp's speculative decoding, in llama.cpp's own words (`--spec-type` and what belongs to it)."""
 
     type: str
@@ -33,7 +33,7 @@ class SpeculativeDecoding(Desired):
     p_min: float | None = None
 
 
-class LlamaCpp(Desired):
+class LlamaCpp(FrozenModel):
     """llama-server. None means: say nothing and let llama.cpp decide."""
 
     kind: Literal["llamacpp"] = "llamacpp"
@@ -58,21 +58,21 @@ class LlamaCpp(Desired):
     extra_args: tuple[str, ...] = ()
 
 
-class LlamaCppRouter(Desired):
+class LlamaCppRouter(FrozenModel):
     """llama-server as a router over a directory of models, which the user's volumes bring."""
 
     kind: Literal["llamacpp-router"] = "llamacpp-router"
     extra_args: tuple[str, ...] = ()
 
 
-class Speculative(Desired):
+class Speculative(FrozenModel):
     """vLLM's draft model, already resolved to what the engine understands (a repository or a path)."""
 
     model: str
     num_speculative_tokens: int | None = None
 
 
-class Vllm(Desired):
+class Vllm(FrozenModel):
     kind: Literal["vllm"] = "vllm"
     tensor_parallel_size: int | None = None
     max_model_len: int | None = None
@@ -92,7 +92,7 @@ class Vllm(Desired):
     extra_args: tuple[str, ...] = ()
 
 
-class Tgi(Desired):
+class Tgi(FrozenModel):
     kind: Literal["tgi"] = "tgi"
     quantize: str | None = None
     max_input_length: int | None = None
@@ -102,14 +102,14 @@ class Tgi(Desired):
     extra_args: tuple[str, ...] = ()
 
 
-class PersonaPlex(Desired):
+class PersonaPlex(FrozenModel):
     kind: Literal["personaplex"] = "personaplex"
     quantize_4bit: bool | None = None
     cpu_offload: bool | None = None
     hf_token: SecretKey | None = None
 
 
-class SglangSpeculative(Desired):
+class SglangSpeculative(FrozenModel):
     """SGLang's speculative decoding; None leaves the choice to SGLang."""
 
     algorithm: str
@@ -121,7 +121,7 @@ class SglangSpeculative(Desired):
     accept_threshold_acc: float | None = None
 
 
-class Sglang(Desired):
+class Sglang(FrozenModel):
     """SGLang's server; fields mean what the flags of `sglang.launch_server` mean."""
 
     kind: Literal["sglang"] = "sglang"
@@ -152,7 +152,7 @@ class Sglang(Desired):
     extra_args: tuple[str, ...] = ()
 
 
-class TensorRtLlm(Desired):
+class TensorRtLlm(FrozenModel):
     """TensorRT-LLM's server; fields mean what the flags of `trtllm-serve` mean. None leaves the choice to it."""
 
     kind: Literal["tensorrt-llm"] = "tensorrt-llm"
@@ -173,13 +173,13 @@ class TensorRtLlm(Desired):
     extra_args: tuple[str, ...] = ()
 
 
-class Ollama(Desired):
+class Ollama(FrozenModel):
     """A model in Ollama, which decides on everything else by itself."""
 
     kind: Literal["ollama"] = "ollama"
 
 
-class Omlx(Desired):
+class Omlx(FrozenModel):
     """A model in a host's oMLX; the settings are the daemon's, so services with other ones have another daemon."""
 
     kind: Literal["omlx"] = "omlx"
@@ -190,7 +190,7 @@ class Omlx(Desired):
     extra_args: tuple[str, ...] = ()
 
 
-class Generic(Desired):
+class Generic(FrozenModel):
     """Any server: the user's command and arguments, verbatim."""
 
     kind: Literal["generic"] = "generic"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.model import GgufFacts
 
 
-class Problem(Desired):
+class Problem(FrozenModel):
     """Why a thing is not as it should be, ready for a condition."""
 
     reason: str
@@ -21,7 +21,7 @@ class Problem(Desired):
     """True: only an edit helps (Stalled). False: Herdsman keeps trying (Reconciling)."""
 
 
-class PodFacts(Desired):
+class PodFacts(FrozenModel):
     """One pod of a service: whether it serves, and if not, why."""
 
     name: str
@@ -63,7 +63,7 @@ class PodFacts(Desired):
     """The limits that its containers ask for, by resource (`nvidia.com/gpu: "2"`)."""
 
 
-class QueuePlace(Desired):
+class QueuePlace(FrozenModel):
     """Where a service stands among those that wait for a GPU."""
 
     position: int
@@ -74,7 +74,7 @@ class QueuePlace(Desired):
     """`namespace/name` of the one before it; empty for the first."""
 
 
-class RolloutFacts(Desired):
+class RolloutFacts(FrozenModel):
     """How far a change of the pod template is."""
 
     deferred: Problem | None = None
@@ -89,7 +89,7 @@ class RolloutFacts(Desired):
     """An adopted service runs the template that it came with until it is changed."""
 
 
-class MemoryFacts(Desired):
+class MemoryFacts(FrozenModel):
     """What a replica's engine is estimated to need, in bytes, beside what the service asks for."""
 
     weights_bytes: int
@@ -107,7 +107,7 @@ class MemoryFacts(Desired):
         return self.weights_bytes + self.cache_bytes + self.compute_bytes
 
 
-class AutoscalerFacts(Desired):
+class AutoscalerFacts(FrozenModel):
     """What the autoscaler says of itself."""
 
     kind: str = "HorizontalPodAutoscaler"
@@ -115,7 +115,7 @@ class AutoscalerFacts(Desired):
     """Why it cannot scale: the metrics API is absent, the metric does not exist. Empty when it can."""
 
 
-class RefusedObject(Desired):
+class RefusedObject(FrozenModel):
     """An object that the API refused, and without which the service serves: an autoscaler, a route, a monitor."""
 
     kind: str
@@ -125,7 +125,7 @@ class RefusedObject(Desired):
     message: str
 
 
-class HostedFacts(Desired):
+class HostedFacts(FrozenModel):
     """The processes of a service on hosts; where they differ, of the first replica that does not serve."""
 
     host: str | None = None
@@ -143,7 +143,7 @@ class HostedFacts(Desired):
     """Why a replica stays on a host that it should leave; empty when none does."""
 
 
-class ClaimFacts(Desired):
+class ClaimFacts(FrozenModel):
     """A PersistentVolumeClaim that a model or a cache uses."""
 
     name: str
@@ -152,7 +152,7 @@ class ClaimFacts(Desired):
     phase: str = ""
 
 
-class AccelerationFacts(Desired):
+class AccelerationFacts(FrozenModel):
     """What the engine's log says of the hardware that computes."""
 
     device: str
@@ -161,7 +161,7 @@ class AccelerationFacts(Desired):
     layers_total: int
 
 
-class ConditionFact(Desired):
+class ConditionFact(FrozenModel):
     """A condition of an object of Kubernetes' or an extension's, in its controller's words."""
 
     status: Literal["True", "False", "Unknown"]
@@ -169,7 +169,7 @@ class ConditionFact(Desired):
     message: str = ""
 
 
-class WorkloadFacts(Desired):
+class WorkloadFacts(FrozenModel):
     """How far one set of pods is: a Deployment or a LeaderWorkerSet."""
 
     part: str
@@ -196,7 +196,7 @@ class WorkloadFacts(Desired):
     """Label selector of its pods, as a scale subresource tells it."""
 
 
-class GatewayFacts(Desired):
+class GatewayFacts(FrozenModel):
     """What the Gateway or Ingress controller says of the service's route."""
 
     accepted: bool
@@ -206,7 +206,7 @@ class GatewayFacts(Desired):
     """URL that clients outside the cluster use; empty while no address is known."""
 
 
-class PendingChange(Desired):
+class PendingChange(FrozenModel):
     """A change that is worked out and not made, because somebody must approve it first, or nothing may be changed."""
 
     digest: str
@@ -219,7 +219,7 @@ class PendingChange(Desired):
     """Mode Paused: no approval helps, only another mode."""
 
 
-class ServiceFacts(Desired):
+class ServiceFacts(FrozenModel):
     """All that the status of a service is made of."""
 
     desired_replicas: int
@@ -283,7 +283,7 @@ class ServiceFacts(Desired):
     """The sets of pods of a service that describes them itself, in the order of `Workloads.pods`."""
 
 
-class ProbeFacts(Desired):
+class ProbeFacts(FrozenModel):
     """What a look at the source said, without downloading it."""
 
     outcome: Literal["read", "unreachable", "refused", "mismatch", "not-gguf"]
@@ -301,7 +301,7 @@ class ProbeFacts(Desired):
     """The source that was looked at; facts of another source do not count."""
 
 
-class TransferFacts(Desired):
+class TransferFacts(FrozenModel):
     """A download of a model that is under way, as the pod that does it says."""
 
     done_bytes: int
@@ -311,7 +311,7 @@ class TransferFacts(Desired):
     """`pod/<name>` or `job/<name>`."""
 
 
-class PrefetchFacts(Desired):
+class PrefetchFacts(FrozenModel):
     """The Job that fetches a model ahead of its services."""
 
     job: str
@@ -319,7 +319,7 @@ class PrefetchFacts(Desired):
     message: str = ""
 
 
-class ModelFacts(Desired):
+class ModelFacts(FrozenModel):
     """All that the status of a model is made of."""
 
     problem: Problem | None = None

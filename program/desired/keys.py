@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 
 Dialect = Literal["llmkube", "kserve", "llmaz", "llmaz-service"]
 """`llmaz` are Playgrounds, `llmaz-service` llmaz's own Services, which are a kind apart with names of their own."""
@@ -130,7 +130,7 @@ SERVICE_MARKS: dict[str, ServiceMark] = {
 """By dialect. Those of LLMKube and KServe are the peers' own labels, so that what they made is found too."""
 
 
-class Owner(Desired):
+class Owner(FrozenModel):
     """The object that owns what is made for a service, as an ownerReference names it."""
 
     api_version: str

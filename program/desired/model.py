@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from kubeapi.json_types import Json
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 
 
 class SourceKind(StrEnum):
@@ -28,7 +28,7 @@ class SourceKind(StrEnum):
     """Anything that only a dialect's own pods can fetch: an OCI image, a store of another kind."""
 
 
-class ModelSource(Desired):
+class ModelSource(FrozenModel):
     """One source of weights, parsed once from the address that a user wrote."""
 
     kind: SourceKind
@@ -71,7 +71,7 @@ GPU_RESOURCES = {
 """The extended resource of each vendor's device plugin."""
 
 
-class Gpu(Desired):
+class Gpu(FrozenModel):
     """The GPUs of one replica. No GPU is `None` where a Gpu is optional; `count` is at least 1."""
 
     count: int = Field(ge=1)
@@ -99,7 +99,7 @@ class Gpu(Desired):
         return self.resource or GPU_RESOURCES[self.vendor]
 
 
-class ModelGpu(Desired):
+class ModelGpu(FrozenModel):
     """What a Model says about GPUs: the default of the services that use it, resolved in `DesiredService.gpu`."""
 
     enabled: bool | None = None
@@ -119,7 +119,7 @@ class ModelGpu(Desired):
     """GPU memory that the model expects on each GPU."""
 
 
-class GgufFacts(Desired):
+class GgufFacts(FrozenModel):
     """What the GGUF header says (keys of the GGUF specification); None where it does not say."""
 
     architecture: str = ""
@@ -162,7 +162,7 @@ class ModelFormat(StrEnum):
     CUSTOM = "custom"
 
 
-class DesiredModel(Desired):
+class DesiredModel(FrozenModel):
     """A model as a service uses it. `gpu` of the model is a default: the service's own view is `DesiredService.gpu`."""
 
     name: str

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from kubeapi.json_types import Json
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.engines import EngineSettings, SecretKey
 from program.desired.keys import Owner, ServiceKey
 from program.desired.model import DesiredModel, Gpu
@@ -18,7 +18,7 @@ from program.desired.priorities import Priority
 from program.desired.workloads import Workloads
 
 
-class Endpoint(Desired):
+class Endpoint(FrozenModel):
     """How clients reach the service."""
 
     port: int | None = None
@@ -29,7 +29,7 @@ class Endpoint(Desired):
     """The port on every node, for type NodePort; None lets the cluster choose."""
 
 
-class Exposure(Desired):
+class Exposure(FrozenModel):
     """How clients outside the cluster reach the service."""
 
     by: Literal["gateway", "ingress"]
@@ -44,14 +44,14 @@ class Exposure(Desired):
     """Requests for this model only, by the header that an AI gateway sets; empty means all."""
 
 
-class NetworkAccess(Desired):
+class NetworkAccess(FrozenModel):
     """Who may connect to the pods."""
 
     namespaces: tuple[str, ...] = ()
     """Names of namespaces whose pods may connect; the service's own always may."""
 
 
-class Disruption(Desired):
+class Disruption(FrozenModel):
     """What may take pods away."""
 
     protect_startup: bool = True
@@ -62,7 +62,7 @@ class Disruption(Desired):
     """Pods (`1`) or share (`25%`) that may be away at once; asks for a PodDisruptionBudget. Empty asks for none."""
 
 
-class RolloutPolicy(Desired):
+class RolloutPolicy(FrozenModel):
     """How a changed pod template replaces pods that serve."""
 
     wait_for_idle: bool = False
@@ -74,7 +74,7 @@ class RolloutPolicy(Desired):
     """A rollout that fails goes back to the last template that served."""
 
 
-class ServiceLevelObjective(Desired):
+class ServiceLevelObjective(FrozenModel):
     """What share of the time, or of requests, the service must do well."""
 
     name: str = ""
@@ -85,7 +85,7 @@ class ServiceLevelObjective(Desired):
     latency_threshold: str = ""
 
 
-class ModelStorage(Desired):
+class ModelStorage(FrozenModel):
     """Where pods keep the weights."""
 
     persistence: Literal["Cached", "Ephemeral"] = "Cached"
@@ -93,7 +93,7 @@ class ModelStorage(Desired):
     """A PersistentVolumeClaim of the user's instead of the namespace's cache."""
 
 
-class ScalingMetric(Desired):
+class ScalingMetric(FrozenModel):
     type: Literal["Pods", "Resource"]
     name: str
     target_average_value: str | None = None
@@ -104,7 +104,7 @@ DEFAULT_UTILIZATION = 80
 """Percent of the request, where a resource is followed without a target. Kubernetes' own default."""
 
 
-class Autoscaling(Desired):
+class Autoscaling(FrozenModel):
     """An autoscaler; while it exists the live replica count is not ours.
 
     A HorizontalPodAutoscaler, or where `min_replicas` is 0 a KEDA ScaledObject, since only KEDA scales to nothing.
@@ -118,7 +118,7 @@ class Autoscaling(Desired):
     """PromQL for KEDA instead of the metrics."""
 
 
-class PodSettings(Desired):
+class PodSettings(FrozenModel):
     """What a user may say about the pods, passed through to the pod template."""
 
     labels: dict[str, str] = Field(default_factory=dict)
@@ -143,7 +143,7 @@ class PodSettings(Desired):
     extra_volume_mounts: tuple[Json, ...] = ()
 
 
-class Written(Desired):
+class Written(FrozenModel):
     """Where a custom resource says what a process on a host is started with, for errors that name a field."""
 
     arguments: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Written(Desired):
     model_field: str
 
 
-class HostPlacement(Desired):
+class HostPlacement(FrozenModel):
     """The service runs as processes on hosts, each replica on another."""
 
     host: str | None = None
@@ -188,7 +188,7 @@ class HostPlacement(Desired):
         return (self.host, *self.others)
 
 
-class Sleep(Desired):
+class Sleep(FrozenModel):
     """Replicas are stopped while nobody asks, and started by the next request, which waits for them."""
 
     idle_timeout_s: float
@@ -201,7 +201,7 @@ class Sleep(Desired):
 DriftAction = Literal["repair", "report"]
 
 
-class DriftPolicy(Desired):
+class DriftPolicy(FrozenModel):
     """What happens where somebody else changes or deletes what was made for the service."""
 
     default: DriftAction = "repair"
@@ -215,7 +215,7 @@ class DriftPolicy(Desired):
         return self.kinds.get(kind, self.default)
 
 
-class DesiredService(Desired):
+class DesiredService(FrozenModel):
     """A service as it should be, with its model resolved."""
 
     key: ServiceKey

@@ -11,10 +11,10 @@ from typing import Literal
 from pydantic import Field
 
 from kubeapi.json_types import Json
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 
 
-class ModelArtifact(Desired):
+class ModelArtifact(FrozenModel):
     """One set of weights that the pods load."""
 
     role: Literal["main", "draft", "adapter"]
@@ -26,7 +26,7 @@ class ModelArtifact(Desired):
     """Where pods find it, or what the engine is told instead."""
 
 
-class PodGroup(Desired):
+class PodGroup(FrozenModel):
     """Pods that live and die together: a leader and `size - 1` workers, as a LeaderWorkerSet makes them."""
 
     size: int = 1
@@ -43,7 +43,7 @@ class PodGroup(Desired):
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
-class ScaleTarget(Desired):
+class ScaleTarget(FrozenModel):
     """What an autoscaler scales, where that is not the set of pods itself."""
 
     api_version: str
@@ -51,7 +51,7 @@ class ScaleTarget(Desired):
     name: str
 
 
-class Scaler(Desired):
+class Scaler(FrozenModel):
     """An autoscaler of one set of pods; while it exists, their number is not ours."""
 
     part: str
@@ -68,7 +68,7 @@ class Scaler(Desired):
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
-class PodSet(Desired):
+class PodSet(FrozenModel):
     """Like pods with one task. A Deployment; with `group` a LeaderWorkerSet."""
 
     part: str
@@ -92,7 +92,7 @@ class PodSet(Desired):
     scaler: Scaler | None = None
 
 
-class FrontService(Desired):
+class FrontService(FrozenModel):
     """A Kubernetes Service before some of the pods."""
 
     part: str
@@ -103,7 +103,7 @@ class FrontService(Desired):
     ports: tuple[Json, ...]
 
 
-class Access(Desired):
+class Access(FrozenModel):
     """The account of some pods and what it may ask the API server."""
 
     part: str
@@ -124,7 +124,7 @@ class Access(Desired):
     """Name of that ClusterRoleBinding, which nothing in a namespace can own."""
 
 
-class Pool(Desired):
+class Pool(FrozenModel):
     """An InferencePool: the pods that an endpoint picker chooses among for each request."""
 
     name: str
@@ -136,7 +136,7 @@ class Pool(Desired):
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
-class Route(Desired):
+class Route(FrozenModel):
     """An HTTPRoute that leads requests from gateways to the service."""
 
     name: str
@@ -148,7 +148,7 @@ class Route(Desired):
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
-class Certificate(Desired):
+class Certificate(FrozenModel):
     """A certificate that the service's pods serve with. The loop issues it and no program sees the key."""
 
     secret: str
@@ -160,7 +160,7 @@ class Certificate(Desired):
     """Annotations by which others expect to read when it is replaced."""
 
 
-class ClaimTemplate(Desired):
+class ClaimTemplate(FrozenModel):
     """A ResourceClaimTemplate for devices of the pods (dynamic resource allocation)."""
 
     name: str
@@ -170,7 +170,7 @@ class ClaimTemplate(Desired):
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
-class Workloads(Desired):
+class Workloads(FrozenModel):
     """All that is made for a service beside what every service has."""
 
     pods: tuple[PodSet, ...]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from program.desired import keys
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
@@ -87,7 +87,7 @@ MADE_KINDS = (
 _Word = TypeVar("_Word", bound=str)
 
 
-class Annotated(Desired):
+class Annotated(FrozenModel):
     """What the annotations of a service say, read and checked."""
 
     expose: Exposure | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.facts import MemoryFacts, PodFacts
 from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
 
@@ -65,7 +65,7 @@ _RANK = (
 )
 
 
-class Cause(Desired):
+class Cause(FrozenModel):
     """Why one pod does not serve."""
 
     reason: Reason

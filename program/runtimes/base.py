@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from kubeapi.json_types import Json
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.engines import SecretKey
 from program.desired.model import DesiredModel, ModelFormat
 from program.desired.service import DesiredService
@@ -20,7 +20,7 @@ STARTUP_FAILURES = 180
 """Times 10 s: half an hour to load the weights before the kubelet gives up."""
 
 
-class Probes(Desired):
+class Probes(FrozenModel):
     """A container's three probes, each as Kubernetes writes it."""
 
     startup: Json
@@ -28,7 +28,7 @@ class Probes(Desired):
     readiness: Json
 
 
-class CompletionRequest(Desired):
+class CompletionRequest(FrozenModel):
     """The smallest request that makes an engine compute: proof that it serves, and not only listens."""
 
     path: str
@@ -37,7 +37,7 @@ class CompletionRequest(Desired):
     engine's release, and its arguments name the model, the request names it too: older releases of vLLM require it."""
 
 
-class IdleProbe(Desired):
+class IdleProbe(FrozenModel):
     """How to learn whether an engine works on a request, by one GET; any answer but these means unknown."""
 
     path: str
@@ -48,7 +48,7 @@ class IdleProbe(Desired):
     """For kind gauge: the metric whose samples add up to the requests in flight."""
 
 
-class ProgressMetrics(Desired):
+class ProgressMetrics(FrozenModel):
     """The metrics at GET /metrics that tell an engine that computes from one that hangs."""
 
     generated_tokens: str

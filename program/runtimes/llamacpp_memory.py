@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.facts import MemoryFacts
 from program.desired.model import GgufFacts
 from program.runtimes.flags import number_of, switched, word_of
@@ -62,7 +62,7 @@ _WINDOW_PERIOD = {
 }
 
 
-class Serving(Desired):
+class Serving(FrozenModel):
     """What llama-server is told that its memory depends on."""
 
     context: int | None = None
@@ -142,7 +142,7 @@ def together(parts: Sequence[MemoryFacts]) -> MemoryFacts:
     )
 
 
-class _Cells(Desired):
+class _Cells(FrozenModel):
     """Cells (tokens) of the caches that llama.cpp makes; each of `streams` slots has its own unless they share one."""
 
     slots: int

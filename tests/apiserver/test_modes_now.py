@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automation.approval.consent import modes_now
+from automation.approval.approval import modes_now
 from automation.cache.cluster_cache import World
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
-from automation.adoption.peer import LEASE
+from automation.adoption.upstream_controller import LEASE
 from components.priority_classes import priority_classes
 from components.rendered import fingerprint_of
 from kubeapi import kinds

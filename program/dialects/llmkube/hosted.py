@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.facts import HostedFacts
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
@@ -27,7 +27,7 @@ _TOLD = {
 }
 
 
-class Wait(Desired):
+class Wait(FrozenModel):
     """What a replica on a host waits for."""
 
     reason: Reason

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kubeapi.json_types import Json
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.facts import HostedFacts, MemoryFacts, PendingChange, Problem, ServiceFacts
 from program.desired.keys import ANNOTATION_MODE
 from program.desired.service import DesiredService
@@ -40,7 +40,7 @@ _WAKING = frozenset(
 """Reasons that a service which wakes has for a while, when all is well."""
 
 
-class Judgement(Desired):
+class Judgement(FrozenModel):
     """What a pass concludes; `status`, conditions and events all say the same because they read this."""
 
     phase: Phase

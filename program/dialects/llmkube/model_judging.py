@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from kubeapi.json_types import Json
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ModelFacts, PrefetchFacts, ProbeFacts, Problem
 from program.desired.model import DesiredModel, ModelSource, SourceKind
@@ -20,7 +20,7 @@ NOT_FOUND = "SourceNotFound"
 """Reason of a look that the source's server answered with 404 or 410."""
 
 
-class Verdict(Desired):
+class Verdict(FrozenModel):
     """What a pass concludes about a Model; phase and conditions all follow from this."""
 
     phase: Literal["Pending", "Downloading", "Ready", "Failed"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from program.desired.base import Desired
+from program.desired.base import FrozenModel
 from program.desired.facts import PodFacts, QueuePlace, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
@@ -27,7 +27,7 @@ _VOLUME = re.compile(
 )
 
 
-class Place(Desired):
+class Place(FrozenModel):
     """Where a service stands whose pods no node takes."""
 
     reason: Reason

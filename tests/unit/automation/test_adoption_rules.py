@@ -20,7 +20,7 @@ from automation.adoption.kept_template import (
     template_by_digest,
 )
 from automation.adoption.ownership import controller_of, is_ours, model_is_ours, says_another
-from automation.adoption.peer import held_by
+from automation.adoption.upstream_controller import held_by
 from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render

@@ -16,7 +16,7 @@ from automation.adoption.kept_workloads import (
     kept_live_workloads,
     workload_digest,
 )
-from automation.adoption.peer import PEERS, checks
+from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, blocks_writes
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.render import RenderOptions, render
@@ -163,4 +163,4 @@ def test_webhooks_count_that_would_refuse_an_annotation(
         "failurePolicy": policy,
         "rules": [{"apiGroups": [group], "resources": [plural]}],
     }
-    assert checks({"webhooks": [webhook]}, PEERS["kserve"]) is found
+    assert blocks_writes({"webhooks": [webhook]}, UPSTREAM_CONTROLLERS["kserve"]) is found

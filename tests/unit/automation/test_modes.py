@@ -85,7 +85,7 @@ def test_a_word_that_means_nothing_changes_nothing(own: str, of_namespace: str) 
 def test_in_mode_apply_nothing_is_asked() -> None:
     world = World(change())
     assert not world.holds(cr(), "Apply")
-    assert not world.modes.still(KEY, "Apply")
+    assert not world.modes.is_frozen(KEY, "Apply")
     assert world.asked == 0
 
 
@@ -166,12 +166,12 @@ def test_what_changes_nothing_needs_nobody() -> None:
 def test_when_pods_may_be_touched() -> None:
     world = World(change())
     modes = world.modes
-    assert modes.still(KEY, "Preview"), "nobody has looked yet"
+    assert modes.is_frozen(KEY, "Preview"), "nobody has looked yet"
     modes.settled(KEY, "Preview")
-    assert not modes.still(KEY, "Preview")
-    assert modes.still(KEY, "Paused")
+    assert not modes.is_frozen(KEY, "Preview")
+    assert modes.is_frozen(KEY, "Paused")
     world.holds(cr())
-    assert modes.still(KEY, "Preview")
+    assert modes.is_frozen(KEY, "Preview")
     modes.settled(KEY, "Apply")
     assert modes.pending(KEY) is None
 

@@ -24,7 +24,7 @@ from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import Measured, Sample
 from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
-from automation.hosts.host_book import HostBook
+from automation.hosts.host_allocations import HostAllocations
 from automation.hosts.placement import HostCapacity
 from automation.telemetry.dialect_metrics import DialectCollector
 from automation.telemetry.host_metrics import HostCollector
@@ -110,7 +110,7 @@ def served() -> dict[str, set[str]]:
         ServiceCollector(services=lambda: [service], models=lambda: [model], quotas=lambda: [quota])
     )
     metrics.registry.register(DialectCollector(lambda: [("kserve", {"metadata": service["metadata"]})]))
-    book = HostBook(lost_for_s=lambda _: None)
+    book = HostAllocations(lost_for_s=lambda _: None)
     book.set_host("mac", HostCapacity("mac", memory_bytes=1), alive=True)
     metrics.registry.register(HostCollector(book))
     metrics.on_reconcile("ok", 1.0)

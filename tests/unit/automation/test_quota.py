@@ -20,8 +20,8 @@ from automation.admission.quota import (
     over_use,
     quota_of,
 )
-from automation.admission.quota_book import QuotaBook
 from automation.admission.quota_controller import quota_status
+from automation.admission.quota_ledger import QuotaLedger
 from program.desired.engines import Tgi
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelSource, SourceKind
@@ -42,9 +42,9 @@ def quota(**spec: Any) -> Quota:
     return quota_of({"metadata": {"namespace": "prod", "name": "team"}, "spec": {"namespaceRef": "prod", **spec}})
 
 
-def book(**spec: Any) -> tuple[QuotaBook, list[str]]:
+def book(**spec: Any) -> tuple[QuotaLedger, list[str]]:
     enqueued: list[str] = []
-    result = QuotaBook(on_admitted=lambda each: enqueued.append(each.name), now=lambda: "2026-01-01T00:00:00Z")
+    result = QuotaLedger(on_admitted=lambda each: enqueued.append(each.name), now=lambda: "2026-01-01T00:00:00Z")
     result.set_quota(NAME, quota(**spec))
     return result, enqueued
 
@@ -220,7 +220,7 @@ def test_a_raised_quota_lets_in_who_waits_and_a_deleted_one_everybody() -> None:
 
 
 def test_a_quota_by_label_follows_the_labels_of_namespaces() -> None:
-    quotas = QuotaBook()
+    quotas = QuotaLedger()
     quotas.set_quota(NAME, Quota(NAME, selector={"matchLabels": {"team": "a"}}, gpus=2))
     quotas.set_namespace("one", {"team": "a"})
     quotas.set_namespace("two", {"team": "a"})

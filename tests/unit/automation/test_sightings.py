@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from automation.leadership import lease_observations as sightings
-from automation.leadership.lease_observations import FormerLoop, Sightings, former_of, former_text
+from automation.leadership.lease_observations import FormerLoop, LeaseObservations, former_of, former_text
 
 DURATION_S = 13.0
 
 
 class Watch:
-    """Sightings with a clock that a test moves."""
+    """LeaseObservations with a clock that a test moves."""
 
     def __init__(self, *, nobody_led: bool = False) -> None:
         self.now = 100.0
-        self.seen = Sightings(duration_s=DURATION_S, nobody_led=lambda: nobody_led, clock=lambda: self.now)
+        self.seen = LeaseObservations(duration_s=DURATION_S, nobody_led=lambda: nobody_led, clock=lambda: self.now)
 
     def free_in_s(self, lease: dict[str, Any] | None) -> float:
         return self.seen.free_in_s("herdsman", lease)

@@ -18,7 +18,7 @@ from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService, NetworkAccess
-from program.desired.service import Sleep as Wish
+from program.desired.service import Sleep as Sleeping
 from tests.support.builders import service
 from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
@@ -45,7 +45,7 @@ class World:
         self.status: Json = {}
         self.pods_of_friends: list[Json] = []
         """What the API server lists in namespace `friends`, whatever address is asked for."""
-        self.desired = service(sleep=Wish(idle_timeout_s=12, wake_timeout_s=10))
+        self.desired = service(sleep=Sleeping(idle_timeout_s=12, wake_timeout_s=10))
         api.other = self._answer
         api.engines["p"] = self._replica
         self.sleep = self.loop()
@@ -264,7 +264,7 @@ def test_without_an_address_nothing_sleeps_and_what_was_left_behind_goes(world: 
 def with_policy(world: World, *pods: Json) -> None:
     """Give the service a NetworkPolicy, and namespace `friends`, which it names, these pods."""
     world.desired = service(
-        sleep=Wish(idle_timeout_s=12, wake_timeout_s=10), network=NetworkAccess(namespaces=("friends",))
+        sleep=Sleeping(idle_timeout_s=12, wake_timeout_s=10), network=NetworkAccess(namespaces=("friends",))
     )
     world.pods_of_friends = list(pods)
     world.go_to_sleep()

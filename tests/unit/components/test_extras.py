@@ -107,7 +107,7 @@ def test_a_policy_does_not_lock_out_the_gateway_that_leads_here() -> None:
     assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "infra"}}} in rule["from"]
 
 
-# --- Ways in ----------------------------------------------------------------------------------------------------------
+# --- Ways in -----------------------------------------------------------------------------------------------------
 
 
 def test_a_route_leads_from_the_gateway_to_the_services_port() -> None:

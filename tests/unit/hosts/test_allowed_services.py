@@ -102,7 +102,7 @@ def test_what_a_host_allows_is_placed_there() -> None:
     error = refused(made, engine=TOOLS)
     assert error.field == "spec.extraArgs[2]"
     assert error.why == "no host allows flag `--tools`; the owner of one can, by spec.allow.flags of its Host"
-    assert made.registry.book.waiting() == (ServiceKey("llmkube", "ns", "svc"),)
+    assert made.registry.allocations.waiting() == (ServiceKey("llmkube", "ns", "svc"),)
     made.registry.host_changed(host("box", allow={"flags": ["--path"]}), host("box", allow={"flags": ["--tools"]}))
     assert "svc" in made.told()
     assert made.place(engine=TOOLS)[0].host_placement.host == "box"
@@ -148,7 +148,7 @@ def test_a_host_for_some_namespaces_takes_no_service_of_others() -> None:
 def test_a_selector_of_namespaces_follows_their_labels() -> None:
     labels: dict[str, dict[str, str]] = {"dev": {"team": "b"}}
     made = watched(("mac", {"namespaceSelector": {"matchLabels": {"team": "a"}}}))
-    made.registry.book.namespace_labels = lambda name: labels.get(name, {})
+    made.registry.allocations.namespace_labels = lambda name: labels.get(name, {})
     assert "does not allow namespace dev" in str(of(made.registry, "dev")[1].refusals)
     labels["dev"] = {"team": "a"}
     made.registry.namespace_changed("dev")

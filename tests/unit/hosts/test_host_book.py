@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automation.hosts.host_book import HostBook
-from automation.hosts.placement import HostCapacity, Requirements, Taint, Toleration, Wish, pairs
+from automation.hosts.host_allocations import HostAllocations
+from automation.hosts.placement import HostCapacity, PlacementRequest, Requirements, Taint, Toleration, pairs
 from program.desired.keys import ServiceKey
 
 GIB = 1 << 30
@@ -21,7 +21,7 @@ class Fleet:
     def __init__(self, *names: str) -> None:
         self.lost: dict[str, float] = {}
         self.told: list[str] = []
-        self.book = HostBook(lost_for_s=self.lost.get, on_room=lambda key: self.told.append(key.name))
+        self.allocations = HostAllocations(lost_for_s=self.lost.get, on_room=lambda key: self.told.append(key.name))
         self.capacity: dict[str, HostCapacity] = {}
         for name in names:
             self.host(name)
@@ -29,18 +29,18 @@ class Fleet:
     def host(self, name: str, *, alive: bool = True, **changes: Any) -> None:
         before = self.capacity.get(name, HostCapacity(name, memory_bytes=10 * GIB, total_memory_bytes=16 * GIB))
         self.capacity[name] = replace(before, **changes)
-        self.book.set_host(name, self.capacity[name], alive=alive)
+        self.allocations.set_host(name, self.capacity[name], alive=alive)
 
     def decide(self, service: str, memory: float | None = 0, **wish: Any) -> Any:
         bytes_ = None if memory is None else int(memory * GIB)
-        return self.book.decide(key(service), Wish(memory_bytes=bytes_, **wish))
+        return self.allocations.decide(key(service), PlacementRequest(memory_bytes=bytes_, **wish))
 
     def place(self, service: str, memory: float | None = 0, **wish: Any) -> tuple[str | None, ...]:
         hosts: tuple[str | None, ...] = self.decide(service, memory, **wish).hosts
         return hosts
 
     def reserved(self, name: str) -> float:
-        return next(bytes_ / GIB for host, _, bytes_, _ in self.book.hosts() if host.name == name)
+        return next(bytes_ / GIB for host, _, bytes_, _ in self.allocations.hosts() if host.name == name)
 
 
 def key(name: str) -> ServiceKey:
@@ -82,11 +82,11 @@ def test_a_full_host_refuses_and_who_waits_is_told_of_room() -> None:
     fleet.place("first", 7)
     decision = fleet.decide("second", 5)
     assert (decision.hosts, str(decision.refusals)) == ((None,), "0/1 hosts fit: 1 lacks 2.0 GiB of memory")
-    assert fleet.book.waiting() == (key("second"),)
-    fleet.book.release(key("first"))
+    assert fleet.allocations.waiting() == (key("second"),)
+    fleet.allocations.release(key("first"))
     assert fleet.told == ["second"]
     assert fleet.place("second", 5) == ("a",)
-    assert fleet.book.waiting() == ()
+    assert fleet.allocations.waiting() == ()
 
 
 def test_room_is_offered_to_as_many_as_fit_the_most_important_first() -> None:
@@ -95,7 +95,7 @@ def test_room_is_offered_to_as_many_as_fit_the_most_important_first() -> None:
     fleet.decide("old", 4, priority=1, created="2026-01-01")
     fleet.decide("new", 4, priority=1, created="2026-02-01")
     fleet.decide("vip", 5, priority=9, created="2026-03-01")
-    fleet.book.release(key("all"))
+    fleet.allocations.release(key("all"))
     assert fleet.told == ["vip", "old"]
 
 
@@ -126,17 +126,17 @@ def test_who_waits_is_told_again_only_when_the_reason_is_another() -> None:
     fleet = Fleet("a")
     fleet.decide("big", 11)
     fleet.decide("same", 11)
-    assert fleet.book.told_otherwise() == ()
+    assert fleet.allocations.told_otherwise() == ()
     fleet.host("a", memory_bytes=9 * GIB)
-    assert fleet.book.told_otherwise() == (key("big"), key("same"))
+    assert fleet.allocations.told_otherwise() == (key("big"), key("same"))
     fleet.decide("big", 11)
-    assert fleet.book.told_otherwise() == (key("same"),)
+    assert fleet.allocations.told_otherwise() == (key("same"),)
 
 
 def test_a_size_that_is_not_known_counts_as_nothing_until_the_host_says_it() -> None:
     fleet = Fleet("a")
     assert fleet.place("svc", None) == ("a",)
-    fleet.book.found(key("svc"), 0, "a", 6 * GIB)
+    fleet.allocations.found(key("svc"), 0, "a", 6 * GIB)
     assert fleet.reserved("a") == 6
     assert fleet.place("svc", None) == ("a",)
     assert fleet.place("svc", 8) == ("a",)
@@ -171,7 +171,7 @@ def test_a_taint_that_prefers_not_is_the_last_choice() -> None:
 def test_a_pin_is_obeyed_whatever_its_host_says() -> None:
     fleet = Fleet("a")
     assert fleet.place("pinned", 50, pinned="nowhere") == ("nowhere",)
-    assert [h.name for h, *_ in fleet.book.hosts()] == ["a"]
+    assert [h.name for h, *_ in fleet.allocations.hosts()] == ["a"]
     fleet.host("nowhere", unschedulable=True)
     assert fleet.reserved("nowhere") == 50
     decision = fleet.decide("pinned", 50, pinned="nowhere")
@@ -182,13 +182,13 @@ def test_a_pin_is_obeyed_whatever_its_host_says() -> None:
 
 def test_what_runs_when_the_loop_starts_keeps_its_place() -> None:
     fleet = Fleet("a", "b")
-    fleet.book.found(key("svc"), 0, "b", 9 * GIB)
-    fleet.book.found(key("orphan"), 0, "a", 9 * GIB)
+    fleet.allocations.found(key("svc"), 0, "b", 9 * GIB)
+    fleet.allocations.found(key("orphan"), 0, "a", 9 * GIB)
     assert fleet.decide("other", 2).hosts == (None,)
     assert fleet.place("svc", 9) == ("b",)
-    fleet.book.gone(key("orphan"), 0)
+    fleet.allocations.gone(key("orphan"), 0)
     assert fleet.told == ["other"]
-    fleet.book.gone(key("svc"), 0)
+    fleet.allocations.gone(key("svc"), 0)
     assert fleet.place("svc", 9) == ("b",)
 
 
@@ -203,7 +203,7 @@ def test_a_drained_host_is_left_by_who_may_and_the_others_say_why_they_stay() ->
     decision = fleet.decide("stayer", 4, preferred=("a",), may_move=False)
     assert decision.hosts == ("a",)
     assert "replica 0 stays on host `a`, which is being drained: the service may not move" in decision.stuck
-    assert fleet.book.waiting() == ()
+    assert fleet.allocations.waiting() == ()
 
 
 def test_who_must_leave_and_finds_no_place_stays_and_is_told_of_room() -> None:
@@ -214,7 +214,7 @@ def test_who_must_leave_and_finds_no_place_stays_and_is_told_of_room() -> None:
     decision = fleet.decide("svc", 4, preferred=("a",))
     assert decision.hosts == ("a",)
     assert "0/2 hosts fit: 1 has taint repair, 1 lacks 3.0 GiB of memory" in decision.stuck
-    fleet.book.release(key("other"))
+    fleet.allocations.release(key("other"))
     assert fleet.told == ["svc"]
     assert fleet.place("svc", 4, preferred=("a",)) == ("b",)
 
@@ -255,7 +255,7 @@ def test_a_service_that_outgrows_its_host_moves_to_a_larger_one() -> None:
     fleet = Fleet("a", "b")
     fleet.place("other", 5, preferred=("a",))
     fleet.place("svc", 3, preferred=("a",))
-    fleet.book.found(key("svc"), 0, "a", 3 * GIB)
+    fleet.allocations.found(key("svc"), 0, "a", 3 * GIB)
     assert fleet.place("svc", 8, preferred=("a",)) == ("b",)
     assert "lacks" in fleet.decide("svc", 11, preferred=("a",)).stuck
     fleet.host("big", memory_bytes=20 * GIB)
@@ -271,7 +271,7 @@ def test_members_of_a_group_share_their_memory_and_come_together() -> None:
     assert fleet.reserved("a") == 8
     assert fleet.place("pinned", 2, group=("ns", "g")) == ("a",)
     assert fleet.place("more", 1, group=("ns", "g")) == ("b",)
-    fleet.book.release(key("two"))
+    fleet.allocations.release(key("two"))
     assert fleet.reserved("a") == 8
     assert fleet.place("stranger", 3) == ("b",)
 
@@ -285,12 +285,12 @@ def test_a_budget_of_the_models_own_stands_instead_of_the_hosts() -> None:
 def test_a_host_that_is_gone_is_remembered_only_while_something_is_placed_on_it() -> None:
     fleet = Fleet("a")
     fleet.place("svc", 1)
-    fleet.book.set_host("a", None, alive=False)
-    assert fleet.book.hosts() == ()
-    assert fleet.book.placed_on("a") == (key("svc"),)
+    fleet.allocations.set_host("a", None, alive=False)
+    assert fleet.allocations.hosts() == ()
+    assert fleet.allocations.placed_on("a") == (key("svc"),)
     assert fleet.place("svc", 1) == ("a",)
-    fleet.book.release(key("svc"))
-    assert fleet.book.placed_on("a") == ()
+    fleet.allocations.release(key("svc"))
+    assert fleet.allocations.placed_on("a") == ()
 
 
 NAMES = ("a", "b", "c", "d")
@@ -313,7 +313,7 @@ def test_no_host_has_a_service_twice_or_takes_more_than_fits_and_who_is_placed_s
     for what, number, count, size in steps:
         name = f"s{number}"
         if what == "release":
-            fleet.book.release(key(name))
+            fleet.allocations.release(key(name))
             asked.pop(name, None)
         elif what == "host":
             # A host may grow; that it shrinks under what is placed is no decision of the book's.
@@ -328,9 +328,9 @@ def test_no_host_has_a_service_twice_or_takes_more_than_fits_and_who_is_placed_s
             assert all(now == then for then, now in zip(before, after, strict=False) if then is not None)
             hosts = [host for host in after if host is not None]
             assert len(set(hosts)) == len(hosts)
-        for host, _, reserved, processes in fleet.book.hosts():
+        for host, _, reserved, processes in fleet.allocations.hosts():
             assert reserved <= budget[host.name] * GIB
             assert processes >= 0
     for name in list(asked):
-        fleet.book.release(key(name))
-    assert all(reserved == 0 and processes == 0 for _, _, reserved, processes in fleet.book.hosts())
+        fleet.allocations.release(key(name))
+    assert all(reserved == 0 and processes == 0 for _, _, reserved, processes in fleet.allocations.hosts())

@@ -8,11 +8,11 @@ import pytest
 
 from automation.hosts.placement import (
     HostCapacity,
+    PlacementRequest,
     Refusals,
     Requirements,
     Taint,
     Toleration,
-    Wish,
     is_discouraged,
     lack,
     pairs,
@@ -121,7 +121,7 @@ def test_refusals_are_told_in_one_sentence_with_counts() -> None:
 
 
 def test_a_models_own_budget_stands_instead_of_the_hosts() -> None:
-    assert Wish().limit_bytes(MAC) == 24 * GIB
-    assert Wish(budget_fraction=0.5).limit_bytes(MAC) == 16 * GIB
-    assert Wish(budget_bytes=GIB, budget_fraction=0.5).limit_bytes(MAC) == GIB
-    assert Wish(budget_fraction=0.5).limit_bytes(HostCapacity("new")) is None
+    assert PlacementRequest().limit_bytes(MAC) == 24 * GIB
+    assert PlacementRequest(budget_fraction=0.5).limit_bytes(MAC) == 16 * GIB
+    assert PlacementRequest(budget_bytes=GIB, budget_fraction=0.5).limit_bytes(MAC) == GIB
+    assert PlacementRequest(budget_fraction=0.5).limit_bytes(HostCapacity("new")) is None

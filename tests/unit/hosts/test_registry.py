@@ -10,7 +10,7 @@ import pytest
 from automation.cache import trim
 from automation.hosts.hosted import hosted_facts, without_agent
 from automation.hosts.placement import LABEL_ACCELERATOR, HostCapacity, Taint
-from automation.hosts.reading import capacity_of, wish_of
+from automation.hosts.reading import capacity_of, placement_request
 from automation.hosts.registry import HostRegistry
 from components import naming
 from program.desired.engines import Generic
@@ -127,10 +127,10 @@ def test_what_a_host_process_says_keeps_and_corrects_a_reservation() -> None:
     spec = {"host": "mac", "replica": 1, "memoryBytes": None}
     process = trim.host_process({"metadata": {"name": "svc-1-abcde"}, "spec": spec, "status": {"memoryBytes": GIB}})
     watched.registry.process_changed(KEY, process, replica=process["spec"]["replica"])
-    [(_, _, reserved, placed)] = watched.registry.book.hosts()
+    [(_, _, reserved, placed)] = watched.registry.allocations.hosts()
     assert (reserved, placed) == (GIB, 1)
     watched.registry.process_changed(KEY, None, replica=1)
-    [(_, _, reserved, placed)] = watched.registry.book.hosts()
+    [(_, _, reserved, placed)] = watched.registry.allocations.hosts()
     assert (reserved, placed) == (0, 0)
 
 
@@ -138,10 +138,10 @@ def test_a_service_in_pods_has_no_host_and_gives_back_what_it_had() -> None:
     watched = Watched()
     watched.registry.lease_changed(None, lease())
     watched.place()
-    assert watched.registry.book.placed_on("mac") == (KEY,)
+    assert watched.registry.allocations.placed_on("mac") == (KEY,)
     _, decision = watched.place(host_placement=None)
     assert decision is None
-    assert watched.registry.book.placed_on("mac") == ()
+    assert watched.registry.allocations.placed_on("mac") == ()
 
 
 def test_a_host_object_is_read_whatever_is_missing_in_it() -> None:
@@ -162,7 +162,7 @@ def test_a_host_object_is_read_whatever_is_missing_in_it() -> None:
 
 
 def test_a_wish_counts_what_the_engine_will_take_there() -> None:
-    wish = wish_of(service(host_placement=HostPlacement(), model=http_model(gguf=HEADER), replicas=2))
+    wish = placement_request(service(host_placement=HostPlacement(), model=http_model(gguf=HEADER), replicas=2))
     assert wish.replicas == 2
     assert GIB < (wish.memory_bytes or 0) < 2 * GIB
     other = service(
@@ -170,11 +170,11 @@ def test_a_wish_counts_what_the_engine_will_take_there() -> None:
         engine=Generic(),
         pod=PodSettings(memory_request="3Gi"),
     )
-    wish = wish_of(other)
+    wish = placement_request(other)
     assert (wish.memory_bytes, wish.memory_enforced) == (3 * GIB, False)
     assert (wish.group, wish.stays_in_memory) == (("ns", "g"), False)
-    assert wish_of(service(host_placement=HostPlacement(), suspended=True)).replicas == 0
-    assert wish_of(service(host_placement=HostPlacement(host="box", pinned=True))).pinned == "box"
+    assert placement_request(service(host_placement=HostPlacement(), suspended=True)).replicas == 0
+    assert placement_request(service(host_placement=HostPlacement(host="box", pinned=True))).pinned == "box"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which replica runs on which host, and what each host has left. `placement` has the rules; `registry` feeds the book.
+"""Which replica runs on which host, and what each host has left. `placement` has the rules; `registry` passes in hosts.
 
 The controller asks on every pass; a service that is placed costs a look at its own hosts and no other. What a host is
 good for is worked out once for all services that require the same, and kept up host by host.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from automation.hosts import placement
 from automation.hosts.host_account import Answers, HostAccount, Reservation
-from automation.hosts.placement import HostCapacity, Refusals, Requirements, Wish
+from automation.hosts.placement import HostCapacity, PlacementRequest, Refusals, Requirements
 from program.desired.keys import ServiceKey
 
 MOST_ANSWERS = 128
@@ -23,7 +23,7 @@ _NOWHERE = (0.0, 0, "")
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementDecision:
     """Where the replicas of a service run."""
 
     hosts: tuple[str | None, ...] = ()
@@ -40,12 +40,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class _Waiting:
-    wish: Wish
+    request: PlacementRequest
     told: str
     """The reason that was given."""
 
 
-class HostBook:
+class HostAllocations:
     """One lock over all decisions: of two replicas that ask at once only one gets the last room. Thread-safe.
 
     A replica that is placed stays: it leaves only a host that is excluded, drained, tainted with NoExecute or lost for
@@ -127,14 +127,14 @@ class HostBook:
         """Name those who wait and whose reason is another now than it was when they were told."""
         labels = {key.namespace: self.namespace_labels(key.namespace) for key in self.waiting()} if self._choosy else {}
         with self._lock:
-            reasons: dict[tuple[Wish, frozenset[str], frozenset[str]], str] = {}
+            reasons: dict[tuple[PlacementRequest, frozenset[str], frozenset[str]], str] = {}
             found = []
             for key, waiting in self._waiting.items():
                 taken = frozenset(r.host for r in self._placed.get(key, {}).values())
                 closed = self._closed_to(key, labels.get(key.namespace, {}))
-                asked = (replace(waiting.wish, priority=0, created=""), taken, closed)
+                asked = (replace(waiting.request, priority=0, created=""), taken, closed)
                 if asked not in reasons:
-                    reasons[asked] = str(self._explain(key, waiting.wish, closed))
+                    reasons[asked] = str(self._explain(key, waiting.request, closed))
                 if reasons[asked] != waiting.told:
                     found.append(key)
             return tuple(found)
@@ -176,63 +176,63 @@ class HostBook:
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
-    def decide(self, key: ServiceKey, wish: Wish) -> Decision:
+    def decide(self, key: ServiceKey, request: PlacementRequest) -> PlacementDecision:
         """Give each replica its host and reserve what it needs there; who is placed stays if it can."""
         labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
             closed = self._closed_to(key, labels)
-            who = self._drop_from(key, wish.replicas)
+            who = self._drop_from(key, request.replicas)
             stuck: list[str] = []
             moved: list[str] = []
             soon: list[float] = []
             refusals: Refusals | None = None
             told = ""
-            for replica in range(wish.replicas):
+            for replica in range(request.replicas):
                 mine = self._placed.get(key, {}).get(replica)
-                if wish.pinned is not None:
+                if request.pinned is not None:
                     if replica == 0:
-                        who += self._settle(key, replica, wish, wish.pinned)
-                        stuck += self._pin_trouble(wish)
+                        who += self._settle(key, replica, request, request.pinned)
+                        stuck += self._pin_trouble(request)
                     continue
                 if mine is None:
-                    chosen = self._choose(key, wish, closed)
+                    chosen = self._choose(key, request, closed)
                     if chosen is not None:
-                        who += self._settle(key, replica, wish, chosen)
+                        who += self._settle(key, replica, request, chosen)
                     else:
-                        refusals = refusals or self._explain(key, wish, closed)
+                        refusals = refusals or self._explain(key, request, closed)
                         told = str(refusals)
                     continue
                 why = placement.other_namespace(key.namespace) if mine.host in closed else ""
-                why = why or self._why_leave(mine, wish)
+                why = why or self._why_leave(mine, request)
                 if not why:
-                    who += self._settle(key, replica, wish, mine.host)
-                    soon += self._may_be_lost_in_s(mine.host) if wish.may_move else ()
+                    who += self._settle(key, replica, request, mine.host)
+                    soon += self._may_be_lost_in_s(mine.host) if request.may_move else ()
                     continue
-                away = self._choose(key, wish, closed) if wish.may_move else None
+                away = self._choose(key, request, closed) if request.may_move else None
                 if away is not None:
                     moved.append(f"replica {replica} moves from host `{mine.host}`, which {why}, to `{away}`")
-                    who += self._settle(key, replica, wish, away)
+                    who += self._settle(key, replica, request, away)
                 else:
-                    who += self._settle(key, replica, wish, mine.host, unwillingly=True)
-                    told = str(self._explain(key, wish, closed)) if wish.may_move else "the service may not move"
+                    who += self._settle(key, replica, request, mine.host, unwillingly=True)
+                    told = str(self._explain(key, request, closed)) if request.may_move else "the service may not move"
                     stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
-            if refusals is not None or (stuck and wish.may_move and wish.pinned is None):
-                self._waiting[key] = _Waiting(wish, told)
+            if refusals is not None or (stuck and request.may_move and request.pinned is None):
+                self._waiting[key] = _Waiting(request, told)
             else:
                 self._waiting.pop(key, None)
             mine_now = self._placed.get(key, {})
-            hosts = tuple(mine_now[n].host if n in mine_now else None for n in range(wish.replicas))
+            hosts = tuple(mine_now[n].host if n in mine_now else None for n in range(request.replicas))
         self._tell(each for each in who if each != key)
-        return Decision(hosts, refusals, "; ".join(stuck), tuple(moved), min(soon, default=None))
+        return PlacementDecision(hosts, refusals, "; ".join(stuck), tuple(moved), min(soon, default=None))
 
-    def _pin_trouble(self, wish: Wish) -> list[str]:
-        found = self._hosts.get(wish.pinned or "")
-        why = placement.why_leave(found.capacity, wish.requirements) if found is not None and found.exists else ""
-        return [f"replica 0 stays on host `{wish.pinned}`, which {why}: the service is pinned to it"] if why else []
+    def _pin_trouble(self, request: PlacementRequest) -> list[str]:
+        found = self._hosts.get(request.pinned or "")
+        why = placement.why_leave(found.capacity, request.requirements) if found is not None and found.exists else ""
+        return [f"replica 0 stays on host `{request.pinned}`, which {why}: the service is pinned to it"] if why else []
 
-    def _why_leave(self, mine: Reservation, wish: Wish) -> str:
+    def _why_leave(self, mine: Reservation, request: PlacementRequest) -> str:
         host = self._hosts[mine.host]
-        why = placement.why_leave(host.capacity, wish.requirements)
+        why = placement.why_leave(host.capacity, request.requirements)
         if why:
             return why
         lost_for_s = None if host.alive else self._lost_for_s(mine.host)
@@ -240,14 +240,14 @@ class HostBook:
             return placement.LOST
         if mine.requirements is None or not host.alive:
             return ""
-        if mine.requirements != wish.requirements:
+        if mine.requirements != request.requirements:
             # The service itself was edited: what it asks for now counts, as it would for a new one.
-            return placement.refusal(replace(host.capacity, unschedulable=False), wish.requirements)
-        if wish.memory_enforced and mine.asked_bytes is not None and (wish.memory_bytes or 0) > mine.asked_bytes:
-            limit = wish.limit_bytes(host.capacity)
+            return placement.refusal(replace(host.capacity, unschedulable=False), request.requirements)
+        if request.memory_enforced and mine.asked_bytes is not None and (request.memory_bytes or 0) > mine.asked_bytes:
+            limit = request.limit_bytes(host.capacity)
             free = math.inf if limit is None else limit - host.reserved_bytes + mine.memory_bytes
-            if (wish.memory_bytes or 0) > free:
-                return placement.lack((wish.memory_bytes or 0) - int(free))
+            if (request.memory_bytes or 0) > free:
+                return placement.lack((request.memory_bytes or 0) - int(free))
         return ""
 
     def _may_be_lost_in_s(self, name: str) -> tuple[float, ...]:
@@ -263,36 +263,38 @@ class HostBook:
             if name in self._hosts and not self._hosts[name].capacity.allowance.admits(key.namespace, labels)
         )
 
-    def _choose(self, key: ServiceKey, wish: Wish, closed: frozenset[str]) -> str | None:
+    def _choose(self, key: ServiceKey, request: PlacementRequest, closed: frozenset[str]) -> str | None:
         """Find the best host that fits, is not `closed`, and runs no other replica of the service."""
-        answers = self._answers_to(wish.requirements)
+        answers = self._answers_to(request.requirements)
         taken = {*(r.host for r in self._placed.get(key, {}).values()), *closed}
         for enforced in (True, False):
-            if not enforced and wish.memory_enforced:
+            if not enforced and request.memory_enforced:
                 return None
             for hosts in (answers.fits, answers.discouraged):
-                if (found := self._best(hosts, wish, taken, enforced=enforced)) is not None:
+                if (found := self._best(hosts, request, taken, enforced=enforced)) is not None:
                     return found
         return None
 
-    def _best(self, hosts: dict[str, HostAccount], wish: Wish, taken: Collection[str], *, enforced: bool) -> str | None:
-        first = (*wish.preferred, *self._groups.get(wish.group, ())) if wish.group else wish.preferred
+    def _best(
+        self, hosts: dict[str, HostAccount], request: PlacementRequest, taken: Collection[str], *, enforced: bool
+    ) -> str | None:
+        first = (*request.preferred, *self._groups.get(request.group, ())) if request.group else request.preferred
         for name in first:
-            if name in hosts and name not in taken and (not enforced or hosts[name].has_room(wish)):
+            if name in hosts and name not in taken and (not enforced or hosts[name].has_room(request)):
                 return name
         able: Iterable[HostAccount] = hosts.values()
-        if enforced and wish.limits_itself:
-            able = (host for host in hosts.values() if host.has_room(wish))
+        if enforced and request.limits_itself:
+            able = (host for host in hosts.values() if host.has_room(request))
         elif enforced:
-            need = wish.memory_bytes or 0
+            need = request.memory_bytes or 0
             able = (host for host in hosts.values() if need <= host.free_bytes)
-        if wish.strategy == "pack":
+        if request.strategy == "pack":
             return min((host.packed for host in able if host.name not in taken), default=_NOWHERE)[2] or None
         return min((host.rank for host in able if host.name not in taken), default=_NOWHERE)[2] or None
 
-    def _explain(self, key: ServiceKey, wish: Wish, closed: frozenset[str]) -> Refusals:
+    def _explain(self, key: ServiceKey, request: PlacementRequest, closed: frozenset[str]) -> Refusals:
         """Count why each host does not fit."""
-        answers = self._answers_to(wish.requirements)
+        answers = self._answers_to(request.requirements)
         taken = {r.host for r in self._placed.get(key, {}).values()}
         reasons = Counter(answers.counted)
         lacking: list[int] = []
@@ -302,9 +304,9 @@ class HostBook:
                     reasons[placement.other_namespace(key.namespace)] += 1
                 elif host.name in taken:
                     reasons[placement.TAKEN] += 1
-                elif not host.has_room(wish):
-                    limit = wish.limit_bytes(host.capacity) or 0
-                    lacking.append(host.grows_by(wish) + host.reserved_bytes - limit)
+                elif not host.has_room(request):
+                    limit = request.limit_bytes(host.capacity) or 0
+                    lacking.append(host.grows_by(request) + host.reserved_bytes - limit)
         if lacking:
             reasons[placement.lack(min(lacking), max(lacking))] = len(lacking)
         return Refusals(sum(1 for host in self._hosts.values() if host.exists), dict(reasons))
@@ -322,7 +324,7 @@ class HostBook:
     # --- keeping the sums; the lock is held -----------------------------------------------------------------------
 
     def _settle(
-        self, key: ServiceKey, replica: int, wish: Wish, host: str, *, unwillingly: bool = False
+        self, key: ServiceKey, replica: int, request: PlacementRequest, host: str, *, unwillingly: bool = False
     ) -> list[ServiceKey]:
         """Reserve, or go on reserving, a place with what the replica needs now.
 
@@ -330,11 +332,16 @@ class HostBook:
         Names who waits and could use what it gave back.
         """
         wanted = Reservation(
-            host, wish.memory_bytes or 0, wish.group, wish.stays_in_memory, wish.requirements, wish.memory_bytes
+            host,
+            request.memory_bytes or 0,
+            request.group,
+            request.stays_in_memory,
+            request.requirements,
+            request.memory_bytes,
         )
         before = self._placed.get(key, {}).get(replica)
         if before is not None and before.host == host:
-            if before.reported and before.asked_bytes in (None, wish.memory_bytes):
+            if before.reported and before.asked_bytes in (None, request.memory_bytes):
                 wanted = replace(wanted, memory_bytes=before.memory_bytes, reported=True)
             if unwillingly and before.requirements is not None:
                 wanted = replace(wanted, requirements=before.requirements, asked_bytes=before.asked_bytes)
@@ -388,20 +395,22 @@ class HostBook:
         if host is None or not host.alive or not self._waiting:
             return []
         found, promised = [], 0
-        for key, wish in self._in_order():
-            answers = self._answers_to(wish.requirements)
+        for key, request in self._in_order():
+            answers = self._answers_to(request.requirements)
             if name not in answers.fits and name not in answers.discouraged:
                 continue
             if any(r.host == name for r in self._placed.get(key, {}).values()):
                 continue
-            if host.has_room(wish, promised):
+            if host.has_room(request, promised):
                 found.append(key)
-                promised += host.grows_by(wish)
+                promised += host.grows_by(request)
         return found
 
-    def _in_order(self) -> list[tuple[ServiceKey, Wish]]:
-        order = sorted(self._waiting.items(), key=lambda item: (-item[1].wish.priority, item[1].wish.created, item[0]))
-        return [(key, waiting.wish) for key, waiting in order]
+    def _in_order(self) -> list[tuple[ServiceKey, PlacementRequest]]:
+        order = sorted(
+            self._waiting.items(), key=lambda item: (-item[1].request.priority, item[1].request.created, item[0])
+        )
+        return [(key, waiting.request) for key, waiting in order]
 
     def _tell(self, who: Iterable[ServiceKey]) -> None:
         for key in dict.fromkeys(who):

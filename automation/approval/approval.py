@@ -1,4 +1,4 @@
-"""Policies and modes as the controller sees them: one object that says what may be done to a service."""
+"""Joins policies and modes for the controller: whether a service may be applied, and whether it may be changed now."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
 
-class Consent:
-    """`policies` says whether a service may be applied at all, `modes` whether it may be now."""
+class Approval:
+    """`policies` decides whether a service may be applied, `modes` whether a change may be made now."""
 
     def __init__(self, policies: PolicyBook, modes: Modes) -> None:
         self.policies = policies
         self.modes = modes
 
     def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+        """Drop what is remembered of a deleted service."""
         self.policies.forget(key)
         self.modes.forget(key)
 
@@ -40,11 +40,11 @@ class Consent:
 def modes_now(
     client: KubeClient, namespace: str, services: Mapping[ServiceKey, Json | None], *, controller_class: str = ""
 ) -> dict[ServiceKey, Mode | None]:
-    """Tell the mode of services of one namespace, which the API server is asked about.
+    """Return the mode of services of one namespace, read from the API server.
 
-    None for a service that does not exist, is being deleted, has no valid mode, or that another controller looks after.
+    None for a service that does not exist, is being deleted, has no valid mode, or belongs to another controller.
 
-    Raises EngineFailed when it cannot be asked.
+    Raises EngineFailed when the API server does not answer.
     """
     try:
         # A list of one: the loop may list and watch namespaces, and not get them.
@@ -67,7 +67,7 @@ def _mode(cr: Json | None, said_by_namespace: Mapping[str, str], controller_clas
 def comparing(
     client: KubeClient, options: RenderOptions
 ) -> Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...]], ServicePreview]:
-    """Give what works out a change: dry runs of a Previewer. Policies are not asked again: the pass has, before."""
+    """Return a function that computes a change by dry runs. It checks no policies: the pass checked them before."""
     previewer = Previewer(client, options=options)
 
     def compare(
@@ -79,7 +79,7 @@ def comparing(
 
 
 def is_current(client: KubeClient, cr: Json) -> bool:
-    """Tell whether a service's spec and annotations are still as a cache has them. Raises ApiError."""
+    """Return whether the spec and annotations of a service are still those of `cr`. Raises ApiError."""
     metadata = cr["metadata"]
     try:
         now = client.get(kind_of_cr(cr), metadata["namespace"], metadata["name"])["metadata"]
@@ -90,6 +90,6 @@ def is_current(client: KubeClient, cr: Json) -> bool:
 
 
 def every_service(world: World, enqueue: Callable[[ServiceKey, float], None]) -> None:
-    """Have all services looked at again, one after the other, so that a thousand of them are no burst."""
+    """Enqueue all services, spread over time so that a thousand of them make no burst."""
     for number, service in enumerate(world.every_service()):
         enqueue(key_of(service), number * SPREAD_S)

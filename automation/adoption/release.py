@@ -1,8 +1,9 @@
-"""Lets go of services that another controller looks after: nothing that was made for them is touched any more.
+"""Releases services that another controller owns: the loop stops touching the objects that it made for them.
 
-The controller hands over each service that is not the loop's, on every pass; mostly there is nothing to do. One that
-was ours until now is let go of in an order that can be begun again at any point: what the engine does for it ends
-first, then the status is left, and last the engine's state forgets its objects, which stay.
+The controller passes each service of another controller here, on every pass. A service that was released before needs
+nothing more. A service that the loop owned until now is released in three steps: wait until the engine does not work
+on it, remove Herdsman's fields from the status, and remove its objects from the engine's state. The objects themselves
+stay. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ log = structlog.get_logger(__name__)
 
 BUSY_RECHECK_S = 0.5
 RELEASE_RECHECK_S = 5.0
-"""When a release should be over; one that failed is tried again then."""
+"""Seconds until the next pass checks whether a release succeeded."""
 
 
-class LettingGo:
-    """The services that are not ours. One per loop; thread-safe for different services.
+class Release:
+    """Releases services of other controllers. One per loop; thread-safe for different services.
 
-    `statuses` gives the writer of a service's status; `forget` makes the controller's parts forget a service, without
-    doing anything to it.
+    `statuses` returns the writer of a service's status. `forget` drops what the controller's parts remember of a
+    service; it changes no object.
     """
 
     def __init__(
@@ -47,15 +48,15 @@ class LettingGo:
         self._statuses = statuses
         self._forget = forget
         self._requeue = requeue
-        self._gone: set[ServiceKey] = set()
+        self._released: set[ServiceKey] = set()
 
-    def take(self, key: ServiceKey) -> None:
-        """Note that a service is ours."""
-        self._gone.discard(key)
+    def note_owned(self, key: ServiceKey) -> None:
+        """Note that the loop owns a service."""
+        self._released.discard(key)
 
-    def let_go(self, key: ServiceKey, cr: Json) -> None:
-        """Do the next step of letting go of a service, as the cache has it. Raises ApiError."""
-        if key not in self._gone:
+    def release_service(self, key: ServiceKey, cr: Json) -> None:
+        """Do the next step of the release of a service; `cr` is its custom resource in the cache. Raises ApiError."""
+        if key not in self._released:
             if self._batcher.busy(key):
                 self._requeue(key, BUSY_RECHECK_S)
                 return
@@ -71,12 +72,12 @@ class LettingGo:
                 self._batcher.release(key)
                 self._requeue(key, RELEASE_RECHECK_S)
                 return
-            self._gone.add(key)
+            self._released.add(key)
             log.debug("Left a service to another controller")
         self._count(key, cr)
 
     def _count(self, key: ServiceKey, cr: Json) -> None:
-        """What it runs with counts against quotas, which it was never asked about."""
+        """Count the resources of its Deployment against the quotas; no quota is checked."""
         deployment = self._world.deployments.get(key.namespace, naming.deployment_name(key.name))
         if deployment is None or deployment["metadata"]["owner"] != cr["metadata"]["uid"]:
             self._world.quotas.release(key)

@@ -1,6 +1,7 @@
-"""Tells whether the peer's own controller of a dialect runs. Two controllers of the same objects must not.
+"""Finds out whether the upstream controller of a dialect runs: LLMKube's, KServe's or llmaz's own.
 
-None of the peers has a switch for one service: where they run, they work on all of them. Called by `herdsman adopt`.
+An upstream controller cannot leave out single services: where it runs, it works on all of them, and two controllers
+must not work on the same objects. Called by `herdsman adopt` and `herdsman doctor`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _WEBHOOKS = (
 
 
 @dataclass(frozen=True)
-class Peer:
-    """The controller that a dialect comes from, as its own manifests install it."""
+class UpstreamController:
+    """The controller of the project that defined a dialect, as its manifests install it."""
 
     name: str
     """For people."""
@@ -50,7 +51,7 @@ class Peer:
         return f"kubectl -n {self.namespace} scale deployment {which} --replicas 0"
 
 
-_LLMAZ = Peer(
+_LLMAZ = UpstreamController(
     "llmaz",
     "llmaz",
     lease="fbb36db9.llmaz.io",
@@ -58,9 +59,9 @@ _LLMAZ = Peer(
     deployment="llmaz-controller-manager",
     checked=(kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES),
 )
-PEERS = {
-    "llmkube": Peer("LLMKube", LLMKUBE, lease=LEASE, namespace=NAMESPACE),
-    "kserve": Peer(
+UPSTREAM_CONTROLLERS = {
+    "llmkube": UpstreamController("LLMKube", LLMKUBE, lease=LEASE, namespace=NAMESPACE),
+    "kserve": UpstreamController(
         "KServe",
         "kserve",
         lease="llminferenceservice-kserve-controller-manager",
@@ -73,58 +74,59 @@ PEERS = {
 }
 
 
-def running_controllers(client: KubeClient, peer: Peer, *, now: datetime) -> list[str]:
-    """Name the signs that a peer's controller runs, one phrase each; none where it was stopped. Raises ApiError."""
-    return [*_leases(client, peer, now), *_deployments(client, peer)]
+def running_controllers(client: KubeClient, upstream: UpstreamController, *, now: datetime) -> list[str]:
+    """List the signs that an upstream controller runs, one phrase each; empty where it is stopped. Raises ApiError."""
+    return [*_leases(client, upstream, now), *_deployments(client, upstream)]
 
 
-def webhooks_in_the_way(client: KubeClient, peer: Peer) -> list[str]:
-    """Name the webhook configurations by which the peer checks its objects, as `kind/name`.
+def webhooks_in_the_way(client: KubeClient, upstream: UpstreamController) -> list[str]:
+    """Name the webhook configurations by which the upstream checks its objects, as `kind/name`.
 
     While its controller is stopped nobody answers them, and what is annotated here would be refused. Raises ApiError.
     """
     found = []
-    for kind in _WEBHOOKS if peer.checked else ():
+    for kind in _WEBHOOKS if upstream.checked else ():
         try:
             configurations = client.list(kind)["items"]
         except Forbidden:
             continue
-        found += [f"{kind.kind.lower()}/{each['metadata']['name']}" for each in configurations if checks(each, peer)]
+        names = (each["metadata"]["name"] for each in configurations if blocks_writes(each, upstream))
+        found += [f"{kind.kind.lower()}/{name}" for name in names]
     return found
 
 
-def checks(configuration: Json, peer: Peer) -> bool:
-    """Tell whether a webhook configuration has writes of the peer's kinds refused unless the peer answers. Pure."""
+def blocks_writes(configuration: Json, upstream: UpstreamController) -> bool:
+    """Return whether a webhook refuses writes of the upstream's kinds while the upstream does not answer. Pure."""
     for webhook in configuration.get("webhooks") or ():
         service = (webhook.get("clientConfig") or {}).get("service") or {}
-        if webhook.get("failurePolicy", "Fail") != "Fail" or service.get("namespace") != peer.namespace:
+        if webhook.get("failurePolicy", "Fail") != "Fail" or service.get("namespace") != upstream.namespace:
             continue
         for rule in webhook.get("rules") or ():
             groups, plurals = set(rule.get("apiGroups") or ()), set(rule.get("resources") or ())
-            if any({kind.group, "*"} & groups and {kind.plural, "*"} & plurals for kind in peer.checked):
+            if any({kind.group, "*"} & groups and {kind.plural, "*"} & plurals for kind in upstream.checked):
                 return True
     return False
 
 
-def _leases(client: KubeClient, peer: Peer, now: datetime) -> Iterable[str]:
+def _leases(client: KubeClient, upstream: UpstreamController, now: datetime) -> Iterable[str]:
     try:
-        found = client.list(kinds.LEASES, field_selector=f"metadata.name={peer.lease}")["items"]
+        found = client.list(kinds.LEASES, field_selector=f"metadata.name={upstream.lease}")["items"]
     except Forbidden:
         found = []
     for lease in found:
         if holder := held_by(lease, now):
-            yield f"Lease {lease['metadata']['namespace']}/{peer.lease} is held by {holder}"
+            yield f"Lease {lease['metadata']['namespace']}/{upstream.lease} is held by {holder}"
 
 
-def _deployments(client: KubeClient, peer: Peer) -> Iterable[str]:
+def _deployments(client: KubeClient, upstream: UpstreamController) -> Iterable[str]:
     try:
-        found = client.list(kinds.DEPLOYMENTS, peer.namespace)["items"]
+        found = client.list(kinds.DEPLOYMENTS, upstream.namespace)["items"]
     except Forbidden:
         found = []
     for deployment in found:
         name, replicas = deployment["metadata"]["name"], (deployment.get("spec") or {}).get("replicas", 1)
-        if replicas and peer.deployment in ("", name):
-            yield f"Deployment {peer.namespace}/{name} has {replicas} replicas"
+        if replicas and upstream.deployment in ("", name):
+            yield f"Deployment {upstream.namespace}/{name} has {replicas} replicas"
 
 
 def held_by(lease: Json, now: datetime) -> str:

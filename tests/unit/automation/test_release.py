@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from automation.adoption.letting_go import BUSY_RECHECK_S, RELEASE_RECHECK_S, LettingGo
+from automation.adoption.release import BUSY_RECHECK_S, RELEASE_RECHECK_S, Release
 from automation.status.ownership import leave_status
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -39,11 +39,11 @@ class Parts:
     def leave(self, _: Json) -> None:
         self.done.append("leave the status")
 
-    def letting_go(self) -> LettingGo:
+    def release_of_parts(self) -> Release:
         quotas = SimpleNamespace(release=lambda _: None, hold=lambda *_: self.done.append("count"))
         world: Any = SimpleNamespace(deployments=SimpleNamespace(get=lambda *_: None), quotas=quotas)
         parts: Any = self
-        return LettingGo(
+        return Release(
             world,
             parts,
             lambda _: parts,
@@ -54,46 +54,46 @@ class Parts:
 
 def test_a_service_that_never_was_ours_is_not_touched() -> None:
     parts = Parts()
-    letting_go = parts.letting_go()
-    letting_go.let_go(KEY, CR)
-    letting_go.let_go(KEY, CR)
+    release = parts.release_of_parts()
+    release.release_service(KEY, CR)
+    release.release_service(KEY, CR)
     assert (parts.done, parts.requeued) == (["forget"], [])
 
 
 def test_what_the_engine_does_ends_first_then_the_status_is_left_then_the_state_forgets() -> None:
     parts = Parts(busy=True, held=True)
-    letting_go = parts.letting_go()
-    letting_go.let_go(KEY, CR)
+    release = parts.release_of_parts()
+    release.release_service(KEY, CR)
     assert (parts.done, parts.requeued) == ([], [BUSY_RECHECK_S])
     parts.engine_is_busy = False
-    letting_go.let_go(KEY, CR)
+    release.release_service(KEY, CR)
     assert parts.done == ["leave the status", "forget", "release"]
     assert parts.requeued[-1] == RELEASE_RECHECK_S, "a release that fails is tried again"
     parts.held = False
-    letting_go.let_go(KEY, CR)
+    release.release_service(KEY, CR)
     assert parts.done[3:] == ["forget"]
-    letting_go.let_go(KEY, CR)
+    release.release_service(KEY, CR)
     assert len(parts.done) == 4, "done once"
     parts.held = True
-    letting_go.take(KEY)
-    letting_go.let_go(KEY, CR)
+    release.note_owned(KEY)
+    release.release_service(KEY, CR)
     assert parts.done[4:] == ["leave the status", "forget", "release"], "it was ours again meanwhile"
 
 
 def test_nothing_is_touched_before_it_is_known_whether_the_state_holds_the_service() -> None:
     parts = Parts(written=True)
     parts.held = None
-    letting_go = parts.letting_go()
-    letting_go.let_go(KEY, CR)
+    release = parts.release_of_parts()
+    release.release_service(KEY, CR)
     assert (parts.done, parts.requeued) == ([], [BUSY_RECHECK_S])
     parts.held = False
-    letting_go.let_go(KEY, CR)
+    release.release_service(KEY, CR)
     assert parts.done == ["leave the status", "forget"]
 
 
 def test_a_service_of_which_only_the_status_was_written_is_left_too() -> None:
     parts = Parts(written=True)
-    parts.letting_go().let_go(KEY, CR)
+    parts.release_of_parts().release_service(KEY, CR)
     assert parts.done == ["leave the status", "forget"]
 
 

@@ -1,4 +1,4 @@
-"""Who was admitted with what under the GPUQuotas, and who waits. `quota` has the rule.
+"""Records which services the GPUQuotas admitted with which claims, and which services wait. `quota` has the rule.
 
 The controller asks before it hands a service to the engine; `cluster_cache` tells of quotas and namespaces;
 `quota_controller` writes the sums into status. There is no webhook, and no list is read for a decision.
@@ -38,7 +38,7 @@ class _Tally:
 
 
 @dataclass
-class QuotaBook:
+class QuotaLedger:
     """One lock, and one reservation for each service, made in the moment of the decision: of two services that ask at
     the same time only one can get the last GPU. Thread-safe; nothing is called back with the lock held.
 

@@ -1,4 +1,4 @@
-"""The two ways to a host that a HostProcess can name: its agent's API, or SSH. Called by `host_provider`.
+"""The two transports to a host that a HostProcess can name: the agent's API, or SSH. Called by `host_provider`.
 
 Inputs hold paths and addresses only: tokens, keys and known hosts are read from files on the machine that runs Pulumi.
 """
@@ -21,15 +21,15 @@ from components.providers.host_schema import AGENT, AGENT_TLS
 DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts"
 
 
-class Ways:
-    """The clients of the hosts that were spoken to, by what the inputs say of the way."""
+class HostTransports:
+    """Clients of hosts, one for each host and transport; made at first use. Thread-safe."""
 
     def __init__(self) -> None:
         self._clients: dict[str, HostClient] = {}
         self._lock = threading.Lock()
 
-    def to(self, given: Mapping[str, Any]) -> HostClient:
-        """Give the client for a resource's inputs, which have passed Check. Raises HostRefused."""
+    def client_for(self, given: Mapping[str, Any]) -> HostClient:
+        """Return the client for a resource's inputs, which have passed Check. Raises HostRefused."""
         ssh = given.get("ssh")
         way = {"ssh": ssh} if ssh else {name: given.get(name) for name in (*AGENT, *AGENT_TLS)}
         host = str(given["plan"]["host"]) if ssh else ""
