@@ -1,24 +1,25 @@
 """Kubernetes quantities: `1500m`, `24Gi`, `1e3`. Pure; read by the dialects' parsers, the loop's caches and agents.
 
-The only parser of quantities in the project. The grammar is that of Kubernetes' `resource.Quantity`.
+The only parser of quantities in the project. `kubernetes.utils.quantity` computes the numbers. It takes more than the
+API server does (`NaN`, `1_000`, `1e3Ki`, `1e999999999`), so the text is checked against the grammar of Kubernetes'
+`resource.Quantity` first, and the number is rounded and capped as there (ADR 49).
 """
 
 from __future__ import annotations
 
 import re
-from decimal import ROUND_UP, Context, Decimal
+from decimal import ROUND_UP, Context, Decimal, localcontext
 from math import ceil
 
 from program.desired.errors import SpecInvalid
+from program.module_import import import_alone
+
+_PACKAGE = import_alone("kubernetes.utils.quantity")
 
 _FORM = re.compile(
-    r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?",
+    r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?",
     re.ASCII,
 )
-_BINARY = {suffix: Decimal(2) ** (10 * power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
-_DECIMAL = {
-    suffix: Decimal(10) ** power for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
-}
 _EXAMPLE = {"memory": "`16Gi` or `512Mi`", "cpu": "`2` or `500m`"}
 _LARGEST = Decimal(2) ** 63
 _NANO = Decimal("1e-9")
@@ -38,12 +39,11 @@ def read_quantity(text: str) -> Decimal:
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise ValueError(f"`{text[:64]}` is not a quantity")
-    suffix, exponent = match["suffix"], int((match["exponent"] or "0")[:_LONGEST])
-    if abs(exponent) > _LARGEST_EXPONENT:
+    if abs(int(match["exponent"] or "0")) > _LARGEST_EXPONENT:
         raise ValueError(f"`{text[:64]}` is out of range")
-    scale = _BINARY.get(suffix) or _DECIMAL.get(suffix) or Decimal((0, (1,), exponent))
-    value = _EXACT.multiply(_EXACT.create_decimal(match["number"]), scale)
-    if suffix in _BINARY:
+    with localcontext(_EXACT):
+        value: Decimal = _PACKAGE.parse_quantity(text)
+    if (match["suffix"] or "").endswith("i"):
         value = max(min(value, _LARGEST - 1), 1 - _LARGEST)
     exact = value.as_tuple().exponent
     if isinstance(exact, int) and exact < -9:

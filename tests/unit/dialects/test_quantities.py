@@ -61,7 +61,14 @@ def test_amounts_that_no_user_may_ask_for_are_read_where_the_api_server_took_the
     assert read_quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["ei", "1e", "1ei", "1ki", "1K", "1mi", "1 Gi", "1e1.5", "e3", ".", "+", "", "1Eii"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("ei", "1e", "1ei", "1ki", "1K", "1mi", "1 Gi", "1e1.5", "e3", ".", "+", "", "1Eii"),
+        # The kubernetes package takes these.
+        *("NaN", "Infinity", "sNaN", "1_000", " 1", "٣", "1e3k", "1e3Ki", "1e2m"),
+    ],
+)
 def test_what_kubernetes_refuses_is_no_quantity(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         read_quantity(text)
