@@ -301,13 +301,15 @@ class RestClient:
     def _renew_connections(self) -> None:
         """Use new connections where the certificates are others now: those that stand keep the old identity."""
         self._tls_checked_at = time.monotonic()
-        identity = self._access.tls_identity()
-        if identity == self._tls_identity:
-            return
         try:
+            identity = self._access.tls_identity()
+            if identity == self._tls_identity:
+                return
             pool = connection_pool(self._access, give_up_s=self._give_up_s)
         except ConfigInvalid:
-            return  # a certificate and its key are renewed one after the other; the next look finds both
+            # A certificate and its key are renewed one after the other; the next look finds both. Of an exec plugin
+            # that fails the request itself tells.
+            return
         self._tls_identity, old, self._pool = identity, self._pool, pool
         old.clear()
 

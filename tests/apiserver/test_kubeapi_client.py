@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import kubernetes
 import pytest
 import yaml
 
 from kubeapi import errors, kinds
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.config import Access, _read_by_package, kubeconfig_access
+from kubeapi.config import Access, Endpoint, kubeconfig_access
 from kubeapi.kinds import Kind
 from tests.support.certificates import own_certificate
 from tests.support.controlplane import eventually
@@ -252,8 +256,41 @@ def test_the_kubernetes_package_reads_the_same_access(kubeconfig: Path, tmp_path
     (tmp_path / "empty").write_text("apiVersion: v1\nkind: Config\n")
     merged = KubeClient(kubeconfig_access(f"{kubeconfig}:{tmp_path / 'empty'}"))
     assert merged.text("/readyz") == "ok"
-    by_package = KubeClient(Access(lambda: _read_by_package(str(kubeconfig), None)))
-    assert by_package.text("/readyz") == "ok"
+    configuration = kubernetes.client.Configuration()
+    kubernetes.config.load_kube_config(str(kubeconfig), client_configuration=configuration, persist_config=False)
+    by_package = Endpoint(
+        server=configuration.host,
+        ca_file=configuration.ssl_ca_cert,
+        cert_file=configuration.cert_file,
+        key_file=configuration.key_file,
+    )
+    assert KubeClient(Access(lambda: by_package)).text("/readyz") == "ok"
+
+
+def test_a_certificate_of_an_exec_plugin_is_taken_by_the_api_server_and_renewed(
+    kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    user = config["users"][0]["user"]
+    pair = {
+        f"client{part}Data": base64.b64decode(user[f"client-{name}-data"]).decode()
+        for part, name in (("Certificate", "certificate"), ("Key", "key"))
+    }
+    api = "client.authentication.k8s.io/v1"
+    soon = (datetime.now(UTC) + timedelta(seconds=3600)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    answer = {"apiVersion": api, "kind": "ExecCredential", "status": {**pair, "expirationTimestamp": soon}}
+    (tmp_path / "answer").write_text(json.dumps(answer))
+    section = {"apiVersion": api, "command": "cat", "args": ["answer"]}
+    config["users"] = [{"name": config["users"][0]["name"], "user": {"exec": section}}]
+    (tmp_path / "plugin").write_text(yaml.safe_dump(config))
+    client = KubeClient.from_kubeconfig(str(tmp_path / "plugin"))
+    assert "system:masters" in who_am_i(client)["groups"]
+    (tmp_path / "answer").write_text(json.dumps({**answer, "status": {"token": "of nobody"}}))
+    later = time.monotonic() + 3500
+    monkeypatch.setattr("kubeapi.plugin_credentials.monotonic", lambda: later)
+    monkeypatch.setattr("kubeapi.rest.CERTIFICATES_CHECK_S", -1.0)
+    with pytest.raises(errors.Unauthorized):
+        who_am_i(client)
 
 
 def who_am_i(client: KubeClient) -> dict[str, Any]:
