@@ -41,6 +41,44 @@ class EngineRun:
     failures: int = 0
     retry_at: datetime | None = None
 
+    def as_last(self) -> LastRun:
+        """Give what the plan compares with."""
+        return LastRun(self.fingerprint, self.problem is None and not self.refused)
+
+
+def problem_of_run(run: EngineRun | None, fingerprint: str) -> Problem | None:
+    """Say what went wrong with just this; None when it went well or was not tried. Pure."""
+    return run.problem if run is not None and run.fingerprint == fingerprint else None
+
+
+def refused_by(run: EngineRun | None, fingerprint: str) -> tuple[RefusedObject, ...]:
+    """Name the accessories that the API server refused when just this was applied. Pure."""
+    return run.refused if run is not None and run.fingerprint == fingerprint else ()
+
+
+def hold_off_s(
+    run: EngineRun | None,
+    fingerprint: str,
+    *,
+    now: datetime,
+    certain: bool = False,
+    only_accessories: bool = False,
+) -> float:
+    """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind. Pure.
+
+    `certain`: that there is something to do was not read in a cache. `only_accessories`: nothing else is to be done.
+    What a service needs to serve does not wait for the back-off of a refused accessory.
+    """
+    if run is None or run.fingerprint != fingerprint:
+        return 0.0
+    waits = run.problem is not None or only_accessories
+    if waits and run.retry_at is not None and now < run.retry_at:
+        return (run.retry_at - now).total_seconds()
+    if run.problem is None and not certain and now < run.at + timedelta(seconds=CACHE_LAG_S):
+        # Applied a moment ago; the caches will show it, and their event brings the key back.
+        return CACHE_LAG_S
+    return 0.0
+
 
 class EngineRuns:
     """Outcomes by service. Thread-safe. `newest` gives the newest request for a service that has no outcome yet."""
@@ -67,45 +105,9 @@ class EngineRuns:
             return 0.0
         return QUIET_S - (now - submitted.at).total_seconds()
 
-    def hold_off_s(
-        self,
-        key: ServiceKey,
-        fingerprint: str,
-        *,
-        now: datetime,
-        certain: bool = False,
-        only_accessories: bool = False,
-    ) -> float:
-        """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind.
-
-        `certain`: that there is something to do was not read in a cache. `only_accessories`: nothing else is to be
-        done. What a service needs to serve does not wait for the back-off of a refused accessory.
-        """
-        run = self._runs.get(key)
-        if run is None or run.fingerprint != fingerprint:
-            return 0.0
-        waits = run.problem is not None or only_accessories
-        if waits and run.retry_at is not None and now < run.retry_at:
-            return (run.retry_at - now).total_seconds()
-        if run.problem is None and not certain and now < run.at + timedelta(seconds=CACHE_LAG_S):
-            # Applied a moment ago; the caches will show it, and their event brings the key back.
-            return CACHE_LAG_S
-        return 0.0
-
-    def last(self, key: ServiceKey) -> LastRun | None:
-        """What the engine last did for a service in this process, for the plan."""
-        run = self._runs.get(key)
-        return LastRun(run.fingerprint, run.problem is None and not run.refused) if run is not None else None
-
-    def problem(self, key: ServiceKey, fingerprint: str) -> Problem | None:
-        """What went wrong with just this; None when it went well or was not tried."""
-        run = self._runs.get(key)
-        return run.problem if run is not None and run.fingerprint == fingerprint else None
-
-    def refused(self, key: ServiceKey, fingerprint: str) -> tuple[RefusedObject, ...]:
-        """Name the accessories that were refused when just this was applied."""
-        run = self._runs.get(key)
-        return run.refused if run is not None and run.fingerprint == fingerprint else ()
+    def run(self, key: ServiceKey) -> EngineRun | None:
+        """Give the last run of the engine for a service in this process."""
+        return self._runs.get(key)
 
     def finished(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
         """Record the outcome of a request to make a service."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime
 
 from automation.approval.modes import Mode, mode_of
@@ -18,6 +17,7 @@ from automation.cache.dialect_cache import ANY, DialectCaches, Reference
 from automation.cache.service_kinds import is_part_of_another
 from automation.engine.submissions import Asked
 from automation.hosts.hosted import without_agent
+from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Wanted, problem_of
 from automation.reconcile.dialect_facts import described_facts
 from automation.reconcile.node_paths import check_node_paths
@@ -28,8 +28,6 @@ from automation.status.ownership import written_by_another
 from components.extensions import asked_in_vain
 from components.render import RenderOptions, render
 from kubeapi import kinds
-from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import NotYet, SpecInvalid
@@ -82,10 +80,9 @@ class DescribedServices:
 
     status_mark = "Reconciling"
 
-    def __init__(self, client: KubeClient, world: World, caches: DialectCaches) -> None:
+    def __init__(self, world: World, caches: DialectCaches) -> None:
         self.kind = caches.kind
         self.shared_conditions = frozenset({"Ready"}) if caches.name == "kserve" else frozenset()
-        self._client = client
         self._world = world
         self._caches = caches
         self._parsed_from: dict[ServiceKey, frozenset[Reference]] = {}
@@ -198,7 +195,7 @@ class DescribedServices:
         self._parsed_from.pop(key, None)
         self._caches.forget(key)
 
-    def tend(self, key: ServiceKey, cr: Json) -> None:
+    def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:
         """Give custom resources the labels that the peer's webhook gives, or take the peer's finalizers off one.
 
         Nobody else takes those off once the peer's controller is gone, and the object could never be deleted.
@@ -207,10 +204,9 @@ class DescribedServices:
         if "deletionTimestamp" in metadata:
             finalizers = metadata.get("finalizers") or []
             kept = [each for each in finalizers if each not in self._dialect.peer_finalizers]
-            if kept != finalizers:
-                self._patch(self.kind, cr, {"finalizers": kept})
-            return
+            return (PatchObject(self.kind, cr, {"finalizers": kept}),) if kept != finalizers else ()
         models = (each for each in self._parsed_from.get(key, ()) if each.kind is kinds.OPEN_MODELS)
+        found = []
         for kind, obj in (
             (self.kind, cr),
             *((each.kind, self._caches.get(each.kind, None, each.name)) for each in models),
@@ -218,11 +214,5 @@ class DescribedServices:
             labels = (obj or {}).get("metadata", {}).get("labels") or {}
             missing = {k: v for k, v in (self._dialect.labels(obj) if obj else {}).items() if labels.get(k) != v}
             if obj is not None and missing:
-                self._patch(kind, obj, {"labels": missing})
-
-    def _patch(self, kind: Kind, obj: Json, change: Json) -> None:
-        """Change metadata. Raises Conflict for an object of another uid, or one changed since the cache saw it."""
-        metadata = obj["metadata"]
-        body = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], **change}}
-        with suppress(NotFound):
-            self._client.patch(kind, metadata.get("namespace"), metadata["name"], body, field_manager="herdsman")
+                found.append(PatchObject(kind, obj, {"labels": missing}))
+        return tuple(found)

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from automation.cache.cluster_cache import World, models_of
 from automation.engine.submissions import Asked
+from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Wanted, want
 from automation.reconcile.observe import Observed, observe, service_facts
 from automation.serving.sleep import Sleep
@@ -108,8 +109,9 @@ class LlmkubeServices:
     def references(self, cr: Json) -> tuple[Json, ...]:
         return self._world.models_of(cr)
 
-    def tend(self, key: ServiceKey, cr: Json) -> None:
+    def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:  # noqa: ARG002 - the protocol's names
         """LLMKube has no webhook and no finalizer."""
+        return ()
 
     def forget(self, key: ServiceKey) -> None:
         """Nothing is remembered here."""

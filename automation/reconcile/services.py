@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from automation.engine.submissions import Asked
+from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Wanted
 from automation.reconcile.observe import Observed
 from automation.status.event_log import Entry
@@ -97,8 +98,8 @@ class Services(Protocol):
         """Give the custom resources that a service is made of beside its own, for its history."""
         ...
 
-    def tend(self, key: ServiceKey, cr: Json) -> None:
-        """Do to the custom resource itself what the peer's webhooks and controller did. Raises ApiError."""
+    def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:
+        """Change the custom resource as the webhooks and the controller of its upstream project do."""
         ...
 
     def forget(self, key: ServiceKey) -> None:

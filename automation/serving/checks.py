@@ -1,6 +1,6 @@
 """All that the loop finds out from replicas themselves, wired together: who serves, who is idle, what computes.
 
-Made by `loop` and asked by the controller, which sees this one object instead of seven. Nothing here blocks a pass.
+Nothing here blocks a pass or changes a pod.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from datetime import datetime
 
 from automation.adoption.kept_template import KeptTemplates
 from automation.adoption.kept_workloads import KeptWorkloads
+from automation.reconcile.actions import EvictPod, RequeueAfter
 from automation.reconcile.observe import Observed
 from automation.serving.acceleration import Acceleration, reported
 from automation.serving.completion_check import CompletionCheck
@@ -17,17 +18,16 @@ from automation.serving.engine_start import start_of
 from automation.serving.idleness import IdleCheck, Idleness
 from automation.serving.pod_lifetime import PodLifetime
 from automation.serving.readiness import Proofs
-from automation.serving.replicas import Replicas
+from automation.serving.replicas import ReplicaReview, Replicas
 from automation.serving.rollback import Rollback
 from automation.serving.rollout import OPEN, RECHECK_S, Gate, deferred, gate, has_timed_out, may_serve, replaces_pods
 from automation.serving.stall_watch import StallWatch
 from automation.settings import Settings
-from automation.status.event_recorder import EventRecorder
 from automation.telemetry.metrics import Metrics
 from components.rendered import RenderedService
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.desired.facts import AccelerationFacts, Problem, RolloutFacts
+from program.desired.facts import AccelerationFacts, RolloutFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
@@ -39,7 +39,6 @@ class Checks:
     def __init__(
         self,
         client: KubeClient,
-        recorder: EventRecorder,
         *,
         settings: Settings,
         metrics: Metrics,
@@ -61,10 +60,8 @@ class Checks:
         self._idle = IdleCheck(client)
         self._acceleration = Acceleration(client)
         self._rollback = Rollback(client)
-        self._lifetime = PodLifetime(client, recorder, self._idle, requeue=requeue)
-        self._replicas = Replicas(
-            client,
-            recorder,
+        self._lifetime = PodLifetime(self._idle, requeue=requeue)
+        self.replicas = Replicas(
             check=self._completion,
             stalls=self._stalls,
             requeue=requeue,
@@ -80,9 +77,9 @@ class Checks:
         *,
         now: datetime,
         may_replace: bool = True,
-    ) -> tuple[Proofs | None, Problem | None]:
+    ) -> ReplicaReview:
         """Say which replicas serve; see `Replicas.prove`."""
-        return self._replicas.prove(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
+        return self.replicas.prove(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
 
     def rolled_back(
         self, key: ServiceKey, cr: Json, desired: DesiredService, rendered: RenderedService, observed: Observed
@@ -146,22 +143,15 @@ class Checks:
         found = self._acceleration.latest(desired, observed.pods, changed=lambda: self._requeue(key, 0.0))
         return found or reported(cr)
 
-    def retire(
-        self,
-        key: ServiceKey,
-        cr: Json,
-        desired: DesiredService,
-        observed: Observed,
-        proofs: Proofs | None,
-        *,
-        now: datetime,
-    ) -> None:
-        """Evict a pod that is too old; see `PodLifetime.enforce`."""
-        self._lifetime.enforce(key, cr, desired, observed.deployment, observed.pods, proofs, now=now)
+    def expired(
+        self, key: ServiceKey, desired: DesiredService, observed: Observed, proofs: Proofs | None, *, now: datetime
+    ) -> tuple[EvictPod | RequeueAfter, ...]:
+        """Choose a pod that is too old; see `PodLifetime.expired`."""
+        return self._lifetime.expired(key, desired, observed.deployment, observed.pods, proofs, now=now)
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone."""
-        self._replicas.forget(key)
+        self.replicas.forget(key)
         self._rollback.forget(key)
         self._kept.forget(key)
         self._kept_workloads.forget(key)

@@ -1,18 +1,19 @@
-"""Finds out which replicas of a service serve, tells it to their pods, and replaces those that only say so.
+"""Finds out which replicas of a service serve, and which of them are to be replaced.
 
-Called by the controller in each pass; asks `completion_check` and `stall_watch`, which do their work elsewhere, decides
-by `readiness`, and acts. What was found out stands on the pod, as a condition that names the start it is about: a loop
-that starts anew asks no replica again, and a pod with a readiness gate gets requests only once it has answered.
+Each pass calls `prove`. It asks `completion_check` and `stall_watch`, which work in threads of their own, decides by
+`readiness`, and returns what to do with the pods as actions. The answer of a replica is written on its pod, as a
+condition that names the start of the engine: a loop that starts anew asks no replica again, and a pod with a readiness
+gate gets requests only once it has answered.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 
-import structlog
-
+from automation.reconcile.actions import DeletePod, SetPodCondition
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import EngineStart, is_healthy, start_of
 from automation.serving.readiness import (
@@ -27,52 +28,44 @@ from automation.serving.readiness import (
     written_proof,
 )
 from automation.serving.stall_watch import StallWatch
-from automation.status.event_recorder import EventRecorder
-from components import naming
-from components.drain import HUNG_S
-from kubeapi import kinds
-from kubeapi.client import STRATEGIC_PATCH, KubeClient
-from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.conditions import timestamp
 from program.runtimes import runtime_for
 
-log = structlog.get_logger(__name__)
 
-REFUSED_RETRY = timedelta(minutes=10)
-"""A right that is missing is missing for all pods; it is tried again now and then."""
+@dataclass(frozen=True)
+class ReplicaReview:
+    """What is known of the replicas of a service, and what to do with their pods."""
 
-RETRY_S = 30.0
+    proofs: Proofs | None = None
+    """None where health is enough."""
+    actions: tuple[SetPodCondition | DeletePod, ...] = ()
+    problem: Problem | None = None
+    """Set when replacing replicas has not helped."""
 
 
 class Replicas:
     """Remembers what was replaced. Thread-safe for different services.
 
-    Without `check` a replica's health is enough, and gates are opened at once. `requeue` asks for a pass of a service
-    in so many seconds; `on_stalled` is told namespace and name of a service whose replica makes no token.
+    Without `check` a replica's health is enough, and readiness gates are opened at once. `requeue` asks for a pass of a
+    service after some seconds. `on_stalled` gets namespace and name of a service whose replica makes no token.
     """
 
     def __init__(
         self,
-        client: KubeClient,
-        recorder: EventRecorder,
         *,
         check: CompletionCheck | None,
         stalls: StallWatch | None,
         requeue: Callable[[ServiceKey, float], None],
         on_stalled: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        self._client = client
-        self._recorder = recorder
         self._check = check
         self._stalls = stalls
         self._requeue = requeue
         self._on_stalled = on_stalled
         self._lock = threading.Lock()
-        self._mute_until = datetime.min.replace(tzinfo=UTC)
         self._replaced: dict[ServiceKey, Replaced] = {}
         self._stalled: dict[ServiceKey, dict[EngineStart, str]] = {}
         self._standing: dict[ServiceKey, frozenset[EngineStart]] = {}
@@ -86,15 +79,13 @@ class Replicas:
         *,
         now: datetime,
         may_replace: bool = True,
-    ) -> tuple[Proofs | None, Problem | None]:
-        """Say what is known of each healthy replica, and act on it: write it on the pod, replace what fails.
+    ) -> ReplicaReview:
+        """Review the healthy replicas: which serve, what to write on their pods, which one to replace.
 
         `may_replace` False: a service that is paused, or waits for approval, keeps the pods that it has.
 
         `readiness.asked_pods` chooses the pods. Replicas of a KServe or llmaz service that was Ready before the first
         check count until their first answer, so that an upgrade takes no replica away.
-
-        Returns None for the proofs where health is enough, and a Problem when replacing has not helped.
         """
         self._drop_gone(key, pods)
         pods = asked_pods(desired, pods)
@@ -103,12 +94,22 @@ class Replicas:
         proofs = {
             pod["metadata"]["name"]: self._proof(key, desired, pod, wanted=wanted) for pod in pods if is_healthy(pod)
         }
-        for pod in pods:
-            self._tell(pod, proofs.get(pod["metadata"]["name"]), wanted=wanted, now=now)
+        found = ((pod, condition_for(pod, proofs.get(pod["metadata"]["name"]), wanted=wanted)) for pod in pods)
+        conditions = tuple(SetPodCondition(pod, *condition) for pod, condition in found if condition is not None)
         if not wanted:
-            return None, None
+            return ReplicaReview(actions=conditions)
         self._follow(key, desired, pods, proofs)
-        return proofs, self._replace(key, cr, pods, proofs, now=now) if may_replace else None
+        if not may_replace:
+            return ReplicaReview(proofs, conditions)
+        replaced, problem = self._to_replace(key, cr, pods, proofs, now=now)
+        return ReplicaReview(proofs, (*conditions, *replaced), problem)
+
+    def note_replaced(self, key: ServiceKey, pod: str, *, generation: int, now: datetime) -> None:
+        """Count a replica that was deleted. An edit of the service, or replicas that all serve, start a new count."""
+        with self._lock:
+            before = self._replaced.get(key)
+            count = before.count + 1 if before is not None else 1
+            self._replaced[key] = Replaced(generation, count, pod, now)
 
     def forget(self, key: ServiceKey) -> None:
         """Let go of a service that is gone."""
@@ -178,84 +179,33 @@ class Replicas:
         runtime = runtime_for(desired.engine)
         self._stalls.follow(key, starts, runtime.progress(desired), runtime.completion(desired), stalled)
 
-    # --- acting ---------------------------------------------------------------------------------------------------
-
-    def _tell(self, pod: Json, proof: Proof | None, *, wanted: bool, now: datetime) -> None:
-        """Write on the pod what was found out, if it is not there already."""
-        wish = condition_for(pod, proof, wanted=wanted)
-        if wish is None or now < self._mute_until:
-            return
-        status, reason, message = wish
-        metadata = pod["metadata"]
-        condition = {
-            "type": naming.CONDITION_COMPLETED,
-            "status": "True" if status else "False",
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": timestamp(now),
-        }
-        body = {"metadata": {"uid": metadata["uid"]}, "status": {"conditions": [condition]}}
-        try:
-            self._client.patch(
-                kinds.PODS,
-                metadata["namespace"],
-                metadata["name"],
-                body,
-                content_type=STRATEGIC_PATCH,
-                subresource="status",
-                field_manager=naming.FIELD_MANAGER,
-            )
-        except (NotFound, Conflict):
-            return  # the pod is gone, and its successor has a pass of its own
-        except ApiError as error:
-            # Without a gate nothing hangs on it; with one, the kubelet's next word about the pod brings us back here.
-            log.warning("Could not write on a pod what its engine answered", pod=metadata["name"], error=str(error))
-            if isinstance(error, Forbidden):
-                self._mute_until = now + REFUSED_RETRY
-
-    def _replace(
+    def _to_replace(
         self, key: ServiceKey, cr: Json, pods: tuple[Json, ...], proofs: Proofs, *, now: datetime
-    ) -> Problem | None:
-        """Delete one replica that does not serve, so that its ReplicaSet makes another. At most one at a time."""
-        generation = int(cr["metadata"].get("generation") or 0)
+    ) -> tuple[tuple[DeletePod, ...], Problem | None]:
+        """Choose at most one replica that does not serve; its ReplicaSet makes another."""
         with self._lock:
             before = self._replaced.get(key)
-            if before is not None and (before.generation != generation or all_serve(pods, proofs)):
+            if before is not None and (before.generation != generation_of(cr) or all_serve(pods, proofs)):
                 self._replaced.pop(key)
                 before = None
         pod = to_replace(pods, proofs, before=before, now=now)
         if pod is None:
-            return None
+            return (), None
         name, proof = pod["metadata"]["name"], proofs[pod["metadata"]["name"]]
         assert proof is not None
-        if before is not None and before.count >= MOST_REPLACED:
-            message = (
-                f"{before.count} replicas were replaced and the next does not answer a completion either: "
-                f"{proof.message}; see the engine's log (`kubectl logs {name}`), then change the spec"
-            )
-            serving = any(other is not None and other.serves for other in proofs.values())
-            return Problem(reason="CompletionFailed", message=message, terminal=not serving)
-        try:
-            # Its requests would not be answered, so that it need not wait for them before it ends.
-            uid = pod["metadata"]["uid"]
-            self._client.delete(kinds.PODS, key.namespace, name, uid=uid, grace_period_s=HUNG_S)
-        except (NotFound, Conflict):
-            return None
-        except ApiError as error:
-            # Told and tried again, so that the status still says what is wrong with the replica.
-            log.warning("Could not delete a replica that does not serve", pod=name, error=str(error))
-            self._requeue(key, RETRY_S)
-            message = (
-                f"pod {name} does not answer a completion ({proof.message}) and could not be deleted: {error.message}"
-            )
-            return Problem(reason="CompletionFailed", message=message)
-        count = before.count + 1 if before is not None else 1
-        with self._lock:
-            self._replaced[key] = Replaced(generation, count, name, now)
-        log.warning("Replaced a replica that does not serve", pod=name, why=proof.message)
-        message = f"Deleted pod {name}, so that another takes its place: {proof.message}"
-        self._recorder.record(cr, type="Warning", reason="ReplicaReplaced", message=message)
-        return None
+        if before is None or before.count < MOST_REPLACED:
+            return (DeletePod(name, pod["metadata"]["uid"], proof.message),), None
+        message = (
+            f"{before.count} replicas were replaced and the next does not answer a completion either: "
+            f"{proof.message}; see the engine's log (`kubectl logs {name}`), then change the spec"
+        )
+        serving = any(other is not None and other.serves for other in proofs.values())
+        return (), Problem(reason="CompletionFailed", message=message, terminal=not serving)
+
+
+def generation_of(cr: Json) -> int:
+    """Return the generation of a custom resource; 0 where it has none."""
+    return int(cr["metadata"].get("generation") or 0)
 
 
 def _is_ready(cr: Json) -> bool:

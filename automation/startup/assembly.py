@@ -23,7 +23,6 @@ from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
 from automation.cache.cluster_cache import World
 from automation.certificates.issuing import CertificateIssuer
-from automation.certificates.renewal import Certifying
 from automation.certificates.watch import CertificateWatch
 from automation.controller import Controller
 from automation.engine.batches import Batcher, BatchReport
@@ -45,11 +44,11 @@ from automation.models.model_probe import ModelProbe
 from automation.models.prefetch import Prefetcher
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
-from automation.reconcile.dialect_services import DescribedServices
 from automation.serving.checks import Checks
 from automation.serving.sleep import Sleep
 from automation.serving.wake_endpoints import own_address
 from automation.settings import Settings
+from automation.startup.controller import make_controller
 from automation.startup.options import render_options, source_policy
 from automation.status.event_recorder import EventRecorder
 from automation.status.kserve_configs import KserveConfigs
@@ -149,19 +148,18 @@ def assemble(
     ):
         metrics.registry.register(collector)
         stack.callback(metrics.registry.unregister, collector)
-    controllers: list[Controller] = []
 
     def on_outcome(submission: Submission, outcome: ServiceOutcome) -> None:
-        controllers[0].on_outcome(submission, outcome)
+        outcomes.record(submission, outcome)
 
     def withdrawn(namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
-        return controllers[0].withdrawn(namespace, submissions)
+        return outcomes.withdrawn(namespace, submissions)
 
     def on_known(namespace: str, held: frozenset[ServiceKey]) -> None:
         if world.namespaces.get(None, namespace) is None:
             gone_namespaces.gone(namespace)
         for key in held:
-            of_dialect = controllers[0].services.get(key.dialect)
+            of_dialect = controller.services.get(key.dialect)
             if of_dialect is not None and of_dialect.get(key.namespace, key.name) is None:
                 services.add(key)
 
@@ -181,7 +179,7 @@ def assemble(
     gone_namespaces = GoneNamespaces(client, batcher.forget_namespace)
     stack.callback(gone_namespaces.stop)
     world.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
-    checks = Checks(client, recorder, settings=settings, metrics=metrics, requeue=services.add_after)
+    checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
     sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
     stack.callback(sleep.close)
@@ -197,8 +195,8 @@ def assemble(
     stack.callback(policies.register(metrics.registry))
     modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
     issuer = CertificateIssuer(client)
-    controller = Controller(
-        client=client,
+    controller, outcomes = make_controller(
+        client,
         approval=Approval(policies, modes),
         world=world,
         batcher=batcher,
@@ -210,10 +208,8 @@ def assemble(
         metrics=metrics,
         history=history,
         ignored=ignored,
-        certifying=Certifying(issuer, requeue=services.add_after),
-        services={name: DescribedServices(client, world, caches) for name, caches in world.dialects.caches.items()},
+        issuer=issuer,
     )
-    controllers.append(controller)
     probe = ModelProbe(
         source_policy(settings),
         hub_url=settings.hub_url,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_progress import Reading, read_metrics
 from automation.serving.engine_start import EngineStart
@@ -27,6 +28,7 @@ from program.runtimes import runtime_for
 from tests.support.builders import service
 from tests.support.held_file import held
 from tests.support.loop import eventually
+from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say
 from tests.support.pods import remembered
 
@@ -157,15 +159,18 @@ def test_a_replica_is_neither_ready_nor_replaced_while_its_engine_loads(
         check = CompletionCheck(
             proxy.client, timeout_s=30, on_answer=answers.append, clock=lambda: 60.0 * next(minutes)
         )
-        replicas = Replicas(proxy.client, recorder, check=check, stalls=None, requeue=lambda service, delay_s: None)
+        nobody = lambda _key, _delay_s: None  # noqa: E731
+        replicas = Replicas(check=check, stalls=None, requeue=nobody)
+        actor = PodActor(proxy.client, replicas)
 
         def proved() -> str:
             """Make a pass, and another one when the engine has answered; return what is known of it."""
             for _ in range(2):
-                proofs, problem = replicas.prove(key, cr, service(), (remembered("p"),), now=now)
+                found = replicas.prove(key, cr, service(), (remembered("p"),), now=now)
+                failed = act_on_pods(actor, recorder, key, cr, found.actions, requeue=nobody, now=now)
                 eventually(check.idle, what="an answer", timeout_s=30)
-            assert proofs is not None and problem is None
-            return proofs["p"].state if proofs["p"] is not None else "awaited"
+            assert found.proofs is not None and found.problem is None and failed is None
+            return found.proofs["p"].state if found.proofs["p"] is not None else "awaited"
 
         try:
             with held(model):

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from automation.cache.dialect_trim import described_pod
+from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import start_of
 from automation.serving.readiness import asked_pods, counted
-from automation.serving.replicas import Replicas
+from automation.serving.replicas import ReplicaReview, Replicas
 from automation.status.event_recorder import EventRecorder
 from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts, WorkloadFacts
@@ -20,6 +21,7 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
 from tests.support.loop import eventually
+from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say, token
 from tests.support.workloads import described, group_set, pod_set
 
@@ -133,17 +135,18 @@ class Scene:
         self.proxy = proxy
         self.recorder = EventRecorder(proxy.client)
         self.check = CompletionCheck(proxy.client, timeout_s=0.5, dice=lambda: 0.0)
-        self.replicas = Replicas(
-            proxy.client, self.recorder, check=self.check, stalls=None, requeue=lambda key, delay_s: None
-        )
+        self.replicas = Replicas(check=self.check, stalls=None, requeue=lambda key, delay_s: None)
+        self.actor = PodActor(proxy.client, self.replicas)
 
     def passed(self, desired: DesiredService, *pods: Json, ready: bool = False) -> dict[str, str]:
         """Give the state of each proof at once; empty for a replica that waits for its first answer."""
         status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
         cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
-        proofs, _ = self.replicas.prove(KEY, {**cr, "status": status}, desired, pods, now=NOW)
-        assert proofs is not None
-        return {name: proof.state if proof is not None else "" for name, proof in proofs.items()}
+        found = self.replicas.prove(KEY, {**cr, "status": status}, desired, pods, now=NOW)
+        nobody = lambda _key, _delay_s: None  # noqa: E731
+        act_on_pods(self.actor, self.recorder, KEY, cr, found.actions, requeue=nobody, now=NOW)
+        assert found.proofs is not None
+        return {name: proof.state if proof is not None else "" for name, proof in found.proofs.items()}
 
     def answered(self, desired: DesiredService, *pods: Json) -> dict[str, str]:
         """Give the states once every question is answered."""
@@ -185,7 +188,7 @@ def test_a_check_that_is_switched_on_takes_no_replica_away_meanwhile(scene: Scen
     scene.proxy.engines["a"] = lambda *_: token()
     off = single().model_copy(update={"completion_check": False})
     cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
-    assert scene.replicas.prove(KEY, cr, off, (pod("a"),), now=NOW) == (None, None)
+    assert scene.replicas.prove(KEY, cr, off, (pod("a"),), now=NOW) == ReplicaReview()
     assert scene.passed(single(), pod("a"), ready=True) == {"a": "unknown"}
 
 

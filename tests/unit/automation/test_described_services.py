@@ -193,6 +193,5 @@ def test_an_object_that_is_looked_up_keeps_its_own_fields_and_whose_it_is() -> N
 def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json, taken: bool) -> None:
     world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
     caches: Any = SimpleNamespace(name=dialect, kind=DIALECT_KINDS[dialect])
-    client: Any = None
-    services = DescribedServices(client, world, caches)
+    services = DescribedServices(world, caches)
     assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken

@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from automation.engine.port import AccessoriesRefused, EngineFailed, StackLocked
-from automation.engine.runs import CACHE_LAG_S, QUIET_S, STALLED_AFTER, EngineRuns
+from automation.engine.runs import (
+    CACHE_LAG_S,
+    QUIET_S,
+    STALLED_AFTER,
+    EngineRuns,
+    hold_off_s,
+    problem_of_run,
+    refused_by,
+)
 from automation.engine.submissions import Asked, Parting, Submission
 from components.rendered import RenderedService
 from program.desired.facts import RefusedObject
@@ -53,26 +61,26 @@ def test_a_removal_is_no_reason_to_be_quiet() -> None:
 def test_what_was_just_applied_is_not_applied_again_before_the_caches_show_it() -> None:
     runs = EngineRuns(Requests().get)
     runs.finished(Requests().submit("f1", ("v1",), now=NOW), None, now=NOW)
-    assert runs.hold_off_s(KEY, "f1", now=later(0.1)) == CACHE_LAG_S
-    assert runs.hold_off_s(KEY, "f1", now=later(CACHE_LAG_S)) == 0
-    assert runs.hold_off_s(KEY, "f2", now=later(0.1)) == 0, "a change need not wait"
+    assert hold_off_s(runs.run(KEY), "f1", now=later(0.1)) == CACHE_LAG_S
+    assert hold_off_s(runs.run(KEY), "f1", now=later(CACHE_LAG_S)) == 0
+    assert hold_off_s(runs.run(KEY), "f2", now=later(0.1)) == 0, "a change need not wait"
 
 
 def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
     runs, at, waits = EngineRuns(Requests().get), NOW, []
     for _ in range(STALLED_AFTER):
-        problem = runs.problem(KEY, "f1")
+        problem = problem_of_run(runs.run(KEY), "f1")
         assert problem is None or not problem.terminal
         failed(runs, at)
-        waits.append(runs.hold_off_s(KEY, "f1", now=at))
+        waits.append(hold_off_s(runs.run(KEY), "f1", now=at))
         at += timedelta(seconds=waits[-1])
-        assert runs.hold_off_s(KEY, "f1", now=at) == 0
+        assert hold_off_s(runs.run(KEY), "f1", now=at) == 0
     assert waits == sorted(waits) and waits[-1] > 8 * waits[0]
-    problem = runs.problem(KEY, "f1")
+    problem = problem_of_run(runs.run(KEY), "f1")
     assert problem is not None and problem.terminal
-    assert runs.problem(KEY, "f2") is None, "an edit is judged anew"
+    assert problem_of_run(runs.run(KEY), "f2") is None, "an edit is judged anew"
     failed(runs, at, "f2")
-    problem = runs.problem(KEY, "f2")
+    problem = problem_of_run(runs.run(KEY), "f2")
     assert problem is not None and not problem.terminal
 
 
@@ -82,7 +90,7 @@ def test_an_outcome_counts_for_the_fingerprint_that_was_submitted() -> None:
     old = requests.submit("f1", ("v1",), now=NOW)
     requests.submit("f2", ("v2",), now=later(1))
     runs.finished(old, EngineFailed("ApplyFailed", "no"), now=later(2))
-    assert runs.problem(KEY, "f1") is not None and runs.problem(KEY, "f2") is None
+    assert problem_of_run(runs.run(KEY), "f1") is not None and problem_of_run(runs.run(KEY), "f2") is None
     assert runs.awaited(KEY) == "f2"
 
 
@@ -90,7 +98,7 @@ def test_what_is_forgotten_is_judged_anew() -> None:
     runs = EngineRuns(Requests().get)
     failed(runs, NOW)
     runs.forget(KEY)
-    assert runs.last(KEY) is None and runs.problem(KEY, "f1") is None
+    assert runs.run(KEY) is None
 
 
 def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> None:
@@ -113,12 +121,12 @@ def test_a_refused_accessory_is_no_problem_of_the_service_and_only_its_own_tries
     )
     for at in range(STALLED_AFTER + 1):
         runs.finished(Requests().submit("f1", ("v1",), now=later(at)), error, now=later(at))
-    assert runs.problem(KEY, "f1") is None
-    (refused,) = runs.refused(KEY, "f1")
+    assert problem_of_run(runs.run(KEY), "f1") is None
+    (refused,) = refused_by(runs.run(KEY), "f1")
     assert (refused.kind, refused.name, refused.reason) == ("HorizontalPodAutoscaler", "svc", "ForeignObject")
-    assert runs.refused(KEY, "f2") == ()
+    assert refused_by(runs.run(KEY), "f2") == ()
     now = later(STALLED_AFTER + CACHE_LAG_S)
-    assert runs.hold_off_s(KEY, "f1", now=now, only_accessories=True) > 10
-    assert runs.hold_off_s(KEY, "f1", now=now) == 0, "what pods need is made at once"
+    assert hold_off_s(runs.run(KEY), "f1", now=now, only_accessories=True) > 10
+    assert hold_off_s(runs.run(KEY), "f1", now=now) == 0, "what pods need is made at once"
     runs.finished(Requests().submit("f1", ("v1",), now=now), None, now=now)
-    assert runs.refused(KEY, "f1") == ()
+    assert refused_by(runs.run(KEY), "f1") == ()

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import Proof
 from automation.serving.idleness import IdleCheck, Idleness
 from automation.serving.pod_lifetime import PodLifetime, is_whole, may_go
+from automation.serving.replicas import Replicas
 from automation.status.event_recorder import EventRecorder
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from tests.support.builders import service
 from tests.support.loop import eventually
+from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
 
@@ -39,13 +42,16 @@ class Scene:
         self.requeued: list[float] = []
         self.recorder = EventRecorder(proxy.client)
         self.idle = IdleCheck(proxy.client)
-        self.lifetime = PodLifetime(
-            proxy.client, self.recorder, self.idle, requeue=lambda _key, delay_s: self.requeued.append(delay_s)
-        )
+        self.lifetime = PodLifetime(self.idle, requeue=self.requeue)
+        self.actor = PodActor(proxy.client, Replicas(check=None, stalls=None, requeue=self.requeue))
+
+    def requeue(self, _key: ServiceKey, delay_s: float) -> None:
+        self.requeued.append(delay_s)
 
     def enforce(self, *pods: Json, live: Json | None = None, **fields: Any) -> None:
         desired = service(**{"max_pod_lifetime_s": 3600, **fields})
-        self.lifetime.enforce(KEY, CR, desired, live or deployment(len(pods)), pods, None, now=NOW)
+        found = self.lifetime.expired(KEY, desired, live or deployment(len(pods)), pods, None, now=NOW)
+        act_on_pods(self.actor, self.recorder, KEY, CR, found, requeue=self.requeue, now=NOW)
 
     def evicted(self) -> list[str]:
         return [path.split("/")[-2] for method, path, _ in self.proxy.others if path.endswith("/eviction")]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.readiness import MOST_REPLACED, Proofs
-from automation.serving.replicas import Replicas
+from automation.serving.replicas import ReplicaReview, Replicas
 from automation.serving.stall_watch import StallWatch
 from automation.status.event_recorder import EventRecorder
 from components.drain import HUNG_S
@@ -20,6 +21,7 @@ from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from tests.support.builders import service
 from tests.support.loop import eventually
+from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say, api_status, token
 from tests.support.pods import remembered
 
@@ -46,11 +48,14 @@ class Scene:
         self.check = CompletionCheck(proxy.client, timeout_s=0.5, clock=self.clock, dice=lambda: 0.0)
         self.stalls = StallWatch(proxy.client, self.check.prove, every_s=0.05, stall_s=0.2)
         self.replicas = self.made(self.check)
+        self.actor = PodActor(proxy.client, self.replicas)
         self.generation = 1
 
     def made(self, check: CompletionCheck | None) -> Replicas:
-        requeue = lambda key, delay_s: self.requeued.append(delay_s)  # noqa: E731
-        return Replicas(self.proxy.client, self.recorder, check=check, stalls=self.stalls, requeue=requeue)
+        return Replicas(check=check, stalls=self.stalls, requeue=self.requeue)
+
+    def requeue(self, _key: ServiceKey, delay_s: float) -> None:
+        self.requeued.append(delay_s)
 
     def pass_(
         self,
@@ -65,9 +70,13 @@ class Scene:
         cr["metadata"]["generation"] = self.generation  # type: ignore[index]
         now = NOW + timedelta(seconds=after_s)
         used = replicas or self.replicas
-        used.prove(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
-        eventually(self.check.idle, what="the answers", timeout_s=5)
-        return used.prove(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
+        actor = self.actor if used is self.replicas else PodActor(self.proxy.client, used)
+        found, failed = ReplicaReview(), None
+        for _ in range(2):
+            found = used.prove(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
+            failed = act_on_pods(actor, self.recorder, KEY, cr, found.actions, requeue=self.requeue, now=now)
+            eventually(self.check.idle, what="the answers", timeout_s=5)
+        return found.proofs, found.problem or failed
 
     def writes(self, method: str) -> list[tuple[str, Json]]:
         return [(path, body) for verb, path, body in self.proxy.others if verb == method]

@@ -1,0 +1,122 @@
+"""Carries out the actions of a pass. Nothing else in this folder changes the cluster or submits to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import structlog
+
+from automation.approval.approval import Approval
+from automation.certificates.issuing import CertificateIssuer
+from automation.drift.drift_watch import DriftWatch
+from automation.engine.batches import Batcher
+from automation.reconcile.act_on_pods import PodActor
+from automation.reconcile.actions import (
+    Action,
+    ApplyObjects,
+    ClearPending,
+    DeleteObjects,
+    EnsureCertificate,
+    PatchObject,
+    RecordEvent,
+    RequeueAfter,
+    UpdateSleep,
+)
+from automation.reconcile.removal import Removal
+from automation.serving.sleep import Sleep
+from automation.status.event_recorder import EventRecorder
+from automation.telemetry.tracing import span
+from kubeapi.client import KubeClient
+from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+
+log = structlog.get_logger(__name__)
+
+FIELD_MANAGER = "herdsman"
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What went wrong while the actions of a pass were carried out, for the status."""
+
+    problem: Problem | None = None
+    unsupported: tuple[Problem, ...] = field(default=())
+    """What the service asks for and does not get."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One per loop; thread-safe for different services."""
+
+    client: KubeClient
+    batcher: Batcher
+    approval: Approval
+    drift: DriftWatch
+    removal: Removal
+    recorder: EventRecorder
+    pods: PodActor
+    requeue: Callable[[ServiceKey, float], None]
+    issuer: CertificateIssuer | None = None
+    sleep: Sleep | None = None
+
+    def act(self, key: ServiceKey, cr: Json, actions: Iterable[Action], *, now: datetime) -> Acted:
+        """Carry out actions in their order. Raises ApiError: the pass is repeated, and the rest is done then."""
+        acted = Acted()
+        for action in actions:
+            acted = self._act(key, cr, action, acted, now=now)
+        return acted
+
+    def _act(self, key: ServiceKey, cr: Json, action: Action, acted: Acted, *, now: datetime) -> Acted:
+        match action:
+            case ApplyObjects():
+                self._apply(action, now=now)
+            case DeleteObjects():
+                self.removal.sweep(key, action.objects)
+            case PatchObject():
+                self._patch(action)
+            case EnsureCertificate():
+                if self.issuer is not None and (
+                    problem := self.issuer.ensure(key, cr, action.certificate, action.desired)
+                ):
+                    return replace(acted, unsupported=(*acted.unsupported, problem))
+            case UpdateSleep():
+                if self.sleep is not None:
+                    self.sleep.tend(key, cr, action.desired, action.observed)
+            case ClearPending():
+                self.approval.modes.settled(key, action.mode)
+            case RecordEvent():
+                self.recorder.record(cr, type=action.type, reason=action.reason, message=action.message)
+            case RequeueAfter():
+                self.requeue(key, action.seconds)
+            case _:
+                found, then = self.pods.act(key, cr, action, now=now)
+                acted = replace(acted, problem=acted.problem or found)
+                for each in then:
+                    acted = self._act(key, cr, each, acted, now=now)
+        return acted
+
+    def _apply(self, action: ApplyObjects, *, now: datetime) -> None:
+        log.debug("Submitted to the engine", why=action.considered.plan.why)
+        self.drift.submitted(action.considered, now=now)
+        with span("submit"):
+            self.batcher.submit(action.considered.rendered, asked=action.asked, mode=action.mode, now=now)
+
+    def _patch(self, action: PatchObject) -> None:
+        """Raises Conflict for an object of another uid, or one that was changed since the cache saw it."""
+        metadata = action.obj["metadata"]
+        body = {
+            "metadata": {
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+                **action.metadata,
+            }
+        }
+        with suppress(NotFound):
+            self.client.patch(
+                action.kind, metadata.get("namespace"), metadata["name"], body, field_manager=FIELD_MANAGER
+            )

@@ -1,0 +1,137 @@
+"""What a pass does, as values: `decide` and the checks of replicas make them, `act` carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from automation.approval.modes import Mode
+from automation.drift.drift_watch import Considered
+from automation.engine.submissions import Asked
+from automation.reconcile.observe import Observed
+from automation.reconcile.plan import LiveObject
+from automation.status.event_recorder import EventType
+from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
+from program.desired.service import DesiredService
+from program.desired.workloads import Certificate
+
+
+@dataclass(frozen=True)
+class ApplyObjects:
+    """Have the engine apply the objects of a service."""
+
+    considered: Considered
+    """What is applied, and which drift that repairs."""
+    asked: Asked
+    """The versions of what the objects were rendered from."""
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class DeleteObjects:
+    """Delete objects of a service that the engine's state does not hold."""
+
+    objects: tuple[LiveObject, ...]
+
+
+@dataclass(frozen=True)
+class PatchObject:
+    """Change the metadata of a custom resource, if its version is still that of `obj`."""
+
+    kind: Kind
+    obj: Json
+    metadata: Json
+
+
+@dataclass(frozen=True)
+class PatchPod:
+    """Set annotations of a pod; None removes one."""
+
+    pod: Json
+    annotations: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class SetPodCondition:
+    """Write what a replica answered into the status of its pod."""
+
+    pod: Json
+    status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Delete a replica that does not serve, so that its ReplicaSet makes another."""
+
+    name: str
+    uid: str
+    why: str
+    """What the replica answered."""
+
+
+@dataclass(frozen=True)
+class EvictPod:
+    """Evict a pod that is older than the service allows. PodDisruptionBudgets may forbid it."""
+
+    name: str
+    uid: str
+    lifetime_s: int
+
+
+@dataclass(frozen=True)
+class EnsureCertificate:
+    """Issue or renew the certificate that the pods of a service serve with."""
+
+    certificate: Certificate
+    desired: DesiredService
+
+
+@dataclass(frozen=True)
+class UpdateSleep:
+    """Move a service in pods towards sleeping or waking, and lead its clients to the proxy meanwhile."""
+
+    desired: DesiredService
+    observed: Observed
+
+
+@dataclass(frozen=True)
+class ClearPending:
+    """Forget the change that waited for approval: the service is as it should be."""
+
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class RecordEvent:
+    """Record an Event about the custom resource."""
+
+    type: EventType
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RequeueAfter:
+    """Reconcile the service again."""
+
+    seconds: float
+
+
+Action = (
+    ApplyObjects
+    | DeleteObjects
+    | PatchObject
+    | PatchPod
+    | SetPodCondition
+    | DeletePod
+    | EvictPod
+    | EnsureCertificate
+    | UpdateSleep
+    | ClearPending
+    | RecordEvent
+    | RequeueAfter
+)
+PodAction = PatchPod | SetPodCondition | DeletePod | EvictPod

@@ -1,0 +1,140 @@
+"""Decides what a pass does: from what is known of a service to actions. Pure; `act` carries the actions out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from automation.approval.modes import Mode
+from automation.drift.drift_watch import Considered
+from automation.engine.runs import EngineRun, hold_off_s, refused_by
+from automation.engine.submissions import Asked
+from automation.reconcile.actions import (
+    Action,
+    ApplyObjects,
+    ClearPending,
+    DeleteObjects,
+    EnsureCertificate,
+    RecordEvent,
+    RequeueAfter,
+    UpdateSleep,
+)
+from automation.reconcile.desire import Wanted
+from automation.reconcile.observe import Observed
+from automation.reconcile.plan import Plan, make_plan
+from automation.serving.pod_release import unprotect_ready_pods
+from components.rendered import RenderedService
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+
+# A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
+HOSTED_RECHECK_S = 90.0
+CERTIFICATE_RECHECK_S = 12 * 3600.0
+"""A service that nobody touches is looked at this often, so that no certificate runs out."""
+
+Question = Literal["drift", "approval"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of a service when its change is decided."""
+
+    key: ServiceKey
+    rendered: RenderedService | None
+    """What is to be made; None while that is not known."""
+    observed: Observed
+    known: frozenset[str]
+    """The kinds whose objects the caches hold."""
+    mode: Mode
+    asked: Asked
+    may_act: bool
+    """Nothing objects to a change: no problem, no quota, no rollout that waits."""
+    now: datetime
+    run: EngineRun | None = None
+    """The last run of the engine for the service."""
+    awaited: str = ""
+    """The fingerprint of a request without an outcome."""
+    drift: Considered | None = None
+    """What others changed; None until `drift` was asked."""
+    held: bool | None = None
+    """Whether the change waits for approval; None until `approval` was asked."""
+
+    @property
+    def plan(self) -> Plan:
+        assert self.rendered is not None
+        last = self.run.as_last() if self.run is not None else None
+        return make_plan(self.rendered, self.observed.live, last=last, known=self.known)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is done about the objects of a service."""
+
+    actions: tuple[Action, ...] = ()
+    complete: bool = False
+    """Every object exists as rendered, except accessories that the API server refused."""
+    question: Question | None = None
+    """What must be known before anything is decided. The API server is asked only where it matters."""
+
+
+def decide_change(case: Case) -> Decision:
+    """Decide whether the engine applies the objects, leftovers are deleted, or nothing is done."""
+    rendered = case.rendered
+    if rendered is None:
+        return Decision()
+    plan = case.plan
+    stands = plan.action == "none" or (plan.only_accessories and bool(refused_by(case.run, rendered.fingerprint)))
+    if not case.may_act:
+        return Decision(complete=stands)
+    if plan.action == "sweep":
+        if case.held is None:
+            return Decision(question="approval")
+        return Decision() if case.held else Decision((DeleteObjects(plan.leftovers),), complete=True)
+    if case.awaited == rendered.fingerprint:
+        return Decision(complete=stands)
+    if case.drift is None:
+        return Decision(question="drift")
+    if case.drift.plan.action == "none":
+        return Decision((ClearPending(case.mode),), complete=True)
+    held_s = hold_off_s(
+        case.run,
+        rendered.fingerprint,
+        now=case.now,
+        certain=bool(case.drift.repair),
+        only_accessories=case.drift.plan.only_accessories,
+    )
+    if (wait_s := max(held_s, case.drift.wait_s)) > 0:
+        return Decision((RequeueAfter(wait_s),), complete=stands)
+    if case.held is None:
+        return Decision(question="approval")
+    if case.held:
+        return Decision(complete=stands)
+    return Decision((ApplyObjects(case.drift, case.asked, case.mode),), complete=stands)
+
+
+def decide_preparation(wanted: Wanted, *, may_act: bool, frozen: bool) -> tuple[Action, ...]:
+    """Decide what must be there before the objects are applied: certificates. Frozen: nothing may be touched."""
+    desired = wanted.desired
+    workloads = desired.workloads if desired is not None and not desired.suspended else None
+    if not may_act or frozen or desired is None or workloads is None or workloads.certificate is None:
+        return ()
+    return RequeueAfter(CERTIFICATE_RECHECK_S), EnsureCertificate(workloads.certificate, desired)
+
+
+def decide_moves(wanted: Wanted) -> tuple[Action, ...]:
+    """Record an Event for each replica that moved to another host."""
+    moved = wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ()
+    return tuple(RecordEvent("Normal", "Moved", message) for message in moved)
+
+
+def decide_upkeep(desired: DesiredService, observed: Observed, *, silent_host: bool) -> tuple[Action, ...]:
+    """Decide what is done for replicas that run: whether the service sleeps, which pods may be moved.
+
+    `silent_host` says that a replica runs on a host without a Lease.
+    """
+    if desired.host_placement is not None:
+        return (RequeueAfter(HOSTED_RECHECK_S),) if silent_host else ()
+    if desired.workloads is not None:
+        return ()
+    return UpdateSleep(desired, observed), *unprotect_ready_pods(desired, observed.pods)

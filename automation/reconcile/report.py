@@ -1,0 +1,117 @@
+"""Makes a status out of what a pass found, writes it if it says something new, and records what turned as Events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from automation.approval.approval import Approval
+from automation.drift.drift_watch import DriftWatch
+from automation.engine.batches import Batcher
+from automation.engine.runs import QUIET_S, EngineRuns, problem_of_run, refused_by
+from automation.reconcile.act import Acted
+from automation.reconcile.desire import Wanted
+from automation.reconcile.observe import Observed, memory_facts
+from automation.reconcile.review import Review
+from automation.reconcile.services import Services
+from automation.serving.checks import Checks
+from automation.serving.readiness import asked_pods, counted
+from automation.status.event_recorder import EventRecorder
+from automation.status.writer import StatusWriter
+from kubeapi.json_types import Json
+from program.desired.facts import ServiceFacts
+from program.desired.keys import ServiceKey
+from program.desired.service import DesiredService
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass found out and did."""
+
+    key: ServiceKey
+    cr: Json
+    wanted: Wanted
+    observed: Observed
+    review: Review
+    acted: Acted
+    complete: bool
+    """Every object exists as rendered; see `decide.Decision`."""
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """One per loop; thread-safe for different services."""
+
+    services: Mapping[str, Services]
+    statuses: Mapping[str, StatusWriter]
+    runs: EngineRuns
+    batcher: Batcher
+    drift: DriftWatch
+    approval: Approval
+    checks: Checks
+    recorder: EventRecorder
+    requeue: Callable[[ServiceKey, float], None]
+
+    def report(self, found: Pass) -> None:
+        """Write the status once, and only if it says something new. Raises ApiError."""
+        key, cr = found.key, found.cr
+        facts = self.facts(found)
+        if facts.problem is None and not facts.rollout.timed_out and self.runs.quiet_for_s(key, now=found.now) > 0:
+            self.requeue(key, QUIET_S)
+            return
+        self._write(key, cr, found.wanted.desired, facts, now=found.now)
+
+    def facts(self, found: Pass) -> ServiceFacts:
+        """Gather all that the status is made of."""
+        key, review, desired, observed = found.key, found.review, found.wanted.desired, found.observed
+        run, fingerprint = self.runs.run(key), review.rendered.fingerprint if review.rendered is not None else ""
+        refused = refused_by(run, fingerprint) if review.rendered is not None else ()
+        failed = problem_of_run(run, fingerprint) if review.rendered is not None else None
+        facts = self.services[key.dialect].facts(
+            key,
+            found.cr,
+            found.wanted,
+            observed,
+            # A further try for what was refused is no news of a service that stands.
+            applying=self.batcher.busy(key) and not (refused and found.complete),
+            objects_exist=found.complete and review.rendered is not None and bool(review.rendered.objects),
+            problem=review.problem or failed or review.replicas.problem or found.acted.problem,
+            quota=review.quota,
+            now=found.now,
+        )
+        facts = counted(facts, asked_pods(desired, observed.pods), review.replicas.proofs)
+        if desired is None:
+            return facts
+        more: dict[str, object] = {
+            "rollout": review.rollout,
+            "refused": refused,
+            "drift": self.drift.problems(key, now=found.now),
+            "advice": review.advice,
+            "pending": self.approval.modes.pending(key),
+            "sleep": found.wanted.sleep,
+            "memory": memory_facts(desired, observed),
+            "acceleration": self.checks.acceleration(key, found.cr, desired, observed),
+        }
+        if found.wanted.sleep and desired.host_placement is not None:
+            # Their endpoints are ready, because their hosts take requests for them; no replica runs.
+            more["ready_replicas"] = 0
+        return facts.model_copy(update=more)
+
+    def _write(
+        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+    ) -> None:
+        services, before = self.services[key.dialect], cr.get("status")
+        status = services.status(key, cr, desired, facts, now=now)
+        if status == before or not self.statuses[key.dialect].write(cr, status):
+            return
+        was, phase = (before or {}).get("phase"), status.get("phase")
+        if was != phase:
+            log.info("Changed phase", before=was, after=phase, ready=f"{facts.ready_replicas}")
+        for entry in services.story(cr, status, facts):
+            self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)

@@ -1,0 +1,100 @@
+"""Asks everything that may object to a change: namespace, policies, quotas, replicas, earlier failures of a template.
+
+`Reviewer.review` changes nothing in the cluster. A quota that admits a service reserves what the service asks for, so
+that two services which are reviewed at once do not both get the last GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from automation.admission.quota import claim_of, claim_without_model
+from automation.approval.approval import Approval
+from automation.cache.cluster_cache import World
+from automation.reconcile.desire import Wanted
+from automation.reconcile.observe import Observed
+from automation.serving.checks import Checks
+from automation.serving.replicas import ReplicaReview
+from automation.serving.rollout import OPEN
+from components import naming
+from components.rendered import RenderedService
+from kubeapi.json_types import Json
+from program.desired.facts import Problem, RolloutFacts
+from program.desired.keys import ServiceKey
+from program.dialects.conditions import Reason
+
+
+@dataclass(frozen=True)
+class Review:
+    """What was found out about a service beyond what exists."""
+
+    rendered: RenderedService | None = None
+    """What is to be made: as desired, or with the last pod template that served."""
+    quota: Problem | None = None
+    rollout: RolloutFacts = field(default_factory=RolloutFacts)
+    replicas: ReplicaReview = field(default_factory=ReplicaReview)
+    problem: Problem | None = None
+    """What keeps the service from being made."""
+    advice: tuple[Problem, ...] = ()
+    may_act: bool = False
+    """Nothing objects to a change now."""
+
+
+@dataclass(frozen=True)
+class Reviewer:
+    """One per loop; thread-safe for different services."""
+
+    world: World
+    checks: Checks
+    approval: Approval
+
+    def review(self, key: ServiceKey, cr: Json, wanted: Wanted, observed: Observed, *, now: datetime) -> Review:
+        """Review what one pass wants. Raises ApiError."""
+        desired, rendered = wanted.desired, wanted.rendered
+        if desired is None or rendered is None:
+            problem = wanted.problem or terminating(key, observed)
+            return Review(problem=problem, quota=self._quota_without_model(key, cr, observed) if not problem else None)
+        rendered, rollout = self.checks.rolled_back(key, cr, desired, rendered, observed)
+        modes = self.approval.modes
+        frozen = modes.is_frozen(key, wanted.mode)
+        replicas = self.checks.prove(key, cr, desired, observed, now=now, may_replace=not frozen)
+        labels = self.world.namespace_labels(key.namespace)
+        verdict = self.approval.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
+        problem = wanted.problem or terminating(key, observed) or verdict.problem
+        claim = claim_of(desired, priority=observed.priority_value or 0, created=_created(cr))
+        quota = self.world.quotas.decide(key, claim)
+        if problem is not None or quota is not None:
+            modes.settled(key, wanted.mode)
+        gate = OPEN
+        if rollout.rolled_back is None and not modes.waits(key, cr, wanted.mode):
+            gate = self.checks.gate(key, cr, desired, rendered, observed, now=now)
+            rollout = rollout.model_copy(update={k: getattr(gate.facts, k) for k in ("deferred", "timed_out")})
+        return Review(
+            rendered=rendered,
+            quota=quota,
+            rollout=rollout,
+            replicas=replicas,
+            problem=problem,
+            advice=verdict.advice,
+            may_act=problem is None and quota is None and gate.open,
+        )
+
+    def _quota_without_model(self, key: ServiceKey, cr: Json, observed: Observed) -> Problem | None:
+        """Count the GPUs of an InferenceService that waits for its Model: they are asked for already."""
+        if key.dialect != naming.LLMKUBE:
+            return None
+        claim = claim_without_model(cr, priority=observed.priority_value or 0, created=_created(cr))
+        return self.world.quotas.decide_without_model(key, claim)
+
+
+def terminating(key: ServiceKey, observed: Observed) -> Problem | None:
+    """Say that nothing can be made in a namespace that is being deleted."""
+    if not observed.namespace_terminating:
+        return None
+    message = f"namespace `{key.namespace}` is being deleted, and nothing can be made in it any more"
+    return Problem(reason=Reason.NAMESPACE_TERMINATING, message=message)
+
+
+def _created(cr: Json) -> str:
+    return str(cr["metadata"].get("creationTimestamp", ""))

@@ -1,0 +1,126 @@
+"""Makes the controller of services with its parts. Called by `assembly`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from automation.adoption.release import Release
+from automation.approval.approval import Approval
+from automation.cache.cluster_cache import DIALECT, World
+from automation.certificates.issuing import CertificateIssuer
+from automation.controller import Controller
+from automation.drift.drift_watch import DriftWatch
+from automation.engine.batches import Batcher
+from automation.engine.runs import EngineRuns
+from automation.history.recorder import RevisionRecorder
+from automation.reconcile.act import Actor
+from automation.reconcile.act_on_pods import PodActor
+from automation.reconcile.dialect_services import DescribedServices
+from automation.reconcile.llmkube_services import LlmkubeServices
+from automation.reconcile.outcomes import Outcomes
+from automation.reconcile.removal import Removal
+from automation.reconcile.report import Reporter
+from automation.reconcile.review import Reviewer
+from automation.reconcile.services import Services
+from automation.serving.checks import Checks
+from automation.serving.sleep import Sleep
+from automation.status.event_recorder import EventRecorder
+from automation.status.writer import StatusWriter
+from automation.telemetry.metrics import Metrics
+from components.ignored_fields import IgnoredFields
+from components.render import RenderOptions
+from kubeapi.client import KubeClient
+from program.desired.keys import ServiceKey
+
+Requeue = Callable[[ServiceKey, float], None]
+
+
+def make_controller(
+    client: KubeClient,
+    *,
+    world: World,
+    batcher: Batcher,
+    checks: Checks,
+    options: RenderOptions,
+    recorder: EventRecorder,
+    requeue: Requeue,
+    approval: Approval,
+    sleep: Sleep,
+    metrics: Metrics,
+    history: RevisionRecorder,
+    ignored: IgnoredFields,
+    issuer: CertificateIssuer,
+) -> tuple[Controller, Outcomes]:
+    """Make the controller, and what records the outcomes of the engine's runs."""
+
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+    services: Mapping[str, Services] = {
+        DIALECT: LlmkubeServices(world, sleep),
+        **{name: DescribedServices(world, caches) for name, caches in world.dialects.caches.items()},
+    }
+    on_written = {DIALECT: metrics.on_service_status}
+    statuses = {
+        name: StatusWriter(
+            client,
+            each.kind,
+            mark=each.status_mark,
+            shared=each.shared_conditions,
+            on_written=on_written.get(name),
+            cached=each.get,
+        )
+        for name, each in services.items()
+    }
+    runs = EngineRuns(batcher.newest)
+    drift = DriftWatch(client, requeue=requeue, ignored=ignored)
+
+    def forget(key: ServiceKey) -> None:
+        """Drop what every part remembers of a service."""
+        release.note_owned(key)
+        statuses[key.dialect].forget(key.namespace, key.name)
+        services[key.dialect].forget(key)
+        issuer.forget(key)
+        checks.forget(key)
+        approval.forget(key)
+        sleep.forget(key)
+        world.quotas.release(key)
+        world.registry.release(key)
+        drift.forget(key)
+        history.forget(key)
+        runs.forget(key)
+
+    removal = Removal(client, batcher, services, forget=forget)
+    release = Release(world, batcher, lambda key: statuses[key.dialect], forget=forget, requeue=requeue)
+    actor = Actor(
+        client=client,
+        batcher=batcher,
+        approval=approval,
+        drift=drift,
+        removal=removal,
+        recorder=recorder,
+        pods=PodActor(client, checks.replicas),
+        requeue=requeue,
+        issuer=issuer,
+        sleep=sleep,
+    )
+    controller = Controller(
+        services=services,
+        statuses=statuses,
+        world=world,
+        options=options,
+        runs=runs,
+        approval=approval,
+        checks=checks,
+        drift=drift,
+        reviewer=Reviewer(world, checks, approval),
+        actor=actor,
+        reporter=Reporter(services, statuses, runs, batcher, drift, approval, checks, recorder, requeue),
+        removal=removal,
+        release=release,
+        requeue=requeue,
+        clock=clock,
+    )
+    outcomes = Outcomes(client, world, batcher, runs, services, drift, recorder, requeue, clock, history)
+    return controller, outcomes
