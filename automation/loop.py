@@ -1,8 +1,8 @@
 """Run the loop: leader lease, caches, workers, health. Called by `herdsman run`; `assembly` makes its parts.
 
-The order matters and is the same each time: become leader, attach the provider, fill the caches, start the workers. A
-stop goes the other way: no new keys, let the batch under way end, release the lease last, so that a successor never
-runs beside us.
+The order matters and is the same each time: wait for the API server, become leader, attach the provider, fill the
+caches, start the workers. A stop goes the other way: no new keys, let the batch under way end, release the lease last,
+so that a successor never runs beside us.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import structlog
@@ -23,8 +23,9 @@ from automation.leadership.election import LeaseElector, LeaseTimes
 from automation.leadership.fencing import Fence
 from automation.leadership.shards import Shard
 from automation.reconcile.services import Services
-from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.settings import Settings
 from automation.startup.assembly import Leadership, ModelKey, Parts, assemble
+from automation.startup.cluster_check import ClusterCheck, ClusterUnusable
 from automation.telemetry.health import HealthServer
 from automation.telemetry.liveness import LoopLiveness
 from automation.telemetry.metrics import Metrics
@@ -33,7 +34,7 @@ from automation.workqueue.backoff import Backoff
 from automation.workqueue.queue import WorkQueue
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from kubeapi.errors import ApiError
 from program.desired.keys import ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -77,14 +78,14 @@ class Loop:
             client = KubeClient.default(settings.kubeconfig, give_up_s=times.give_up_s)
             stack.callback(client.close)
             self._metrics.count_requests(client)
-            self._check_cluster(client)
+            check = ClusterCheck(client, waits=not settings.once)
             if settings.health_port >= 0:
                 health = HealthServer(
                     self._metrics.registry,
                     address=settings.health_address,
                     port=settings.health_port,
                     live={"workers": self._liveness.workers, "informers": self._liveness.informers},
-                    ready={"caches": self._synced.is_set},
+                    ready={"api-server": check.answers, "caches": self._synced.is_set},
                     notes={"informers": self._liveness.notes},
                     standby=self._standby.is_set,
                     metrics_token_file=settings.metrics_token_file,
@@ -92,6 +93,11 @@ class Loop:
                 health.start()
                 stack.callback(health.stop)
                 log.info("Serving health and metrics", url=health.url)
+            try:
+                if not check.run(stop):
+                    return 0
+            except ClusterUnusable as error:
+                raise LoopFailed(str(error)) from error
             leadership = Leadership(Fence())
             if settings.leader_elect:
                 leadership = self._become_leader(stack, stop)
@@ -106,23 +112,6 @@ class Loop:
             stack.callback(start_tracing(self._settings.trace_endpoint))
         except TracingUnavailable as error:
             raise LoopFailed(str(error)) from error
-
-    def _check_cluster(self, client: KubeClient) -> None:
-        for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES):
-            try:
-                client.list(kind, limit=1)
-            except NotFound:
-                raise LoopFailed(
-                    f"{client.server} does not know {kind.kind} objects; run `herdsman crds | kubectl apply -f -`"
-                ) from None
-            except Forbidden:
-                # Allowed only in some namespaces, perhaps; the informers will say what they may not see.
-                continue
-            except ApiError as error:
-                raise LoopFailed(f"cannot use {client.server}: {error}") from error
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
-        with suppress(AlreadyExists, Forbidden):
-            client.create(kinds.NAMESPACES, None, namespace)
 
     def _become_leader(self, stack: ExitStack, stop: threading.Event) -> Leadership:
         settings = self._settings

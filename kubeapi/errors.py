@@ -117,12 +117,16 @@ class ServerError(ApiError):
 class Unreachable(ApiError):
     """No complete answer came. Whether a write took effect is unknown."""
 
-    def __init__(self, message: str, *, reset: bool = False, timed_out: bool = False) -> None:
+    def __init__(
+        self, message: str, *, reset: bool = False, timed_out: bool = False, misdirected: bool = False
+    ) -> None:
         super().__init__(0, "Unreachable", message)
         self.reset = reset
         """The connection broke after it stood, so the server may have been fine: a read may be tried again."""
         self.timed_out = timed_out
         """The request was sent, and no answer came in time."""
+        self.misdirected = misdirected
+        """No server has the name in the URL, or the one that answers is not the one that the certificates are for."""
 
 
 class NotLeading(ApiError):

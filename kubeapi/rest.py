@@ -11,6 +11,7 @@ obeyed for as long as `MAX_THROTTLED_S`. Everything else is raised at once.
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -267,7 +268,9 @@ class RestClient:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             reset = isinstance(error, (urllib3.exceptions.ProtocolError, ConnectionResetError, BrokenPipeError))
             late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            raise Unreachable(f"{method} {self._server}{path}: {error}", reset=reset, timed_out=late) from error
+            raise Unreachable(
+                f"{method} {self._server}{path}: {error}", reset=reset, timed_out=late, misdirected=_misdirected(error)
+            ) from error
         finally:
             if self.on_request is not None:
                 self.on_request(verb or method, status)
@@ -312,6 +315,13 @@ class RestClient:
             return
         self._tls_identity, old, self._pool = identity, self._pool, pool
         old.clear()
+
+
+def _misdirected(error: Exception) -> bool:
+    """Tell whether the URL or the certificates are wrong. A handshake that the server breaks off proves neither."""
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return not any(isinstance(each, ssl.SSLEOFError | ssl.SSLZeroReturnError) for each in error.args)
+    return isinstance(error, urllib3.exceptions.NameResolutionError | urllib3.exceptions.LocationValueError)
 
 
 def _error(response: urllib3.BaseHTTPResponse) -> ApiError:
