@@ -12,6 +12,8 @@ no client is sent to the process any more.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import contextlib
 import threading
 import time
@@ -35,7 +37,6 @@ from kubeapi.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from kubeapi.informer import Informer
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS
 
-Object = dict[str, Any]
 
 FIELD_MANAGER = "herdsman-loop"
 """Of the notices."""
@@ -143,12 +144,12 @@ class HostEndpoints:
 
     # --- what changed ---------------------------------------------------------------------------------------------
 
-    def _host_changed(self, old: Object | None, new: Object | None) -> None:
+    def _host_changed(self, old: Json | None, new: Json | None) -> None:
         before, after = (each and each["address"] for each in (old, new))
         if before != after:
             self.host_lives_or_not((new or old or {})["metadata"]["name"])
 
-    def _process_changed(self, old: Object | None, new: Object | None) -> None:
+    def _process_changed(self, old: Json | None, new: Json | None) -> None:
         metadata = (new or old or {})["metadata"]
         name = ProcessName(metadata["namespace"], metadata["name"])
         with self._lock:
@@ -250,7 +251,7 @@ class HostEndpoints:
             self._tell(process, EndpointNotice())
         return self._heartbeat_s if self._liveness.alive(wanted.host) else None
 
-    def _wanted(self, name: ProcessName, process: Object) -> Registration:
+    def _wanted(self, name: ProcessName, process: Json) -> Registration:
         """Say what clients of a process should find. Raises Refused."""
         spec, status = process["spec"], process["status"]
         host = spec["host"]
@@ -284,7 +285,7 @@ class HostEndpoints:
             process=name.name,
         )
 
-    def _speaks(self, name: ProcessName, process: Object) -> bool:
+    def _speaks(self, name: ProcessName, process: Json) -> bool:
         """Tell whether the status is of the host that the process is placed on.
 
         After a move it is still that of the host before. An older agent does not say who it is: its status counts once
@@ -317,7 +318,7 @@ class HostEndpoints:
         version = registration.register(self._client, wanted, now=now, before=announce)
         self._applied[name] = _Applied(wanted, self._clock(), version)
 
-    def _refuse(self, name: ProcessName, process: Object, refused: Refused) -> None:
+    def _refuse(self, name: ProcessName, process: Json, refused: Refused) -> None:
         """Tell why there is no endpoint; one that is there leads to a refused address, and is taken out.
 
         Where the Host itself was removed, its endpoints stay as they are.
@@ -331,7 +332,7 @@ class HostEndpoints:
         self._applied.pop(name, None)
         self._tell(process, _notice(refused.reason, str(refused)))
 
-    def _tell(self, process: Object, notice: EndpointNotice) -> Object:
+    def _tell(self, process: Json, notice: EndpointNotice) -> Json:
         """Write the notice if it is another one. Raises Conflict when the process was written to since it was read."""
         if process["notice"] == notice:
             return process
@@ -349,7 +350,7 @@ class HostEndpoints:
             return _trimmed_process(written)
         return process
 
-    def _forget(self, name: ProcessName, process: Object | None) -> None:
+    def _forget(self, name: ProcessName, process: Json | None) -> None:
         known = self._registered.get(name) or (_names_of(process) if process is not None else None)
         if known is not None:
             self._unregister(known)
@@ -379,12 +380,12 @@ def _notice(reason: ProcessReason, message: str) -> EndpointNotice:
     return EndpointNotice(reason=reason, message=message[:1024])
 
 
-def _names_of(process: Object) -> Registered:
+def _names_of(process: Json) -> Registered:
     spec = process["spec"]
     return Registered(process["metadata"]["namespace"], spec["serviceName"], spec["endpointSlice"], spec["host"])
 
 
-def _trimmed_host(host: Object) -> Object:
+def _trimmed_host(host: Json) -> Json:
     metadata = {part: host["metadata"].get(part, "") for part in ("name", "resourceVersion")}
     return {"metadata": metadata, "address": host_address(host)}
 
@@ -393,7 +394,7 @@ _METADATA = ("name", "namespace", "uid", "resourceVersion", "generation", "owner
 _STATUS = ("phase", "reason", "port", "ready", "host", "observedGeneration")
 
 
-def _trimmed_process(process: Object) -> Object:
+def _trimmed_process(process: Json) -> Json:
     """Keep what an endpoint follows from."""
     metadata, spec, status = process["metadata"], process.get("spec") or {}, process.get("status") or {}
     return {

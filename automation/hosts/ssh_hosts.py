@@ -6,6 +6,8 @@ own: a host that hangs holds up nobody who lives.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -22,7 +24,6 @@ from kubeapi.client import KubeClient
 from kubeapi.informer import Informer, drop_managed_fields
 from kubeapi.kinds import HOSTS
 
-Object = dict[str, Any]
 
 STOP_S = 10.0
 
@@ -73,7 +74,7 @@ class SshHosts:
     def _lane(self, suspect: bool) -> AbstractContextManager[Any]:
         return self._lanes[1 if suspect else 0]
 
-    def _changed(self, old: Object | None, new: Object | None) -> None:
+    def _changed(self, old: Json | None, new: Json | None) -> None:
         host = new or old
         assert host is not None
         name = str(host["metadata"]["name"])
@@ -115,7 +116,7 @@ def speak_for_ssh_hosts(
     return made
 
 
-def _trimmed(host: Object) -> Object:
+def _trimmed(host: Json) -> Json:
     """Keep of a host with an agent only that it has one."""
     if is_ssh(host):
         return drop_managed_fields(host)

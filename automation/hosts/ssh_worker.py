@@ -7,6 +7,8 @@ for agents. A pass never waits for anything that takes long.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import ipaddress
 import random
 import threading
@@ -48,7 +50,6 @@ from kubeapi.kinds import HOST_PROCESSES, HOSTS
 from program.desired.errors import SpecInvalid
 from program.runtimes.host_rules import allowance_of, refusal
 
-Object = dict[str, Any]
 
 HOLDER = "herdsman-ssh"
 """Who holds the Leases of these hosts: one for all loops, of which only the leader speaks."""
@@ -70,7 +71,7 @@ class SshWorker:
     def __init__(
         self,
         client: KubeClient,
-        host: Object,
+        host: Json,
         *,
         system_namespace: str,
         namespaces: tuple[str, ...],
@@ -97,10 +98,10 @@ class SshWorker:
         self._publisher: Publisher | None = None
         self._reports: dict[str, ProcessReport] = {}
         self._facts: HostFacts | None = None
-        self._way: Object = {}
+        self._way: Json = {}
         self._failures = 0
         self._renewed_at = float("-inf")
-        self._written: Object | None = None
+        self._written: Json | None = None
         self._written_at = float("-inf")
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -129,7 +130,7 @@ class SshWorker:
         self._informer.start()
         self._thread.start()
 
-    def update(self, host: Object) -> None:
+    def update(self, host: Json) -> None:
         """Take in the Host object as it is now."""
         way_changed = way_to(host) != way_to(self._object)
         allows = [(each.get("spec") or {}).get("allow") for each in (host, self._object)]
@@ -151,7 +152,7 @@ class SshWorker:
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 
-    def _changed(self, old: Object | None, new: Object | None) -> None:
+    def _changed(self, old: Json | None, new: Json | None) -> None:
         process = new or old
         assert process is not None
         if new is not None and old is not None and new.get("spec") == old.get("spec"):
@@ -320,10 +321,10 @@ class SshWorker:
         except KubeError as failure:
             self._log.warning("Could not say that a host cannot be reached", error=str(failure))
 
-    def _ready(self, status: str, reason: str, message: str) -> Object:
+    def _ready(self, status: str, reason: str, message: str) -> Json:
         return {"type": "Ready", "status": status, "reason": reason, "message": message[:1024]}
 
-    def _tell(self, facts: HostFacts | None, ready: Object) -> None:
+    def _tell(self, facts: HostFacts | None, ready: Json) -> None:
         """Write the Host's status where it says something new."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         conditions = tuple((self._object.get("status") or {}).get("conditions") or ())
@@ -332,11 +333,11 @@ class SshWorker:
         except SpecInvalid:
             wishes = Wishes(generation=int(self._object["metadata"].get("generation") or 0))
         if facts is None:
-            status: Object = {"observedGeneration": wishes.generation, "lastHeartbeat": now, "conditions": [{}]}
+            status: Json = {"observedGeneration": wishes.generation, "lastHeartbeat": now, "conditions": [{}]}
         else:
             facts = facts.model_copy(update={"memory_budget_bytes": _budget(wishes, facts.memory_bytes)})
             status = host_status(facts, reports=self._reports, usage={}, wishes=wishes, conditions=conditions, now=now)
-        before: Object = next((c for c in conditions if c.get("type") == "Ready"), {})
+        before: Json = next((c for c in conditions if c.get("type") == "Ready"), {})
         since = before.get("lastTransitionTime") if before.get("status") == ready["status"] else None
         told = {**ready, "observedGeneration": wishes.generation, "lastTransitionTime": since or now}
         status["conditions"] = [told, *(c for c in status["conditions"][1:])]
@@ -383,11 +384,11 @@ class SshWorker:
             time.sleep(BUSY_S)
 
 
-def _key(process: Object) -> str:
+def _key(process: Json) -> str:
     return f"{process['metadata']['namespace']}/{process['metadata']['name']}"
 
 
-def _invalid(process: Object, why: str) -> ProcessReport:
+def _invalid(process: Json, why: str) -> ProcessReport:
     return ProcessReport(
         phase=ProcessPhase.FAILED,
         reason=ProcessReason.PLAN_INVALID,

@@ -5,6 +5,8 @@ Called by `previewer` with the live and the coming version of each object.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,7 +23,6 @@ from program.desired.workloads import Workloads
 from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for
 
-Json = dict[str, Any]
 
 _LOADING = frozenset({"main", "prefill"})
 """Parts of a service whose pods load the model."""

@@ -8,6 +8,8 @@ it would have both. docs/adr/0041.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,6 @@ from components.providers.kubernetes_ownership import holds
 from components.providers.kubernetes_pairs import UNPAIRED, Pair, moved, pairs
 from components.providers.kubernetes_records import applied_fields
 
-Json = dict[str, Any]
 
 _HANDLERS = frozenset({"exec", "httpGet", "tcpSocket", "grpc"})
 _EXCLUSIVE: dict[str, frozenset[str]] = {

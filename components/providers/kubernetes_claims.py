@@ -6,6 +6,8 @@ Called by `components.providers.kubernetes_clearing` for the losers of `kubernet
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +18,6 @@ from components.providers.kubernetes_ownership import holds, writer_of
 from components.providers.kubernetes_pairs import key_of
 from components.providers.kubernetes_records import applied_fields, inherited
 
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ docs/adr/0041.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,7 +28,6 @@ from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Invalid, ServerError
 from kubeapi.kinds import Kind
 
-Json = dict[str, Any]
 
 _MAX_ROUNDS = 5
 _KEPT = ("apiVersion", "kind", "metadata", "status")

@@ -8,6 +8,8 @@ docs/adr/0041.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,6 @@ from components.providers.kubernetes_diff import MISSING, Path, value_at, with_v
 from components.providers.kubernetes_ownership import canonical
 from components.providers.kubernetes_pairs import PROTOCOL, TCP, Pair, key_of, moved, pairs
 
-Json = dict[str, Any]
 
 _SERVICE = "Service.spec"
 _CONTAINER_LISTS = ("containers", "initContainers")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,7 @@ from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
-from tests.engine.single_objects import Object
+
 from tests.engine.stacks import Stack
 from tests.support.controlplane import Api
 
@@ -45,11 +47,11 @@ def plugins(client: KubeClient) -> Iterator[EmbeddedPlugins]:
 
 
 @pytest.fixture
-def object_of(plugins: EmbeddedPlugins, namespace: str) -> Iterator[Callable[[Kind], Object]]:
+def object_of(plugins: EmbeddedPlugins, namespace: str) -> Iterator[Callable[[Kind], Json]]:
     """Make resources whose provider is asked directly, without an engine."""
     with grpc.insecure_channel(f"127.0.0.1:{plugins.ports['kubernetes']}") as opened:
         stub = provider_pb2_grpc.ResourceProviderStub(opened)
-        yield lambda kind: Object(stub, kind, namespace)
+        yield lambda kind: Json(stub, kind, namespace)
 
 
 @pytest.fixture(scope="session")

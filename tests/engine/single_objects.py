@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
@@ -10,7 +12,6 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 from components.providers.marshalling import decode, encode
 from kubeapi.kinds import Kind
 
-Json = dict[str, Any]
 
 
 class Object:

@@ -7,6 +7,8 @@ and judge are left out: HostProcesses are made as they make them.
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import base64
 import json
 import time
@@ -33,7 +35,6 @@ from tests.support.netns import Network, network
 from tests.support.sshd import QUICK, Sshd, make_key, sshd
 from tools.localcluster import LocalCluster
 
-Object = dict[str, Any]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,7 @@ def speaker(
         made.stop()
 
 
-def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Object:
+def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Json:
     way = {
         "user": server.user,
         "allowRoot": server.user == "root",
@@ -98,16 +99,16 @@ def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Object:
     return api.apply(HOSTS.path(None, name), body)
 
 
-def condition(api: Api, name: str) -> Object:
+def condition(api: Api, name: str) -> Json:
     found = ((api.get(HOSTS.path(None, name)) or {}).get("status") or {}).get("conditions") or ()
     return next((dict(each) for each in found if each["type"] == "Ready"), {})
 
 
-def slice_of(api: Api, namespace: str, name: str = "tiny") -> Object:
+def slice_of(api: Api, namespace: str, name: str = "tiny") -> Json:
     return dict(api.get(ENDPOINT_SLICES.path(namespace, name)) or {})
 
 
-def is_ready(found: Object) -> bool:
+def is_ready(found: Json) -> bool:
     return bool(found) and found["endpoints"][0]["conditions"]["ready"]
 
 

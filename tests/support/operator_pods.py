@@ -5,6 +5,8 @@ One installation at a time. `wiped` takes out all that any way of installing mak
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import contextlib
 import functools
 import json
@@ -40,7 +42,6 @@ from tools.localcluster import LocalCluster
 from tools.node import image_set
 from tools.node.node import Node
 
-Json = dict[str, Any]
 
 NAMESPACE = SYSTEM_NAMESPACE
 CONTAINER = "loop"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 import copy
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -19,7 +21,6 @@ from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import cache_key
 from tests.support.vectors import DIRECTORY, Vector, vectors
 
-Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 URL = "https://example.com/model.gguf"

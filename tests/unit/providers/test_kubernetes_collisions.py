@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from kubeapi.json_types import Json
+
 from typing import Any
 
 import pytest
 
 from components.providers.kubernetes_collisions import collisions, left_out, put_in
 
-Json = dict[str, Any]
 HTTP: Json = {"name": "http", "port": 80}
 
 
