@@ -15,6 +15,6 @@ class Exposure(ServiceObjects):
         super().__init__(naming.TYPE_EXPOSURE, args, opts)
 
     @property
-    def way_in(self) -> pulumi.CustomResource | None:
+    def route(self) -> pulumi.CustomResource | None:
         """The HTTPRoute or the Ingress."""
         return self.objects.get("route") or self.objects.get("ingress")

@@ -1,6 +1,6 @@
-"""What a service can have only where the cluster was extended: Gateway API, KEDA, Prometheus' operator, and so on.
+"""Which extensions of the cluster a service needs: Gateway API, KEDA, Prometheus' operator, and so on. Pure.
 
-`components.render` asks what there is; the loop and static fleets say what a service asks for in vain. Pure.
+`components.render` asks which are installed; the loop and static fleets report what a missing one leaves out.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOp
     return able and _wants_keda(scaling) and is_followed(desired, scaling)
 
 
-def asked_in_vain(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
-    """List what the cluster lacks for a service in pods to have all that it asks for. None of it is fatal."""
+def unsupported_by_cluster(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
+    """List the fields of a service in pods that need a missing extension. None of them is fatal."""
     if desired.host_placement is not None:
         return ()
     return (

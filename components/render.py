@@ -19,9 +19,9 @@ from components.options import RenderOptions
 from components.pod_autoscaler import pod_autoscaler
 from components.pod_monitor import pod_monitor
 from components.rendered import RenderedObject, RenderedService
+from components.route import http_route, ingress
 from components.scaled_object import scaled_object
 from components.service import service
-from components.way_in import http_route, ingress
 from components.workloads.render import rendered_workloads
 from kubeapi import kinds
 from program.desired.service import DesiredService

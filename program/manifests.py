@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
 from kubeapi import kinds, yaml_text
 from kubeapi.json_types import Json
@@ -24,7 +24,7 @@ from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
 from program.dialects.llmkube.model_schema import ModelSpec
-from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
+from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.object_shape import check_metadata, check_referred
 from program.dialects.reading import read, unknown_fields, without_nulls
@@ -317,14 +317,14 @@ class Manifests:
         desired = parse_service(
             document.cr, model, draft=models.get((document.namespace, draft_reference(document.cr)))
         )
-        for problem in (*unhonoured(document.cr, desired), *asked_in_vain(desired, self.options)):
+        for problem in (*unsupported_fields(document.cr, desired), *unsupported_by_cluster(desired, self.options)):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return desired
 
     def _other(self, dialect: str, document: Document) -> DesiredService:
         """Resolve a service of another dialect."""
         parsed = dialect_named(dialect).parse(document.cr, self)
-        for problem in (*parsed.unhonoured, *asked_in_vain(parsed.desired, self.options)):
+        for problem in (*parsed.unsupported, *unsupported_by_cluster(parsed.desired, self.options)):
             self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
         return parsed.desired
 

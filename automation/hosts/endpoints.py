@@ -12,15 +12,13 @@ no client is sent to the process any more.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -35,8 +33,8 @@ from automation.workqueue.queue import WorkQueue
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS
-
 
 FIELD_MANAGER = "herdsman-loop"
 """Of the notices."""

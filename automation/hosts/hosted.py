@@ -54,7 +54,7 @@ def hosted_facts(
 
 
 def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Problem, ...]:
-    """Name what a service asks for in vain where one of its hosts is reached over SSH, without an agent."""
+    """List the fields that have no effect while a host of the service is reached over SSH, without an agent."""
     placement = desired.host_placement
     hosts = [host for host in (placement.hosts if placement else ()) if host]
     by_ssh = [host for host in hosts if (found := registry.capacity(host)) is not None and found.by_ssh]

@@ -6,8 +6,6 @@ own: a host that hangs holds up nobody who lives.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -22,8 +20,8 @@ from automation.hosts.unit_drift import Record
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer, drop_managed_fields
+from kubeapi.json_types import Json
 from kubeapi.kinds import HOSTS
-
 
 STOP_S = 10.0
 

@@ -7,8 +7,6 @@ for agents. A pass never waits for anything that takes long.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import ipaddress
 import random
 import threading
@@ -46,10 +44,10 @@ from automation.hosts.unit_drift import Record, may_repair_unit
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.informer import Informer
+from kubeapi.json_types import Json
 from kubeapi.kinds import HOST_PROCESSES, HOSTS
 from program.desired.errors import SpecInvalid
 from program.runtimes.host_rules import allowance_of, refusal
-
 
 HOLDER = "herdsman-ssh"
 """Who holds the Leases of these hosts: one for all loops, of which only the leader speaks."""

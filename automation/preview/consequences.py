@@ -5,24 +5,21 @@ Called by `previewer` with the live and the coming version of each object.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from automation.preview.changes import Download
 from automation.preview.comparing import pod_template_changes
 from automation.preview.trials import Trial
 from components.model_files import claim_name
 from components.options import RenderOptions
+from kubeapi.json_types import Json
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.desired.web_address import shown
 from program.desired.workloads import Workloads
 from program.dialects.llmkube.source import needs_cache
 from program.runtimes import runtime_for
-
 
 _LOADING = frozenset({"main", "prefill"})
 """Parts of a service whose pods load the model."""

@@ -11,7 +11,7 @@ from automation.preview.kept_fields import kept_fields
 from automation.preview.rendering import Rendering, held, placed, problem_of
 from automation.reconcile.plan import ObjectName
 from automation.status.ownership import written_by_another
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from program.desired.errors import DesiredError
 from program.dialects.registry import dialect_named
@@ -35,8 +35,8 @@ def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: R
         rendered = render(desired, options)
     except DesiredError as error:
         return Rendering(notes=tuple(notes), problem=problem_of(error))
-    in_vain = (*parsed.unhonoured, *asked_in_vain(desired, options))
-    notes += [f"{each.field}: {each.message}" if each.field else each.message for each in in_vain]
+    unsupported = (*parsed.unsupported, *unsupported_by_cluster(desired, options))
+    notes += [f"{each.field}: {each.message}" if each.field else each.message for each in unsupported]
     if desired.suspended:
         notes.append("it is stopped: nothing is made, and what runs goes")
     if kept_digests(cr) or subject.given:

@@ -14,7 +14,7 @@ from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
 from components.deployment import is_stopped
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
@@ -24,7 +24,7 @@ from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
 from program.dialects.llmkube.model_status import known_status
-from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
+from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
 from program.dialects.llmkube.parse_model import model_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptio
     }
     options = options.model_copy(update=facts)
     rendered = render(desired, options)
-    notes += [f"{each.field}: {each.message}" for each in (*unhonoured(cr, desired), *asked_in_vain(desired, options))]
+    notes += [
+        f"{each.field}: {each.message}"
+        for each in (*unsupported_fields(cr, desired), *unsupported_by_cluster(desired, options))
+    ]
     kept = _as_kept(cr, rendered, live)
     if kept is None and not subject.edited:
         kept = _as_rolled_back(cr, rendered, live, notes)

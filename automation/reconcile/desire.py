@@ -18,7 +18,7 @@ from automation.reconcile.observe import Observed, scaled_elsewhere
 from automation.serving.sleep import Sleep
 from automation.serving.sleep_rule import State, asleep_mark, hosted_sleep
 from components import naming
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
@@ -29,7 +29,7 @@ from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
 from program.dialects.llmkube.model_status import failure_of, known_status
-from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
+from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
 from program.dialects.llmkube.parse_model import model_of
 
 DRAFT_RECHECK_S = 300.0
@@ -48,7 +48,7 @@ class Wanted:
     sleep: State = ""
     """Nobody uses it, and it is rendered without replicas; or it starts again."""
     problem: Problem | None = None
-    unhonoured: tuple[Problem, ...] = ()
+    unsupported: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
 
 
@@ -83,16 +83,22 @@ def want(
             sleeps = sleep.state(key, desired, observed)
         sleeps = sleeps or hosted_sleep(desired, observed)
         rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
-        in_vain = (
-            *unhonoured(cr, desired),
-            *asked_in_vain(desired, options),
+        unsupported = (
+            *unsupported_fields(cr, desired),
+            *unsupported_by_cluster(desired, options),
             *without_agent(world.registry, desired),
         )
         if sleep is not None:
-            in_vain = (*in_vain, *sleep.in_vain(desired))
+            unsupported = (*unsupported, *sleep.unsupported(desired))
         retry_after_s = hosts.retry_after_s if hosts is not None else None
         return Wanted(
-            desired, rendered, hosts=hosts, mode=mode, sleep=sleeps, unhonoured=in_vain, retry_after_s=retry_after_s
+            desired,
+            rendered,
+            hosts=hosts,
+            mode=mode,
+            sleep=sleeps,
+            unsupported=unsupported,
+            retry_after_s=retry_after_s,
         )
     except SpecInvalid as error:
         return Wanted(problem=problem_of(error, terminal=True))

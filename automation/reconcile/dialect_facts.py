@@ -33,7 +33,7 @@ def described_facts(
         "objects_exist": objects_exist,
         "applying": applying,
         "problem": problem,
-        "unhonoured": wanted.unhonoured,
+        "unsupported": wanted.unsupported,
         "quota": quota,
     }
     if desired is not None and desired.host_placement is not None:

@@ -25,7 +25,7 @@ from automation.reconcile.observe import Observed, observe_described
 from automation.status.dialect_event_log import described_story
 from automation.status.event_log import Entry
 from automation.status.ownership import written_by_another
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -132,9 +132,15 @@ class DescribedServices:
             check_node_paths(parsed.node_paths, options.node_path_roots)
             desired, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
             rendered = render(desired, options)
-            in_vain = (*parsed.unhonoured, *asked_in_vain(desired, options), *without_agent(registry, desired))
+            unsupported = (
+                *parsed.unsupported,
+                *unsupported_by_cluster(desired, options),
+                *without_agent(registry, desired),
+            )
             retry_after_s = hosts.retry_after_s if hosts is not None else None
-            return Wanted(desired, rendered, hosts=hosts, mode=mode, unhonoured=in_vain, retry_after_s=retry_after_s)
+            return Wanted(
+                desired, rendered, hosts=hosts, mode=mode, unsupported=unsupported, retry_after_s=retry_after_s
+            )
         except SpecInvalid as error:
             return Wanted(problem=problem_of(error, terminal=True), mode=mode)
         except NotYet as error:

@@ -80,7 +80,7 @@ class LlmkubeServices:
             applying=applying,
             objects_exist=objects_exist,
             problem=problem,
-            unhonoured=wanted.unhonoured,
+            unsupported=wanted.unsupported,
             quota=quota,
             registry=self._world.registry,
             hosts=wanted.hosts,

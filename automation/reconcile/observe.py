@@ -202,7 +202,7 @@ def service_facts(
     applying: bool,
     objects_exist: bool,
     problem: Problem | None,
-    unhonoured: tuple[Problem, ...],
+    unsupported: tuple[Problem, ...],
     now: datetime,
     proofs: Mapping[str, tuple[str, str]] | None = None,
     quota: Problem | None = None,
@@ -224,7 +224,7 @@ def service_facts(
         "objects_exist": objects_exist,
         "applying": applying,
         "problem": problem,
-        "unhonoured": unhonoured,
+        "unsupported": unsupported,
         "quota": quota,
         "priority_value": observed.priority_value,
     }

@@ -124,7 +124,7 @@ class Sleep:
 
     # --- asked by a pass ------------------------------------------------------------------------------------------
 
-    def in_vain(self, desired: DesiredService) -> tuple[Problem, ...]:
+    def unsupported(self, desired: DesiredService) -> tuple[Problem, ...]:
         """Say why a service that asks to sleep does not."""
         found = obstacle(desired, address=self._address)
         return (found,) if found is not None else ()

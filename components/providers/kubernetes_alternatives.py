@@ -8,8 +8,6 @@ it would have both. docs/adr/0041.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,7 @@ from components.providers.kubernetes_diff import MISSING, Path, value_at
 from components.providers.kubernetes_ownership import holds
 from components.providers.kubernetes_pairs import UNPAIRED, Pair, moved, pairs
 from components.providers.kubernetes_records import applied_fields
-
+from kubeapi.json_types import Json
 
 _HANDLERS = frozenset({"exec", "httpGet", "tcpSocket", "grpc"})
 _EXCLUSIVE: dict[str, frozenset[str]] = {

@@ -6,8 +6,6 @@ Called by `components.providers.kubernetes_clearing` for the losers of `kubernet
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from components.providers.kubernetes_diff import Path, value_at
 from components.providers.kubernetes_ownership import holds, writer_of
 from components.providers.kubernetes_pairs import key_of
 from components.providers.kubernetes_records import applied_fields, inherited
-
+from kubeapi.json_types import Json
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,7 @@ docs/adr/0041.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_alternatives import Switch, as_before, left_accounts, switched, switches
@@ -26,8 +23,8 @@ from components.providers.kubernetes_foreign import may_adopt
 from components.providers.kubernetes_objects import Identity
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Invalid, ServerError
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
 
 _MAX_ROUNDS = 5
 _KEPT = ("apiVersion", "kind", "metadata", "status")

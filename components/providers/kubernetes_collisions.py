@@ -8,16 +8,13 @@ docs/adr/0041.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from components.providers.kubernetes_diff import MISSING, Path, value_at, with_value
 from components.providers.kubernetes_ownership import canonical
 from components.providers.kubernetes_pairs import PROTOCOL, TCP, Pair, key_of, moved, pairs
-
+from kubeapi.json_types import Json
 
 _SERVICE = "Service.spec"
 _CONTAINER_LISTS = ("containers", "initContainers")

@@ -5,14 +5,12 @@ Called by `components.providers.kubernetes_alternatives` and `kubernetes_collisi
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from components.providers.kubernetes_diff import Path, value_at
-
+from kubeapi.json_types import Json
 
 UNPAIRED: tuple[Path, ...] = (("metadata",), ("status",))
 """Fields that are not looked at."""

@@ -31,8 +31,8 @@ RETRY_S = 300.0
 def rendered_workloads(desired: DesiredService, workloads: Workloads, options: RenderOptions) -> RenderedService:
     """Render a service; nothing at all while it is suspended. The pods that serve come last, with the applied hash.
 
-    An object of an extension that the cluster does not serve is left out (`components.extensions.asked_in_vain` tells),
-    but without pods a service is none.
+    Objects of extensions that the cluster does not serve are left out; `components.extensions.unsupported_by_cluster`
+    lists them. A service without pods has no objects.
 
     Raises NotYet where pods need LeaderWorkerSet and the cluster does not serve it, SpecInvalid for a drift policy that
     names what must stay ours.

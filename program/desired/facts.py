@@ -242,7 +242,7 @@ class ServiceFacts(FrozenModel):
     """What stops this service: an invalid spec, a failed batch, a foreign object in the way."""
     refused: tuple[RefusedObject, ...] = ()
     """What could not be applied and does not keep the service from serving; it is tried again with a back-off."""
-    unhonoured: tuple[Problem, ...] = ()
+    unsupported: tuple[Problem, ...] = ()
     """Fields that the chosen path cannot honour; each is named in condition SpecHonoured=False."""
     queue: QueuePlace | None = None
     """None when the service waits for no GPU."""

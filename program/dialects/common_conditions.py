@@ -162,9 +162,9 @@ def _by_type(conditions: Sequence[Condition] | None) -> dict[str, Any]:
 
 
 def _honoured(conditions: ConditionSet, desired: DesiredService | None, facts: ServiceFacts) -> None:
-    if facts.unhonoured:
-        message = "; ".join(f"{problem.field} {problem.message}".strip() for problem in facts.unhonoured)
-        reasons = {problem.reason for problem in facts.unhonoured}
+    if facts.unsupported:
+        message = "; ".join(f"{problem.field} {problem.message}".strip() for problem in facts.unsupported)
+        reasons = {problem.reason for problem in facts.unsupported}
         reason = reasons.pop() if len(reasons) == 1 else "FieldsNotHonoured"
         conditions.set(Type.SPEC_HONOURED, "False", reason or "FieldsNotHonoured", message)
     elif desired is not None:

@@ -36,7 +36,7 @@ class Parsed:
     """A custom resource, understood."""
 
     desired: DesiredService
-    unhonoured: tuple[Problem, ...] = ()
+    unsupported: tuple[Problem, ...] = ()
     """What was asked for and will have no effect; each is named in condition SpecHonoured=False."""
     node_paths: tuple[tuple[str, str], ...] = ()
     """Paths of nodes that models are read from in place, each behind the field that names it. The operator says which

@@ -1,7 +1,7 @@
 """Which environment variables of a service a process on a host can have. Pure.
 
-Called by `hosting` for KServe and llmaz, by `llmkube.parse_pod` and `llmkube.unhonoured_on_hosts` for LLMKube. A value
-from a Secret travels as a reference, which the host looks up when it starts the process.
+Called by `hosting` for KServe and llmaz, and for LLMKube by `llmkube.parse_pod` and `llmkube.unsupported.by_platform`.
+A value from a Secret is passed as a reference; the host reads the Secret when it starts the process.
 """
 
 from __future__ import annotations

@@ -61,13 +61,13 @@ def hosted_service(
     replicas: int = 1,
     memory: str | None = None,
     gpus: int = 0,
-    unhonoured: Iterable[Problem] = (),
+    unsupported: Iterable[Problem] = (),
 ) -> Parsed:
     """Describe the service as processes on hosts.
 
     `env` are the user's EnvVars, at `env_field`; `memory` is the quantity that its resources ask for, which engines
     other than llama.cpp need, because nobody can tell what they take; `gpus` are those that a pod would have asked for.
-    `unhonoured` is what the dialect itself knows to be lost (`not_on_hosts`).
+    `unsupported` are fields that the dialect found to have no effect on hosts (`not_on_hosts`).
     Raises SpecInvalid for a model that no host can have, and for one that no engine of a host can read.
     """
     metadata = cr["metadata"]
@@ -105,7 +105,7 @@ def hosted_service(
         adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
     problems = (
-        *unhonoured,
+        *unsupported,
         *lost,
         *_of_draft(draft, drafting, engine),
         *lost_env(variables, field=env_field, engine=chosen),
@@ -113,7 +113,7 @@ def hosted_service(
         *of_annotations(annotations),
         *lost_name(desired),
     )
-    return Parsed(desired=desired, unhonoured=tuple(dict.fromkeys(problems)))
+    return Parsed(desired=desired, unsupported=tuple(dict.fromkeys(problems)))
 
 
 def not_on_hosts(fields: Iterable[str]) -> tuple[Problem, ...]:

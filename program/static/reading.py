@@ -21,7 +21,7 @@ from program.manifests import LLMKUBE, Document, Manifests
 from program.runtimes.host_rules import DEFAULT, UNRESTRICTED
 from program.static.config import Cluster, FleetConfig
 from program.static.scaling import scaled_without_loop
-from program.static.vain import vain_without_loop
+from program.static.unsupported import unsupported_without_loop
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Reader:
         """Render one service, and say what is wrong with it."""
         way = self._way(desired)
         annotations = document.cr["metadata"].get("annotations") or {}
-        for problem in vain_without_loop(annotations, desired, over_ssh=way is not None and "ssh" in way):
+        for problem in unsupported_without_loop(annotations, desired, over_ssh=way is not None and "ssh" in way):
             manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
         try:
             _check_host(desired)

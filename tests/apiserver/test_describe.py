@@ -71,7 +71,7 @@ def everything() -> ServiceFacts:
         autoscaler=AutoscalerFacts(problem="no metrics API"),
         gateway=GatewayFacts(accepted=False, message="no listener", endpoint="https://ai.example"),
         rollout=RolloutFacts(deferred=problem),
-        unhonoured=(Problem(reason="R", message="has no effect", field="spec.x"),),
+        unsupported=(Problem(reason="R", message="has no effect", field="spec.x"),),
     )
 
 

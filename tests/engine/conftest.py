@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +16,8 @@ from automation.engine.pulumi_engine import PulumiEngine
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
 from tests.engine.stacks import Stack
 from tests.support.controlplane import Api
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
 from components.providers.marshalling import decode, encode
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-
 
 
 class Object:

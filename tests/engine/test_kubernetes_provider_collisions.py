@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 import pytest
 
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import DEPLOYMENTS, SERVICES, Kind
 from tests.engine.single_objects import pod_of, pods
 from tests.engine.stacks import manager_fields

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +11,10 @@ import pulumi
 import pytest
 
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import DEPLOYMENTS, SERVICES, Kind
 from tests.engine.single_objects import pod_of, pods
 from tests.engine.stacks import Stack, manager_fields
-
 
 STATEFUL_SETS = Kind("apps/v1", "StatefulSet", "statefulsets", True)
 BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True)

@@ -7,8 +7,6 @@ and judge are left out: HostProcesses are made as they make them.
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import base64
 import json
 import time
@@ -26,6 +24,7 @@ from agent.sources.source_policy import SourcePolicy
 from automation.hosts import ssh_worker
 from automation.hosts.ssh_hosts import SshHosts
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, LEASES, SECRETS, SERVICES
 from tests.hosts.test_agent_kubernetes import host_process, install_crds, status
 from tests.support.agents import gone, llama_plan
@@ -34,7 +33,6 @@ from tests.support.endpoints import publishing
 from tests.support.netns import Network, network
 from tests.support.sshd import QUICK, Sshd, make_key, sshd
 from tools.localcluster import LocalCluster
-
 
 
 @pytest.fixture(scope="session")

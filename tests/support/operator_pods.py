@@ -5,8 +5,6 @@ One installation at a time. `wiped` takes out all that any way of installing mak
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import contextlib
 import functools
 import json
@@ -33,6 +31,7 @@ from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from kubeapi.json_types import Json
 from kubeapi.pods import read_log
 from tests.support import needs
 from tests.support import node as real
@@ -41,7 +40,6 @@ from tests.support.loop import eventually, find
 from tools.localcluster import LocalCluster
 from tools.node import image_set
 from tools.node.node import Node
-
 
 NAMESPACE = SYSTEM_NAMESPACE
 CONTAINER = "loop"

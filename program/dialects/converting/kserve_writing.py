@@ -1,4 +1,4 @@
-"""KServe's LLMInferenceService, written from a description. Pure; `kserve` is the way in."""
+"""KServe's LLMInferenceService, written from a description. Pure; Called by `kserve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llmaz's OpenModel, Playground and BackendRuntime, written from a description. Pure; `llmaz` is the way in."""
+"""llmaz's OpenModel, Playground and BackendRuntime, written from a description. Pure; Called by `llmaz`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from program.dialects.converting.llmkube_writing import CONFIGS, POD_FIELDS
 from program.dialects.converting.shared import kept_metadata, on_hosts
 from program.dialects.llmkube.parse import draft_reference, parse_service
 from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.unhonoured_by_runtime import fields_of_runtime
+from program.dialects.llmkube.unsupported.service import fields_of_runtime
 from program.runtimes import runtime_for
 from program.runtimes.base import wished_name
 

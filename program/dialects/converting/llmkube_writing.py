@@ -1,4 +1,4 @@
-"""LLMKube's Model and InferenceService, written from a description. Pure; `llmkube` is the way in."""
+"""LLMKube's Model and InferenceService, written from a description. Pure; Called by `llmkube`."""
 
 from __future__ import annotations
 

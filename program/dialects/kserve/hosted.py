@@ -61,11 +61,11 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
         replicas=1 if replicas is None else int(replicas),
         memory=str(memory) if memory else None,
         gpus=gpu.count if gpu is not None else 0,
-        unhonoured=not_on_hosts(_lost(subject)),
+        unsupported=not_on_hosts(_lost(subject)),
     )
     if not is_stopped(subject.cr):
         return parsed
-    return Parsed(parsed.desired.model_copy(update={"suspended": True}), parsed.unhonoured)
+    return Parsed(parsed.desired.model_copy(update={"suspended": True}), parsed.unsupported)
 
 
 def _arguments(main: Json) -> tuple[str, list[str]]:

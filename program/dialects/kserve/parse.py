@@ -32,7 +32,7 @@ from program.dialects.kserve.scheduler import Scheduler, scheduler_of
 from program.dialects.kserve.schema import ServiceSpec
 from program.dialects.kserve.storage import MODELS, Weights
 from program.dialects.kserve.subject import MAIN, Subject, is_stopped, main_container
-from program.dialects.kserve.unhonoured import unhonoured
+from program.dialects.kserve.unsupported import unsupported_fields
 from program.dialects.kserve.validation import check
 from program.dialects.kserve.workload import ServingPods, prefill_pods, serving_pods
 from program.dialects.object_shape import check_shape
@@ -96,7 +96,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         claim_templates=(claim_template(subject, devices),) if devices is not None else (),
         artifacts=_artifacts(subject, weights, loaded),
     )
-    problems: list[Problem | None] = [*left_out, *unhonoured(subject, own, weights)]
+    problems: list[Problem | None] = [*left_out, *unsupported_fields(subject, own, weights)]
     problems.extend(not_in_workloads(subject.annotations))
     problems.append(_ranks(serving.pods, "spec", subject.at("parallelism")))
     if prefill is not None:
@@ -128,7 +128,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         drift=annotated.drift,
         adopt=subject.annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
-    return Parsed(desired=desired, unhonoured=tuple(p for p in problems if p is not None))
+    return Parsed(desired=desired, unsupported=tuple(p for p in problems if p is not None))
 
 
 def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:

@@ -242,7 +242,9 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Find
     keda = scaler.kind == "ScaledObject"
     live = subject.look(kinds.SCALED_OBJECTS if keda else kinds.AUTOSCALERS, subject.namespace, scaler.name)
     waiting = "ScaledObjectProgressing" if keda else "HPAProgressing"
-    missing = next((p for p in facts.unhonoured if p.reason == Reason.NOT_INSTALLED and scaler.kind in p.message), None)
+    missing = next(
+        (p for p in facts.unsupported if p.reason == Reason.NOT_INSTALLED and scaler.kind in p.message), None
+    )
     if live is None:
         if missing is not None:
             return Finding("ScalingCRDNotFound", missing.message)
@@ -255,7 +257,7 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Find
 
 def _scaler_fault(part: str, facts: ServiceFacts) -> Problem | None:
     """Find why the autoscaler of a set of pods cannot be made."""
-    found = (each for each in facts.unhonoured if each.reason == NO_PROMETHEUS)
+    found = (each for each in facts.unsupported if each.reason == NO_PROMETHEUS)
     return next((each for each in found if each.field.startswith("spec.prefill") is (part == "prefill")), None)
 
 

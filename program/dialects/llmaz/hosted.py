@@ -53,7 +53,7 @@ def hosted_playground(
         replicas=spec.replicas,
         memory=str(memory) if memory else None,
         gpus=count_of(choice.limits),
-        unhonoured=(*problems, *not_on_hosts(unused), *_of_pods(cr, choice, models)),
+        unsupported=(*problems, *not_on_hosts(unused), *_of_pods(cr, choice, models)),
     )
 
 
@@ -95,7 +95,7 @@ def hosted_pods(
         replicas=spec.replicas,
         memory=str(memory) if memory else None,
         gpus=count_of(choice.limits),
-        unhonoured=(*problems, *not_on_hosts(others), *_of_pods(cr, choice, models)),
+        unsupported=(*problems, *not_on_hosts(others), *_of_pods(cr, choice, models)),
     )
 
 

@@ -28,7 +28,7 @@ from program.dialects.llmkube.parse_gpu import gpu_memory_of, gpu_of
 from program.dialects.llmkube.parse_pod import pod_settings
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.dialects.llmkube.speculative_settings import draft_of
-from program.dialects.llmkube.unhonoured import unhonoured as unhonoured
+from program.dialects.llmkube.unsupported.service import unsupported_fields as unsupported_fields
 from program.dialects.object_shape import check_shape
 from program.dialects.reading import read, without_nulls
 from program.runtimes import runtime_for

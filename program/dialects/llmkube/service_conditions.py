@@ -104,8 +104,8 @@ def _progress(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts)
 
 
 def _honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
-    if facts.unhonoured:
-        message = "; ".join(f"{problem.field} {problem.message}" for problem in facts.unhonoured)
+    if facts.unsupported:
+        message = "; ".join(f"{problem.field} {problem.message}" for problem in facts.unsupported)
         conditions.set(Type.SPEC_HONOURED, "False", "FieldsNotHonoured", message)
     else:
         conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")

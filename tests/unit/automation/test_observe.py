@@ -67,7 +67,7 @@ def facts(seen: Observed, desired: DesiredService | None = None, **more: Any) ->
         "applying": False,
         "objects_exist": True,
         "problem": None,
-        "unhonoured": (),
+        "unsupported": (),
         "now": NOW,
     }
     return service_facts(seen, desired=desired or service(), **{**given, **more})

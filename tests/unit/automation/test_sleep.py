@@ -253,7 +253,7 @@ def test_without_an_address_nothing_sleeps_and_what_was_left_behind_goes(world: 
     world.go_to_sleep()
     world.sleep.close()
     world.sleep = world.loop(address="")
-    assert world.sleep.in_vain(world.desired)
+    assert world.sleep.unsupported(world.desired)
     assert world.look() == ""
     assert world.slices == {}
 

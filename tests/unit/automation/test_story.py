@@ -147,7 +147,7 @@ def test_rollouts_are_told_when_held_back_forced_released_and_rolled_back() -> N
             "MemoryInsufficient",
         ),
         (
-            facts(ready=1, unhonoured=(Problem(reason="R", message="has no effect", field="spec.x"),)),
+            facts(ready=1, unsupported=(Problem(reason="R", message="has no effect", field="spec.x"),)),
             "FieldsNotHonoured",
         ),
     ],

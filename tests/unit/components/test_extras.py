@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components import naming, urns
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
 from components.render import render
 from kubeapi import kinds
@@ -227,17 +227,17 @@ def test_an_engine_without_a_histogram_gets_no_objective_that_never_has_data() -
     assert "objective" not in objects(service(engine=LlamaCpp(), slo=slo), ALL)
 
 
-# --- What is asked for in vain ----------------------------------------------------------------------------------------
+# --- What the cluster does not support --------------------------------------------------------------------------------
 
 
 def test_nothing_is_asked_for_in_vain_where_all_is_installed() -> None:
-    assert asked_in_vain(everything(), ALL) == ()
-    assert asked_in_vain(service(), OPTIONS) == ()
+    assert unsupported_by_cluster(everything(), ALL) == ()
+    assert unsupported_by_cluster(service(), OPTIONS) == ()
 
 
 def test_what_an_extension_would_do_is_named_by_its_field() -> None:
     scaling = Autoscaling(min_replicas=0, max_replicas=2, query="sum(x)")
-    problems = asked_in_vain(everything(autoscaling=scaling), OPTIONS)
+    problems = unsupported_by_cluster(everything(autoscaling=scaling), OPTIONS)
     assert {one.field: one.reason for one in problems} == {
         "spec.autoscaling.minReplicas": "NotInstalled",
         "metadata.annotations[herdsman.dev/scale-query]": "NotInstalled",
@@ -245,16 +245,16 @@ def test_what_an_extension_would_do_is_named_by_its_field() -> None:
         "spec.slo": "NotInstalled",
     }
     assert "KEDA is not installed" in problems[0].message
-    (unconfigured,) = asked_in_vain(everything(), ALL.model_copy(update={"prometheus_url": ""}))
+    (unconfigured,) = unsupported_by_cluster(everything(), ALL.model_copy(update={"prometheus_url": ""}))
     assert "no Prometheus is configured" in unconfigured.message
 
 
 def test_the_peers_own_field_is_named_where_it_was_used() -> None:
-    (problem,) = asked_in_vain(service(expose=Exposure(by="gateway", gateway="g", model_name="m")), OPTIONS)
+    (problem,) = unsupported_by_cluster(service(expose=Exposure(by="gateway", gateway="g", model_name="m")), OPTIONS)
     assert problem.field == "spec.endpoint.gateway"
 
 
 def test_an_objective_that_no_series_can_tell_is_named() -> None:
     slo = ServiceLevelObjective(objective="99", indicator="latency", latency_threshold="2")
-    (problem,) = asked_in_vain(service(slo=slo), ALL)
+    (problem,) = unsupported_by_cluster(service(slo=slo), ALL)
     assert (problem.field, problem.reason) == ("spec.slo.indicator", "NotHonoured")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
 from program.desired.engines import Generic, Vllm
 from program.desired.service import Autoscaling, DesiredService, ScalingMetric
@@ -86,7 +86,7 @@ def test_a_name_that_is_no_metric_is_left_out_and_named() -> None:
     metric = ScalingMetric(type="Pods", name='x} or vector(1) #"', target_average_value="1")
     [trigger] = triggers(scaled(metrics=(metric,)))
     assert trigger["metadata"]["query"] == 'sum(llamacpp:requests_processing{namespace="ns",service="svc"})'
-    (problem,) = asked_in_vain(scaled(metrics=(metric,)), KEDA)
+    (problem,) = unsupported_by_cluster(scaled(metrics=(metric,)), KEDA)
     assert (problem.field, problem.reason) == ("spec.autoscaling.metrics[0].name", "NotHonoured")
 
 
@@ -94,7 +94,7 @@ def test_an_engine_that_keda_can_look_nothing_up_of_keeps_one_replica() -> None:
     desired = scaled(metrics=(CPU,)).model_copy(update={"engine": Generic(), "image": "x"})
     assert "scaler" not in objects(desired, KEDA)
     assert objects(desired, KEDA)["hpa"]["spec"]["minReplicas"] == 1
-    (problem,) = asked_in_vain(desired, KEDA)
+    (problem,) = unsupported_by_cluster(desired, KEDA)
     assert problem.field == "spec.autoscaling.minReplicas"
     assert "runtime generic has no metric" in problem.message
     named = desired.model_copy(update={"autoscaling": Autoscaling(min_replicas=0, max_replicas=4, metrics=(REQUESTS,))})

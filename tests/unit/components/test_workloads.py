@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components import naming, urns
-from components.extensions import asked_in_vain
+from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
 from components.render import render
 from components.rendered import RenderedObject
@@ -174,7 +174,7 @@ def test_what_the_cluster_lacks_is_left_out_and_named() -> None:
     assert {obj.kind for obj in render(desired, NOTHING).objects} == {
         *("ServiceAccount", "Role", "RoleBinding", "ClusterRoleBinding", "Service", "Deployment")
     }
-    problems = asked_in_vain(desired, NOTHING)
+    problems = unsupported_by_cluster(desired, NOTHING)
     assert [(one.reason, one.field) for one in problems] == [
         ("NotInstalled", "spec.router.route"),
         ("NotInstalled", "spec.router.scheduler"),
@@ -182,7 +182,7 @@ def test_what_the_cluster_lacks_is_left_out_and_named() -> None:
         ("NotInstalled", "spec.scaling.keda"),
     ]
     assert "ResourceClaimTemplate svc-managed-dra" in problems[2].message
-    assert asked_in_vain(desired, ALL) == ()
+    assert unsupported_by_cluster(desired, ALL) == ()
 
 
 def test_where_no_cluster_can_be_asked_everything_is_rendered() -> None:
@@ -190,7 +190,7 @@ def test_where_no_cluster_can_be_asked_everything_is_rendered() -> None:
     desired = described(everything("svc", pods=pods))
     from_files = render(desired, RenderOptions())
     assert from_files.fingerprint == render(desired, ALL).fingerprint
-    assert asked_in_vain(desired, RenderOptions()) == ()
+    assert unsupported_by_cluster(desired, RenderOptions()) == ()
 
 
 def test_a_suspended_service_has_nothing() -> None:

@@ -11,7 +11,7 @@ from program.desired.accelerators import count_of, is_accelerator, vendor_of
 from program.desired.model import GpuVendor
 from program.dialects.converting.arguments import with_gpus, without_gpus
 from program.dialects.converting.containers import amounts_of
-from program.dialects.llmkube.parse import unhonoured
+from program.dialects.llmkube.parse import unsupported_fields
 from program.dialects.pod_gpus import gpu_of_container
 from tests.unit.dialects.kserve.combining import service as kserve_service
 from tests.unit.dialects.kserve.parsing import parsed
@@ -68,7 +68,7 @@ def test_what_is_beside_an_accelerator_is_none(resource: str) -> None:
 )
 def test_ranks_of_arguments_that_do_not_fit_are_named(runtime: str, args: list[str], gpus: int, told: str) -> None:
     cr = service(runtime=runtime, extraArgs=args, resources={"gpu": gpus})
-    problems = unhonoured(cr, parse(cr, model(source="hf://org/repo")))
+    problems = unsupported_fields(cr, parse(cr, model(source="hf://org/repo")))
     found = [(problem.field, problem.message) for problem in problems if problem.field.startswith("spec.extraArgs")]
     assert [message[: len(told)] for _, message in found] == ([told] if told else [])
     if told:
@@ -89,7 +89,7 @@ def test_ranks_of_arguments_that_do_not_fit_are_named(runtime: str, args: list[s
 def test_kserves_ranks_are_counted_with_its_fields(parallelism: Any, args: list[str], told: str) -> None:
     main = {"name": "main", "args": args, "resources": {"limits": {"nvidia.com/gpu": "2"}}}
     spec = {"template": {"containers": [main]}, **({"parallelism": parallelism} if parallelism else {})}
-    messages = [problem.message for problem in parsed(kserve_service(spec)).unhonoured]
+    messages = [problem.message for problem in parsed(kserve_service(spec)).unsupported]
     assert [message for message in messages if " ranks " in message] == [m for m in messages if told and told in m]
     assert any(told in message for message in messages) if told else True
 

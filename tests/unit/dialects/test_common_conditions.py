@@ -73,7 +73,7 @@ def test_all_is_well() -> None:
         ),
         (
             {
-                "unhonoured": (
+                "unsupported": (
                     Problem(reason="NotInstalled", message="x"),
                     Problem(reason="NotInstalled", message="y", field="spec.a"),
                 )
@@ -82,7 +82,7 @@ def test_all_is_well() -> None:
             ("False", "NotInstalled"),
         ),
         (
-            {"unhonoured": (Problem(reason="NotInstalled", message="x"), Problem(reason="NotHonoured", message="y"))},
+            {"unsupported": (Problem(reason="NotInstalled", message="x"), Problem(reason="NotHonoured", message="y"))},
             "SpecHonoured",
             ("False", "FieldsNotHonoured"),
         ),

@@ -14,7 +14,7 @@ from program.desired.errors import DesiredError
 from program.desired.model import GpuVendor, ModelGpu
 from program.dialects.annotations import ANNOTATION_IDLE_ENDPOINT
 from program.dialects.crd_schema import CrdModel
-from program.dialects.llmkube.parse import draft_reference, parse_service, unhonoured
+from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
 from program.dialects.llmkube.service_schema import ServiceSpec
 from program.runtimes import runtime_for
 from tests.unit.dialects.services import model, service
@@ -97,7 +97,7 @@ def test_nothing_in_a_spec_ends_in_a_crash(spec: Json, annotations: Json, served
     cr = service(annotations=annotations, **{"runtime": "llamacpp", **spec})
     with contextlib.suppress(DesiredError):
         desired = parse_service(cr, served, draft=model("a"))
-        assert {type(problem.field) for problem in unhonoured(cr, desired)} <= {str}
+        assert {type(problem.field) for problem in unsupported_fields(cr, desired)} <= {str}
         runtime = runtime_for(desired.engine)
         argv = runtime.argv(desired, model_path="/m/a.gguf", port=8080, host="::", draft_path="/d")
         assert all(isinstance(argument, str) for argument in argv)

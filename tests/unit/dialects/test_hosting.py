@@ -40,7 +40,7 @@ def process(found: Parsed, number: int = 0) -> dict[str, Any]:
 
 
 def lost(found: Parsed) -> list[str]:
-    return [problem.field for problem in found.unhonoured]
+    return [problem.field for problem in found.unsupported]
 
 
 def test_annotations_place_a_service_on_hosts() -> None:
@@ -181,7 +181,7 @@ def test_what_pods_alone_can_have_is_named() -> None:
         env=[{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         env_field="spec.backendRuntimeConfig.envs",
         annotations={"herdsman.dev/expose": "gateway", "herdsman.dev/expose-gateway": "g"},
-        unhonoured=not_on_hosts(["spec.router", "spec.router"]),
+        unsupported=not_on_hosts(["spec.router", "spec.router"]),
     )
     assert process(found)["spec"]["env"] == {"A": "1"}
     assert found.desired.replicas == 1

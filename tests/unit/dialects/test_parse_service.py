@@ -11,7 +11,7 @@ from program.desired.engines import Generic, LlamaCpp, PersonaPlex, RopeScaling,
 from program.desired.errors import NotYet
 from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelFormat, ModelGpu
 from program.desired.service import Autoscaling, Endpoint, HostPlacement, ScalingMetric
-from program.dialects.llmkube.parse import unhonoured
+from program.dialects.llmkube.parse import unsupported_fields
 from program.dialects.llmkube.pod_schema import ResourceFieldSelector
 from tests.support.vectors import Vector, vectors
 from tests.unit.components.views import container
@@ -230,7 +230,7 @@ def test_layer_ranges_that_do_not_fit_split_evenly_and_are_named(ranges: tuple[s
     assert desired.gpu is not None and desired.gpu.tensor_split == ()
     argv = container(desired)["args"]
     assert argv[argv.index("--tensor-split") + 1] == "1,1"
-    (problem,) = unhonoured(service(), desired)
+    (problem,) = unsupported_fields(service(), desired)
     assert problem.field.startswith("Model/base spec.hardware.gpu.sharding.layerSplit")
     assert "evenly" in problem.message
 
@@ -238,7 +238,7 @@ def test_layer_ranges_that_do_not_fit_split_evenly_and_are_named(ranges: tuple[s
 def test_layer_ranges_that_overlap_are_shares_and_are_named() -> None:
     desired = parse(service(), model(gpu=ModelGpu(count=2, layer_split=("0-9", "5 - 9"))))
     assert desired.gpu is not None and desired.gpu.tensor_split == (2, 1)
-    (problem,) = unhonoured(service(), desired)
+    (problem,) = unsupported_fields(service(), desired)
     assert problem.field == "Model/base spec.hardware.gpu.sharding.layerSplit[1]"
 
 
@@ -260,7 +260,7 @@ HELM = {
 def test_texts_that_helm_leaves_empty_count_as_absent() -> None:
     plain, empty = service(endpoint={}), service(**HELM)
     assert parse(empty, model()) == parse(plain, model())
-    assert unhonoured(empty, parse(empty, model())) == unhonoured(plain, parse(plain, model()))
+    assert unsupported_fields(empty, parse(empty, model())) == unsupported_fields(plain, parse(plain, model()))
 
 
 def test_an_empty_text_in_a_field_that_must_be_there_is_still_refused() -> None:

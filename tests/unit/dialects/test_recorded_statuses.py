@@ -9,7 +9,7 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.facts import HostedFacts, ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse import parse_service, unsupported_fields
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.service_status import service_status
 from tests.support.vectors import Situation, Vector, vectors
@@ -59,7 +59,7 @@ def _facts(situation: Situation, cr: Json, model: Json | None, desired: DesiredS
         model_found=model is not None,
         model_ready=desired is not None,
         objects_exist=desired is not None,
-        unhonoured=unhonoured(cr, desired) if desired is not None else (),
+        unsupported=unsupported_fields(cr, desired) if desired is not None else (),
         hosted=HostedFacts() if desired is not None and desired.host_placement else None,
     )
 

@@ -294,7 +294,7 @@ def test_fields_that_are_not_honoured_are_named() -> None:
         Problem(reason="NotHonoured", message="has no effect", field="spec.a"),
         Problem(reason="NotHonoured", message="is not known", field="spec.b"),
     )
-    status = status_of(facts(unhonoured=problems))
+    status = status_of(facts(unsupported=problems))
     assert conditions(status)["SpecHonoured"] == ("False", "FieldsNotHonoured")
     assert message(status, "SpecHonoured") == "spec.a has no effect; spec.b is not known"
     assert conditions(status_of(facts()))["SpecHonoured"][0] == "True"

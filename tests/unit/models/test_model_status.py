@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 import copy
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -14,6 +12,7 @@ import pytest
 
 from agent.server.models.gguf_header import read_header
 from agent.sources.errors import GgufInvalid
+from kubeapi.json_types import Json
 from program.desired.facts import ClaimFacts, ModelFacts, PrefetchFacts, ProbeFacts, Problem
 from program.desired.model import GgufFacts
 from program.dialects.llmkube.model_status import human_size, model_status

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from kubeapi.json_types import Json
-
 from typing import Any
 
 import pytest
 
 from components.providers.kubernetes_collisions import collisions, left_out, put_in
+from kubeapi.json_types import Json
 
 HTTP: Json = {"name": "http", "port": 80}
 

@@ -17,7 +17,7 @@ from components.render import render
 from program.desired.engines import Ollama
 from program.desired.model import DesiredModel, Gpu, GpuVendor
 from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.unhonoured import unhonoured
+from program.dialects.llmkube.unsupported.service import unsupported_fields
 from tests.support.builders import http_model, repository_model, service
 from tests.support.controlplane import eventually
 from tests.support.supervising import DAEMONS, free_port
@@ -73,9 +73,9 @@ def test_an_inference_service_may_ask_for_it_in_pods() -> None:
     }
     found = parse_service(cr, library_model())
     assert found.host_placement is None
-    assert unhonoured(cr, found) == ()
+    assert unsupported_fields(cr, found) == ()
     elsewhere = http_model(sha256="a" * 64)
-    assert [problem.field for problem in unhonoured(cr, parse_service(cr, elsewhere))] == [
+    assert [problem.field for problem in unsupported_fields(cr, parse_service(cr, elsewhere))] == [
         "Model/base spec.source",
         "Model/base spec.sha256",
     ]

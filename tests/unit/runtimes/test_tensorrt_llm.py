@@ -10,7 +10,7 @@ from program.desired.engines import SecretKey, TensorRtLlm
 from program.desired.errors import SpecInvalid
 from program.desired.model import Gpu, ModelFormat
 from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.unhonoured import unhonoured
+from program.dialects.llmkube.unsupported.service import unsupported_fields
 from program.runtimes import runtime_for
 from tests.support.builders import claim_model, repository_model, service
 
@@ -115,7 +115,7 @@ def test_an_inference_service_may_ask_for_all_of_it() -> None:
     cr = inference_service(tensorRTLLMConfig=config, resources={"gpu": 8}, extraArgs=["--max_beam_width", "1"])
     found = parse_service(cr, repository_model())
     assert found.engine == FULL
-    assert unhonoured(cr, found) == ()
+    assert unsupported_fields(cr, found) == ()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_settings_that_could_not_start_are_refused(config: dict[str, Any], field
 
 def test_what_it_cannot_do_is_said() -> None:
     cr = inference_service(mode="embedding", tensorRTLLMConfig={"kvCacheFreeGpuMemoryFraction": 0.5}, contextSize=512)
-    found = unhonoured(cr, parse_service(cr, repository_model("v1")))
+    found = unsupported_fields(cr, parse_service(cr, repository_model("v1")))
     assert {problem.field for problem in found} == {
         "spec.mode",
         "spec.contextSize",
@@ -145,6 +145,6 @@ def test_what_it_cannot_do_is_said() -> None:
 
 def test_an_autoscaler_without_a_metric_follows_the_cpu_and_says_what_it_needs() -> None:
     cr = inference_service(autoscaling={"maxReplicas": 3})
-    found = unhonoured(cr, parse_service(cr, repository_model()))
+    found = unsupported_fields(cr, parse_service(cr, repository_model()))
     (problem,) = [each for each in found if each.field == "spec.autoscaling.metrics"]
     assert "set spec.resources.cpu" in problem.message

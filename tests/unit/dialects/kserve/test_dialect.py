@@ -60,6 +60,6 @@ def test_pods_and_pool_are_found_by_the_labels_that_services_are_known_by() -> N
 
 def test_an_ingress_that_is_named_is_said_to_have_no_effect() -> None:
     found = parsed(service({"router": {"ingress": {"refs": [{"name": "web"}]}}}))
-    [problem] = found.unhonoured
+    [problem] = found.unsupported
     assert (problem.reason, problem.field) == ("NotHonoured", "spec.router.ingress")
     assert "-kserve-workload-svc" in problem.message

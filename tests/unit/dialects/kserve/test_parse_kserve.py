@@ -159,7 +159,7 @@ def test_what_has_no_effect_on_pods_that_users_describe_is_named() -> None:
         "herdsman.dev/preferred-hosts": "mac",
         "herdsman.dev/rollback": "false",
     }
-    assert sorted(fields(parsed(annotated(annotations)).unhonoured)) == [
+    assert sorted(fields(parsed(annotated(annotations)).unsupported)) == [
         "metadata.annotations[herdsman.dev/idle-timeout]",
         "metadata.annotations[herdsman.dev/network-policy]",
         "metadata.annotations[herdsman.dev/preferred-hosts]",
@@ -183,7 +183,7 @@ class TestHosts:
             router={"route": {}},
             template={"nodeSelector": {"a": "b"}, "containers": [{"name": "main", "image": "x"}, {"name": "side"}]},
         )
-        assert fields(parsed(cr).unhonoured) == [
+        assert fields(parsed(cr).unsupported) == [
             "spec.router",
             "spec.template.nodeSelector",
             "spec.template.containers[0].image",
@@ -196,7 +196,7 @@ class TestHosts:
         cr = annotated(self.ON_HOST, model={"uri": "hf://acme/tiny-gguf"}, template={"containers": [container]})
         answer = parsed(cr)
         assert getattr(answer.desired.engine, "context_size", None) == 512
-        assert fields(answer.unhonoured) == []
+        assert fields(answer.unsupported) == []
 
     def test_stopping_stops_processes_too(self) -> None:
         cr = annotated({**self.ON_HOST, "serving.kserve.io/stop": "true"}, model={"uri": "hf://acme/tiny-gguf"})

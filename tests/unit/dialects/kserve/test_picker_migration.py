@@ -144,10 +144,10 @@ def test_a_flag_that_newer_pickers_refuse_is_left_out(scheme: list[str]) -> None
 )
 def test_an_older_picker_needs_a_configuration_of_its_own(tag: str, scheduler: Json, told: bool) -> None:
     template = {"containers": [{"name": "main", "image": f"ghcr.io/llm-d/llm-d-inference-scheduler:{tag}"}]}
-    found = parsed(service({"router": {"scheduler": {"template": template, **scheduler}}})).unhonoured
+    found = parsed(service({"router": {"scheduler": {"template": template, **scheduler}}})).unsupported
     assert [problem.field for problem in found] == (["spec.router.scheduler.config"] if told else [])
     template["containers"][0]["args"] = ["--config-file=/etc/c.yaml"]
-    assert parsed(service({"router": {"scheduler": {"template": template}}})).unhonoured == ()
+    assert parsed(service({"router": {"scheduler": {"template": template}}})).unsupported == ()
 
 
 PRECISE: Json = {
@@ -206,7 +206,7 @@ def test_a_service_has_its_picker_ask_the_tokenizer_that_it_gets() -> None:
     (front,) = (each for each in made(cr).services if each.part == "tokenizer")
     url = f"http://{front.name}.team.svc.cluster.local:{front.ports[0]['port']}"
     assert tokens["parameters"]["vllm"] == {"url": url}
-    assert parsed(cr).unhonoured == ()
+    assert parsed(cr).unsupported == ()
     own = {"type": "token-producer", "parameters": {"modelName": "mine", "vllm": {"url": "http://own:1"}}}
     assert migrated(plugins(own), (0, 10), tokenizer=url)["plugins"] == [own]
 

@@ -141,8 +141,8 @@ def test_adapters_that_a_rule_cannot_hold_are_named() -> None:
     found = answer.desired.workloads.route
     assert len(rule(found, "v1-model-routing")["matches"]) == 64
     assert len(rule(found, "v1-catch-all-model-routing")["matches"]) == 10
-    assert [p.field for p in answer.unhonoured] == ["spec.model.lora.adapters"]
-    assert "last 2 of 9" in answer.unhonoured[0].message
+    assert [p.field for p in answer.unsupported] == ["spec.model.lora.adapters"]
+    assert "last 2 of 9" in answer.unsupported[0].message
 
 
 def member(name: str, weight: int, *, ready: int = 1, model: str = "chat", scheduler: bool = True, **more: Any) -> Json:
@@ -226,8 +226,8 @@ class TestGroups:
         backends = rule(answer.desired.workloads.route, "v1-publisher-path-catch-all")["backendRefs"]
         assert len(backends) == 16
         assert "z-inference-pool" in {backend["name"] for backend in backends}
-        assert [p.field for p in answer.unhonoured] == ["spec.router.route.group"]
-        assert "last 2 members" in answer.unhonoured[0].message
+        assert [p.field for p in answer.unsupported] == ["spec.router.route.group"]
+        assert "last 2 members" in answer.unsupported[0].message
 
 
 def test_the_gateways_of_a_service_go_before_the_presets_also_where_a_base_config_is_in_between() -> None:

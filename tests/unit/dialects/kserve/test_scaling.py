@@ -55,7 +55,7 @@ def test_keda_without_a_prometheus_costs_the_autoscaler_alone_and_is_told_with_w
     found = parsed(service({**scaling, "prefill": scaling}))
     assert found.desired is not None and found.desired.workloads is not None
     assert [pods.scaler for pods in found.desired.workloads.pods[:2]] == [None, None]
-    told = {each.field: each.message for each in found.unhonoured if each.reason == "PrometheusNotConfigured"}
+    told = {each.field: each.message for each in found.unsupported if each.reason == "PrometheusNotConfigured"}
     assert told.keys() == {"spec.scaling.wva.keda", "spec.prefill.scaling.wva.keda"}
     assert all("autoscaling-wva-controller-config" in message for message in told.values())
 
@@ -63,7 +63,7 @@ def test_keda_without_a_prometheus_costs_the_autoscaler_alone_and_is_told_with_w
 def test_the_condition_of_scaling_says_why_there_is_no_autoscaler() -> None:
     cr = service({"scaling": {"maxReplicas": 4, "wva": {"keda": {}}}})
     found = parsed(cr)
-    facts = facts_of(found.desired, ready=True, unhonoured=found.unhonoured)
+    facts = facts_of(found.desired, ready=True, unsupported=found.unsupported)
     status = service_status(cr, found.desired, facts, cluster(), now=datetime(2026, 1, 1, tzinfo=UTC))
     told = {each["type"]: each for each in status["conditions"]}
     (scaling,) = [each for kind, each in told.items() if each["reason"] == "ReconcileScalingError" and "Scal" in kind]

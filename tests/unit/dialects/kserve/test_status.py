@@ -44,7 +44,7 @@ def _statuses(vector: Vector, number: int) -> dict[str, Json]:
             desired[name] = placed, None, facts_of(None, ready=False, problem=problem)
             continue
         made += made_for(parsed.desired, ready=ready)
-        desired[name] = placed, parsed.desired, facts_of(parsed.desired, ready=ready, unhonoured=parsed.unhonoured)
+        desired[name] = placed, parsed.desired, facts_of(parsed.desired, ready=ready, unsupported=parsed.unsupported)
     look = FileLookup([*objects(vector), *world, *with_status, *made], vector.namespace)
     return {
         f"LLMInferenceService/{name}": service_status(cr, wanted, facts, look, now=NOW)

@@ -335,11 +335,11 @@ def test_what_is_said_of_a_store_closer_to_the_service_goes_first() -> None:
 def test_the_annotation_names_the_secret_and_several_secrets_are_told_of() -> None:
     default = account("default", "one", "two")
     asked = parsed(service(), default)
-    assert [p.field for p in asked.unhonoured] == ["spec.template.serviceAccountName"]
-    assert "one, two" in asked.unhonoured[0].message
+    assert [p.field for p in asked.unsupported] == ["spec.template.serviceAccountName"]
+    assert "one, two" in asked.unsupported[0].message
     cr = annotated({"serving.kserve.io/secretName": "hub"})
     answered = parsed(cr, default)
-    assert answered.unhonoured == ()
+    assert answered.unsupported == ()
     assert answered.desired.workloads is not None
     init = named(pod(answered.desired.workloads.main)["initContainers"], INIT) or {}
     assert variables(init)["HF_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "hub"
@@ -368,10 +368,10 @@ def test_certificates_of_stores_are_mounted_where_settings_name_them() -> None:
     assert "/etc/ssl/custom-certs" in mounted(init)
     volume = named(spec["volumes"], "cabundle-cert") or {}
     assert volume["configMap"] == {"name": "global-ca-bundle"}, "KServe's copy of it, in each namespace"
-    [missing] = parsed(service(), settings).unhonoured
+    [missing] = parsed(service(), settings).unsupported
     assert "kserve/bundle" in missing.message
     copied = {"kind": "ConfigMap", "metadata": {"name": "global-ca-bundle", "namespace": "team"}}
-    assert parsed(service(), settings, copied).unhonoured == ()
+    assert parsed(service(), settings, copied).unsupported == ()
     beside = service()
     beside["metadata"]["namespace"] = "kserve"
     spec, _ = serving(beside, settings)

@@ -131,7 +131,7 @@ def test_a_variable_in_a_playgrounds_own_arguments_is_handed_on_and_told() -> No
     )
     assert parsed.desired.workloads is not None
     assert parsed.desired.workloads.main.template["spec"]["containers"][0]["args"][-4:] == own
-    told = {problem.field: problem.message for problem in parsed.unhonoured}
+    told = {problem.field: problem.message for problem in parsed.unsupported}
     # What is no variable of llmaz's is somebody else's template.
     assert list(told) == ["spec.backendRuntimeConfig.args[0]", "spec.backendRuntimeConfig.args[3]"]
     assert "`{{ .TP }}` is handed to the engine as it is" in told["spec.backendRuntimeConfig.args[3]"]

@@ -188,7 +188,7 @@ def test_nothing_but_the_peers_fields_is_written() -> None:
                 "advice": (Problem(reason="PolicyAdvice", message="better not"),),
                 "autoscaler": AutoscalerFacts(problem="no metrics"),
                 "rollout": RolloutFacts(kept=Problem(reason="Adopted", message="as it came")),
-                "unhonoured": (Problem(reason="NotHonoured", message="has no effect", field="spec.elasticConfig"),),
+                "unsupported": (Problem(reason="NotHonoured", message="has no effect", field="spec.elasticConfig"),),
             }
         )
     )

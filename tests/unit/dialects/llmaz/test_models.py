@@ -244,7 +244,7 @@ def test_what_cannot_be_a_label_is_left_off_the_pods_and_told(name: str, family:
         labels = parsed.desired.workloads.main.template["metadata"]["labels"]
         assert label not in labels
         assert len([each for each in labels if each.startswith("llmaz.io/")]) == 1
-        (problem,) = parsed.unhonoured
+        (problem,) = parsed.unsupported
         assert problem.field == "spec.modelClaims.models[0].name"
         assert told in problem.message
         assert f"cannot be label {label}" in problem.message

@@ -21,7 +21,7 @@ def parse(cr: Json, *things: Json) -> DesiredService:
 
 
 def lost(cr: Json, *things: Json) -> list[tuple[str, str]]:
-    return [(each.field, each.message) for each in DIALECT.parse(cr, Cluster(open_model(), *things)).unhonoured]
+    return [(each.field, each.message) for each in DIALECT.parse(cr, Cluster(open_model(), *things)).unsupported]
 
 
 def pod(desired: DesiredService) -> Json:
@@ -151,7 +151,7 @@ def test_a_runtimes_parameters_may_be_named_in_its_arguments() -> None:
     cluster = Cluster(open_model(flavors=flavors), runtime(recommendedConfigs=[config]))
     parsed = DIALECT.parse(playground(backendRuntimeConfig={"backendName": "engine", "args": ["{{ .TP }}"]}), cluster)
     assert container(parsed.desired)["args"] == ["--tp=4", "{{ .TP }}"]  # the user's own stay as they are written
-    assert [problem.field for problem in parsed.unhonoured] == ["spec.backendRuntimeConfig.args[0]"]
+    assert [problem.field for problem in parsed.unsupported] == ["spec.backendRuntimeConfig.args[0]"]
 
 
 def test_shared_memory_of_the_playground_goes_before_the_runtimes() -> None:
@@ -319,7 +319,7 @@ def test_a_playground_may_run_on_a_host() -> None:
     assert desired.host_placement is not None
     assert (desired.engine.kind, desired.replicas) == ("llamacpp", 2)
     assert desired.model.source.address == "hf://acme/tiny-GGUF@v2/tiny.gguf"
-    assert {problem.field for problem in parsed.unhonoured} == {
+    assert {problem.field for problem in parsed.unsupported} == {
         "spec.backendRuntimeConfig.version",
         "spec.elasticConfig",
     }

@@ -83,7 +83,7 @@ def test_what_only_groups_have_is_named_where_a_deployment_is_asked_for() -> Non
         rolloutStrategy={"rollingUpdateConfiguration": {"partition": 2}},
     )
     parsed = DIALECT.parse(cr, Cluster(open_model()))
-    assert [problem.field for problem in parsed.unhonoured] == [
+    assert [problem.field for problem in parsed.unsupported] == [
         "spec.workloadTemplate.subGroupPolicy",
         "spec.rolloutStrategy.rollingUpdateConfiguration.partition",
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.model import DesiredModel, ModelFormat, ModelGpu
-from program.dialects.llmkube.parse import parse_service, unhonoured
+from program.dialects.llmkube.parse import parse_service, unsupported_fields
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.llmkube.source import parse_source
 
@@ -22,7 +22,7 @@ def fields(model: DesiredModel, annotations: Json | None = None, **spec: Any) ->
         "metadata": {"name": "svc", "namespace": "ns", "annotations": annotations or {}},
         "spec": {"modelRef": "base", **spec},
     }
-    return [problem.field for problem in unhonoured(cr, parse_service(cr, model))]
+    return [problem.field for problem in unsupported_fields(cr, parse_service(cr, model))]
 
 
 def model(source: str = "https://example.com/m.gguf", **values: Any) -> DesiredModel:
@@ -368,6 +368,6 @@ def test_messages_say_why_and_every_problem_waits_for_an_edit() -> None:
         "metadata": {"name": "svc"},
         "spec": {"modelRef": "base", "runtime": "tgi", "contextSize": 4096},
     }
-    [problem] = unhonoured(cr, parse_service(cr, model()))
+    [problem] = unsupported_fields(cr, parse_service(cr, model()))
     assert problem.terminal
     assert problem.message == "has no effect with runtime tgi"

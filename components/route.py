@@ -1,4 +1,4 @@
-"""How clients outside the cluster reach a service: an HTTPRoute of a Gateway, or an Ingress. Called by `render`."""
+"""Renders the HTTPRoute or Ingress by which clients outside the cluster reach a service. Called by `render`."""
 
 from __future__ import annotations
 

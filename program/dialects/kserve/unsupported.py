@@ -1,4 +1,4 @@
-"""What an LLMInferenceService in pods asks for and does not get: each is named, so that nobody waits for it. Pure.
+"""Lists the fields of an LLMInferenceService in pods that have no effect. Pure.
 
 KServe reads most of these fields and does nothing with them. `parse` calls it.
 """
@@ -23,8 +23,8 @@ from program.dialects.reading import unknown_fields
 _OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotations")
 
 
-def unhonoured(subject: Subject, own: ServiceSpec, weights: Weights | None) -> Iterator[Problem]:
-    """Name what has no effect. `own` is the service's own spec, as it was read."""
+def unsupported_fields(subject: Subject, own: ServiceSpec, weights: Weights | None) -> Iterator[Problem]:
+    """List the fields without effect. `own` is the service's own spec, as it was read."""
     for path, _ in unknown_fields(own, field="spec"):
         yield _problem(path, "is no field of an LLMInferenceService")
     for name in subject.annotations:

@@ -1,4 +1,4 @@
-"""What a service asks for in vain is named with its field; what it gets is not."""
+"""Fields without effect are listed with their path; fields that take effect are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRA = "serving.kserve.io/exp-dra-"
 
 def told(cr: Json, *objects: Json) -> dict[str, str]:
     """Give what is said of a service, by field."""
-    return {problem.field: problem.message for problem in parsed(cr, *objects).unhonoured}
+    return {problem.field: problem.message for problem in parsed(cr, *objects).unsupported}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""What a service asks for that only the loop does, so that a static fleet cannot give it. Pure.
+"""Lists the fields of a service that need the loop, so that a static fleet does not support them. Pure.
 
-Called by `reading`. Whatever is asked for in vain is a warning of the run, never silence.
+Called by `reading`, which warns of each.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SLEEP = (keys.ANNOTATION_IDLE_TIMEOUT, keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOT
 _OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
 
 
-def vain_without_loop(
+def unsupported_without_loop(
     annotations: dict[str, str], desired: DesiredService, *, over_ssh: bool = False
 ) -> Iterator[Problem]:
-    """Name what has no effect without a loop; `over_ssh`: nor with an agent on the service's host."""
+    """List what has no effect without a loop; with `over_ssh` also what needs an agent on the service's host."""
     for name, why in _LOOP_ONLY.items():
         if annotations.get(name):
             yield _problem(name, why)
