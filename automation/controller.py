@@ -103,7 +103,7 @@ class Controller:
         frozen = self._is_frozen(key, wanted)
         before = (*review.replicas.actions, *decide_preparation(wanted, may_act=review.may_act, frozen=frozen))
         acted = self.actor.act(key, cr, before, now=now)
-        wanted = replace(wanted, unhonoured=(*wanted.unhonoured, *acted.unsupported))
+        wanted = replace(wanted, unsupported=(*wanted.unsupported, *acted.unsupported))
 
         decision = self._decide(
             cr,
