@@ -1,24 +1,22 @@
-"""What a process on a host over SSH is, judged by what was seen and asked: a value for each process, and pure rules.
+"""What the loop remembers of one process on a host over SSH, and the next action for it: values, without I/O.
 
-Called by `processes`, which asks and acts. Times are seconds of a monotonic clock that the caller passes in.
+Called by `processes`, which asks and acts. `agent.processes.decision` decides; this module says what a unit of a
+service manager means for that. Times are seconds of a monotonic clock that the caller passes in.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 from agent.client.ssh.fetch import FileState
 from agent.client.ssh.look import Seen
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.decision import UNHEALTHY_AFTER, Action, Desired, Observed, backoff_s, decide
 from agent.processes.draining import SETTLE_S, Drain
 
 PROBE_S = 5.0
 FAILING_PROBE_S = 1.0
 STARTING_PROBE_S = 0.3
-UNHEALTHY_AFTER = 3
-RESTART_AFTER = 8
-"""Failed health checks in a row, as the agent's."""
 BACKOFF_S = (2.0, 300.0)
 
 
@@ -47,35 +45,22 @@ class Life:
     message: str = ""
 
 
-class Do(Enum):
-    """What is to be done for a process that is wanted."""
-
-    PREPARE = auto()
-    """Bring files, unit and process into being."""
-    DRAIN = auto()
-    """Another plan is wanted than the one that runs."""
-    WATCH = auto()
-    """It runs as wanted."""
-    RESTART = auto()
-    """It runs and does not serve."""
-    WAIT = auto()
+def next_action(seen: Seen | None, life: Life, plan: ProcessPlan | None, wanted: str, *, now: float) -> Action:
+    """Decide what to do next. `wanted` is the launch hash of the plan; no plan: the process is to go."""
+    desired = None if plan is None else Desired(wanted, plan.startup_timeout_s)
+    return decide(desired, _observed(seen, life, wanted, now=now), now=now, retry_at=life.wait_until)
 
 
-def next_do(seen: Seen | None, life: Life, plan: ProcessPlan, wanted: str, *, now: float) -> Do:
-    """Decide what to do next. `wanted` is the launch hash of the plan."""
-    if seen is None or not (seen.runs or seen.active in ("activating", "failed")):
-        return Do.WAIT if now < life.wait_until else Do.PREPARE
+def _observed(seen: Seen | None, life: Life, wanted: str, *, now: float) -> Observed:
+    if seen is None:
+        return Observed()
     if not seen.runs:
         # By this very plan it is the service manager's turn, which starts it again or has given up.
-        by_this_plan = seen.installed == wanted
-        return Do.WAIT if by_this_plan or now < life.wait_until else Do.PREPARE
-    if seen.launch != wanted:
-        return Do.WAIT if now < life.wait_until else Do.DRAIN
-    if life.start == seen.start:
-        late = not life.ready and now - life.since > plan.startup_timeout_s
-        if late or (life.ready and life.failures >= RESTART_AFTER):
-            return Do.RESTART
-    return Do.WATCH
+        is_managed = seen.active in ("activating", "failed")
+        return Observed(has_given_up=is_managed and seen.installed == wanted)
+    if life.start != seen.start:
+        return Observed(running=seen.launch)
+    return Observed(running=seen.launch, is_ready=life.ready, running_s=now - life.since, failed_probes=life.failures)
 
 
 def adjusted(life: Life, wanted: str) -> Life:
@@ -114,7 +99,7 @@ def proved(life: Life, failure: str | None, *, now: float) -> Life:
 def put_off(life: Life, reason: str, message: str, *, now: float) -> Life:
     """Note that something failed that is tried again after a back-off."""
     attempts = life.attempts + 1
-    wait = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(attempts - 1, 16))
+    wait = backoff_s(attempts, base_s=BACKOFF_S[0], cap_s=BACKOFF_S[1])
     return replace(life, attempts=attempts, wait_until=now + wait, reason=reason, message=message)
 
 

@@ -23,7 +23,7 @@ from agent.client.ssh.errors import CommandRefused, SudoRefused
 from agent.client.ssh.facts import FactsIncomplete, read_facts
 from agent.client.ssh.fetch import Fetcher, FileState
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record
-from agent.client.ssh.life import Do, Life
+from agent.client.ssh.life import Life
 from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.ports import NoPortFree, free_port
@@ -45,6 +45,7 @@ from agent.client.ssh.steps import (
 from agent.client.ssh.unit_watch import MayRepair, UnitWatch, checksum
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 from agent.processes.command_line import FileMissing
+from agent.processes.decision import UNHEALTHY_AFTER, Action
 from agent.processes.draining import drain_timeout_of
 from agent.processes.engines import SHARED
 from agent.processes.flags import unknown
@@ -186,12 +187,12 @@ class SshProcesses:
             record = self.write(key, plan, generation, seen)
             if before is not None and before.runs:
                 life = ssh_life.noticed(life, before, now=now)
-            do = ssh_life.next_do(before, life, plan, wanted, now=now)
-            if do is Do.WATCH and before is not None:
+            action = ssh_life.next_action(before, life, plan, wanted, now=now)
+            if action is Action.WATCH and before is not None:
                 life = self._watch(record, place, before, life)
                 return self._report(record, before, self._keep(key, life), wanted)
-            if do in (Do.PREPARE, Do.DRAIN, Do.RESTART):
-                return self._bring_about(do, record, place, before, life, wanted)
+            if action in (Action.PREPARE, Action.STOP, Action.RESTART):
+                return self._bring_about(action, record, place, before, life, wanted)
             return self._report(record, before, self._keep(key, life), wanted)
         except (NotNow, CommandRefused, SudoRefused) as error:
             failed = error if isinstance(error, NotNow) else NotNow(ProcessReason.LAUNCH_FAILED, error.message)
@@ -205,12 +206,13 @@ class SshProcesses:
             self._forget(key)
             return None
         life, now = self._lives.get(key, Life()), self._clock()
-        if now < life.wait_until and life.reason:
+        action = ssh_life.next_action(before, life, None, "", now=now)
+        if action is Action.WAIT:
             return ssh_life.told(ProcessPhase.STOPPING, life.reason, life.message, before.record.generation)
         try:
             if not before.record.removing:
                 self._take(written_steps(before.record.model_copy(update={"removing": True}), place))
-            if before.runs:
+            if action is Action.STOP:
                 life, done = self._drain(before, place, life)
                 self._keep(key, life)
                 if not done:
@@ -233,11 +235,11 @@ class SshProcesses:
             life = self._keep(key, self._ask(record, place, seen, ssh_life.noticed(life, seen, now=self._clock())))
             if life.failures:
                 # Nobody looks often enough here to wait for more failures in a row.
-                life = replace(life, failures=ssh_life.UNHEALTHY_AFTER)
+                life = replace(life, failures=UNHEALTHY_AFTER)
         return self._report(record, seen, life, wanted)
 
     def _bring_about(
-        self, do: Do, record: Record, place: Place, before: Seen | None, life: Life, wanted: str
+        self, action: Action, record: Record, place: Place, before: Seen | None, life: Life, wanted: str
     ) -> ProcessReport:
         key = record.key
         fetching = self._fetch(record)
@@ -247,15 +249,15 @@ class SshProcesses:
             # What runs by the plan before goes on until all is there for the new one.
             return ssh_life.downloading(fetching, record.generation, report, still_serves=life.ready)
         service = self._service(record, place)
-        if do is Do.DRAIN and before is not None:
+        if action is Action.STOP and before is not None:
             life, done = self._drain(before, place, life)
             self._keep(key, life)
             if not done:
                 return ssh_life.told(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
-        elif do is Do.PREPARE:
+        elif action is Action.PREPARE:
             record = self._with_free_port(record)
             service = self._service(record, place)
-        started = Started(service, place, before if do is not Do.RESTART else None)
+        started = Started(service, place, before if action is not Action.RESTART else None)
         try:
             secrets = secret_steps(record, self._secrets.of(key, record.plan), place)
         except (SecretUnavailable, MachineError) as error:

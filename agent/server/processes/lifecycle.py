@@ -1,7 +1,8 @@
-"""Decides what happens next to one process: a state machine of values, without a clock, threads or I/O.
+"""What the agent remembers of one process, and the next step for it: values, without a clock, threads or I/O.
 
-Called by `worker`, which performs each step and feeds the outcome back. Times are seconds of a monotonic
-clock that the caller passes in.
+Called by `worker`, which performs each step and feeds the outcome back. `agent.processes.decision` decides; this module
+says what the decision means for a process that the agent itself fetches files for, starts and reaps. Times are seconds
+of a monotonic clock that the caller passes in.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes.decision import RESTART_AFTER, UNHEALTHY_AFTER, Action, Desired, Observed, decide
+from agent.processes.decision import backoff_s as backoff_s
 from agent.processes.launch_hash import launch_hash as launch_hash
 
 
@@ -25,9 +28,9 @@ class Policy:
     first_probe_interval_s: float = 0.02
     failing_probe_interval_s: float = 1.0
     """After a failed health check the next one comes sooner."""
-    unhealthy_after: int = 3
+    unhealthy_after: int = UNHEALTHY_AFTER
     """Failed health checks in a row before the process counts as not ready."""
-    restart_after: int = 8
+    restart_after: int = RESTART_AFTER
     """Failed health checks in a row before the process is stopped and started again."""
     backoff_base_s: float = 1.0
     backoff_cap_s: float = 60.0
@@ -126,11 +129,6 @@ class Step:
     """WAIT only: when to look again; None means when something changes."""
 
 
-def backoff_s(failures: int, *, base_s: float, cap_s: float) -> float:
-    """Give the wait after the nth failure in a row: doubling from `base_s`, at most `cap_s`."""
-    return min(cap_s, base_s * 2.0 ** min(max(0, failures - 1), 32))
-
-
 def adjusted(life: Life, goal: Goal | None) -> Life:
     """Give a changed plan a fresh start: past failures are forgotten, a process of the old plan counts as leaving."""
     if goal is None or goal.launch_hash == life.goal_hash:
@@ -159,39 +157,42 @@ def next_step(
     life: Life, goal: Goal | None, *, alive: bool, now: float, policy: Policy, hold: Hold | None = None
 ) -> Step:
     """Decide the one next step. `alive` tells whether `life.running` still runs."""
-    if life.running is not None:
-        return _step_of_running(life, life.running, goal, alive=alive, now=now, policy=policy, hold=hold)
-    if goal is None:
-        return Step(Do.FORGET)
-    if life.phase is ProcessPhase.FAILED or hold is not None:
-        return Step(Do.WAIT)
-    if now < life.wait_until:
-        return Step(Do.WAIT, life.wait_until)
-    return Step(Do.FETCH if _lacks_files(goal.plan, life) else Do.LAUNCH)
+    desired = None if goal is None else Desired(goal.launch_hash, goal.plan.startup_timeout_s, is_held=hold is not None)
+    # A stop is not put off: only fetches, starts and probes wait.
+    retry_at = life.wait_until if life.running is None and goal is not None else 0.0
+    observed = _observed(life, alive=alive, now=now)
+    action = decide(desired, observed, now=now, retry_at=retry_at, restart_after=policy.restart_after)
+    if action is Action.WAIT:
+        waits_for_change = hold is not None or observed.has_given_up
+        return Step(Do.WAIT, None if waits_for_change else life.wait_until)
+    if action is Action.PREPARE and goal is not None:
+        return Step(Do.FETCH if _lacks_files(goal.plan, life) else Do.LAUNCH)
+    if action is Action.WATCH:
+        if now < life.wait_until:
+            return Step(Do.WAIT, life.wait_until)
+        return Step(Do.PROVE if life.phase is ProcessPhase.STARTING and life.healthy else Do.PROBE)
+    if action is Action.COLLECT:
+        return Step(Do.BURY)
+    return Step(Do.FORGET if action is Action.REMOVE else Do.TERMINATE)
+
+
+def _observed(life: Life, *, alive: bool, now: float) -> Observed:
+    running = life.running
+    if running is None:
+        return Observed(has_given_up=life.phase is ProcessPhase.FAILED)
+    return Observed(
+        running=running.launch_hash,
+        has_ended=not alive,
+        is_ready=life.phase is not ProcessPhase.STARTING,
+        running_s=now - running.since,
+        failed_probes=life.probe_failures,
+    )
 
 
 def _lacks_files(plan: ProcessPlan, life: Life) -> bool:
     """Tell whether something is still to be brought: a file, or the model that Ollama fetches itself."""
     brought = plan.file is not None or (plan.runtime == "ollama" and plan.daemon_model is not None)
     return (brought and life.model_path is None) or (bool(plan.files) and not life.file_paths)
-
-
-def _step_of_running(
-    life: Life, running: Running, goal: Goal | None, *, alive: bool, now: float, policy: Policy, hold: Hold | None
-) -> Step:
-    if not alive:
-        return Step(Do.BURY)
-    if hold is not None or goal is None or running.launch_hash != goal.launch_hash:
-        return Step(Do.TERMINATE)
-    if life.phase is ProcessPhase.STARTING and now - running.since > goal.plan.startup_timeout_s:
-        return Step(Do.TERMINATE)
-    if life.phase is not ProcessPhase.STARTING and life.probe_failures >= policy.restart_after:
-        return Step(Do.TERMINATE)
-    if now < life.wait_until:
-        return Step(Do.WAIT, life.wait_until)
-    if life.phase is ProcessPhase.STARTING and life.healthy:
-        return Step(Do.PROVE)
-    return Step(Do.PROBE)
 
 
 def stop_cause(life: Life, goal: Goal | None, hold: Hold | None = None) -> tuple[ProcessReason | None, str]:

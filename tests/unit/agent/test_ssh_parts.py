@@ -17,11 +17,12 @@ from agent.client.ssh.facts import FactsIncomplete, read_facts
 from agent.client.ssh.fetch import read_state
 from agent.client.ssh.keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
-from agent.client.ssh.life import Do, Life
+from agent.client.ssh.life import Life
 from agent.client.ssh.look import Seen, read_processes
 from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes.decision import Action
 from agent.sources.errors import Reason
 from automation.hosts.ssh_reading import target_of, way_to
 
@@ -206,22 +207,22 @@ RUNS = Seen(RECORD, active="active", pid=7, launch="new", installed="new", start
 @pytest.mark.parametrize(
     ("seen", "life", "expected"),
     [
-        (None, Life(), Do.PREPARE),
-        (None, Life(wait_until=10.0), Do.WAIT),
-        (Seen(RECORD), Life(), Do.PREPARE),
-        (RUNS, Life(), Do.WATCH),
-        (replace(RUNS, launch="old"), Life(), Do.DRAIN),
-        (replace(RUNS, launch="old"), Life(wait_until=10.0), Do.WAIT),
-        (replace(RUNS, active="activating", pid=0), Life(), Do.WAIT),
-        (replace(RUNS, active="failed", pid=0), Life(), Do.WAIT),
-        (replace(RUNS, active="failed", pid=0, installed="old"), Life(), Do.PREPARE),
-        (RUNS, Life(start=RUNS.start, ready=True, failures=8), Do.RESTART),
-        (RUNS, Life(start=RUNS.start, since=-5000.0), Do.RESTART),
-        (RUNS, Life(start="another", ready=True, failures=8), Do.WATCH),
+        (None, Life(), Action.PREPARE),
+        (None, Life(wait_until=10.0), Action.WAIT),
+        (Seen(RECORD), Life(), Action.PREPARE),
+        (RUNS, Life(), Action.WATCH),
+        (replace(RUNS, launch="old"), Life(), Action.STOP),
+        (replace(RUNS, launch="old"), Life(wait_until=10.0), Action.WAIT),
+        (replace(RUNS, active="activating", pid=0), Life(), Action.WAIT),
+        (replace(RUNS, active="failed", pid=0), Life(), Action.WAIT),
+        (replace(RUNS, active="failed", pid=0, installed="old"), Life(), Action.PREPARE),
+        (RUNS, Life(start=RUNS.start, ready=True, failures=8), Action.RESTART),
+        (RUNS, Life(start=RUNS.start, since=-5000.0), Action.RESTART),
+        (RUNS, Life(start="another", ready=True, failures=8), Action.WATCH),
     ],
 )
-def test_the_next_step_follows_from_what_is_seen(seen: Seen | None, life: Life, expected: Do) -> None:
-    assert ssh_life.next_do(seen, life, RECORD.plan, "new", now=1.0) is expected
+def test_the_next_step_follows_from_what_is_seen(seen: Seen | None, life: Life, expected: Action) -> None:
+    assert ssh_life.next_action(seen, life, RECORD.plan, "new", now=1.0) is expected
 
 
 def test_a_start_is_ready_once_it_has_answered_and_stays_so_for_who_comes_later() -> None:
