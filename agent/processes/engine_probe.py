@@ -1,6 +1,6 @@
 """Asks a process over HTTP whether it serves: its health, and one real completion.
 
-Called by `agent.server.processes.worker` and `agent.client.ssh.asking`.
+Called by `agent.server.processes.worker` and `agent.client.ssh.probes`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ ReadFile = Callable[[tuple[str, str, str]], bytes | None]
 
 
 @dataclass(frozen=True)
-class Asking:
+class SecretApi:
     """Who asks the API server for Secrets, and how he gets the right to one."""
 
     who: str
@@ -53,19 +53,19 @@ class Asking:
 class SecretValues:
     """Looks values up for one host. Thread-safe."""
 
-    def __init__(self, folder: PurePath, read_file: ReadFile, asking: Asking | None) -> None:
-        """`read_file` reads below `folder`. `asking` None: there is no cluster to ask, and files are all there is."""
+    def __init__(self, folder: PurePath, read_file: ReadFile, api: SecretApi | None) -> None:
+        """`read_file` reads below `folder`. `api` None: there is no cluster to ask, and files are all there is."""
         self._folder = folder
         self._read_file = read_file
-        self._asking = asking
+        self._api = api
         self._known: dict[tuple[str, str], dict[str, bytes]] = {}
         """Secrets as they were read last: a process that crashes while the API server is away starts again."""
 
     @staticmethod
     def of_agent(folder: Path, *, host: str, client: KubeClient | None) -> SecretValues:
         """Look up on this machine, with the rights of its agent."""
-        asking = Asking("the agent", f"`herdsman host grant-secret {host} {{secret}}`", client) if client else None
-        return SecretValues(folder, lambda parts: read_owned_file(folder, parts), asking)
+        api = SecretApi("the agent", f"`herdsman host grant-secret {host} {{secret}}`", client) if client else None
+        return SecretValues(folder, lambda parts: read_owned_file(folder, parts), api)
 
     def of(self, key: str, plan: ProcessPlan) -> dict[str, str]:
         """Look up the secret variables of a process, whose key is `namespace/name`. Raises SecretUnavailable."""
@@ -102,18 +102,18 @@ class SecretValues:
         return value
 
     def _of_secret(self, namespace: str, reference: SecretReference, path: PurePath) -> bytes | None:
-        where, asking = f"Secret `{namespace}/{reference.secret}`", self._asking
-        if asking is None:
+        where, api = f"Secret `{namespace}/{reference.secret}`", self._api
+        if api is None:
             if reference.optional:
                 return None
             raise SecretUnavailable(f"there is no file {path}; put the value there, mode 0600")
         try:
-            data = self._read(asking.client, namespace, reference.secret)
+            data = self._read(api.client, namespace, reference.secret)
         except Forbidden:
             # Also with `optional`, as in pods: nobody can tell whether the Secret exists.
-            grant = asking.grant.format(secret=f"{namespace}/{reference.secret}")
+            grant = api.grant.format(secret=f"{namespace}/{reference.secret}")
             raise SecretUnavailable(
-                f"{asking.who} may not read {where}: {grant}, or put the value into {path} on the host, mode 0600"
+                f"{api.who} may not read {where}: {grant}, or put the value into {path} on the host, mode 0600"
             ) from None
         except NotFound:
             if reference.optional:

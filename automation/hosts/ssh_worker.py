@@ -31,7 +31,7 @@ from agent.contract import (
     ProcessReason,
     ProcessReport,
 )
-from agent.processes.secret_values import Asking
+from agent.processes.secret_values import SecretApi
 from agent.server.boundary import NamespaceLabels
 from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
 from agent.server.cluster.host_status import host_status, worth_writing
@@ -222,7 +222,7 @@ class SshWorker:
                 host=self.name,
                 address=_ip(str(host["spec"].get("address"))),
                 policy=self._policy.with_roots(allowance_of((host.get("spec") or {}).get("allow")).paths),
-                asking=Asking("the loop", "apply docs/install/secrets-reader.yaml for {secret}", self._client),
+                secret_api=SecretApi("the loop", "apply docs/install/secrets-reader.yaml for {secret}", self._client),
                 may_repair=self._may_repair,
                 refusal=self._refusal,
             )

@@ -31,7 +31,7 @@ MAX_STARTS = 6
 
 
 @dataclass(frozen=True)
-class Place:
+class RemoteHost:
     """What the steps of all processes of a host share."""
 
     facts: SshFacts
@@ -66,26 +66,26 @@ def hash_of(plan: ProcessPlan, address: str) -> str:
     return launch_hash(plan, address)
 
 
-def service_of(record: Record, place: Place, *, binary: str, known_flags: frozenset[str]) -> Service:
+def service_of(record: Record, remote: RemoteHost, *, binary: str, known_flags: frozenset[str]) -> Service:
     """Say what the service manager is to run. Raises command_line.FileMissing, NotExpressible."""
     plan = record.plan
-    paths = {name: place.layout.named(each) for name, each in files_of(plan).items()}
+    paths = {name: remote.layout.named(each) for name, each in files_of(plan).items()}
     model = paths.pop(MODEL, None)
-    arguments = command_line.arguments(plan, address=place.facts.address, port=record.port, model=model, files=paths)
+    arguments = command_line.arguments(plan, address=remote.facts.address, port=record.port, model=model, files=paths)
     if plan.runtime == "llamacpp":
         arguments = spoken(arguments, known_flags)
     return Service(
         name=unit_name(record.key),
         description=f"{plan.service} of {record.key.partition('/')[0]}, run by Herdsman",
         argv=(binary, *arguments),
-        environment={**plan.env, LAUNCH: hash_of(plan, place.facts.address)},
-        environment_file=place.layout.secrets(record.key) if plan.secret_env else "",
+        environment={**plan.env, LAUNCH: hash_of(plan, remote.facts.address)},
+        environment_file=remote.layout.secrets(record.key) if plan.secret_env else "",
         private_environment=bool(plan.env),
-        user=None if place.own_user or place.machine.is_root else place.machine.user,
+        user=None if remote.own_user or remote.machine.is_root else remote.machine.user,
         restart_delay_s=RESTART_DELAY_S,
         max_starts=MAX_STARTS,
         stop_timeout_s=max(1, int(plan.stop_grace_s)),
-        log_file=place.layout.log(record.key),
+        log_file=remote.layout.log(record.key),
         **_TO_FILE,
     )
 
@@ -93,9 +93,9 @@ def service_of(record: Record, place: Place, *, binary: str, known_flags: frozen
 _TO_FILE = {"log_to_file": True} if "log_to_file" in Service.__dataclass_fields__ else {}
 
 
-def written_steps(record: Record, place: Place) -> list[Step]:
+def written_steps(record: Record, remote: RemoteHost) -> list[Step]:
     """List the steps to a plan that is written down on the host."""
-    layout = place.layout
+    layout = remote.layout
     content = record.model_dump_json(by_alias=True).encode()
     # Not shown in a preview: the plan's own difference is, and better.
     return [Store(layout), File(layout.record(record.key), content, mode=0o600, secret=True, what="plan")]
@@ -106,19 +106,19 @@ def file_steps(plan: ProcessPlan, fetcher: Fetcher) -> list[Step]:
     return [ModelFile(fetcher, each) for each in files_of(plan).values()]
 
 
-def secret_steps(record: Record, values: Mapping[str, str], place: Place) -> list[Step]:
+def secret_steps(record: Record, values: Mapping[str, str], remote: RemoteHost) -> list[Step]:
     """List the steps to a file with the values of the secret variables, which nobody else on the host can read."""
-    path = place.layout.secrets(record.key)
+    path = remote.layout.secrets(record.key)
     if not record.plan.secret_env:
         return [NoFile(path, what="no secret variables")]
     content = environment_file_text(values).encode()
     return [File(path, content, mode=0o600, secret=True, what="secret variables")]
 
 
-def unit_steps(service: Service, place: Place) -> list[Step]:
+def unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
     """List the steps to a unit that the service manager knows and starts at boot. Raises MachineError."""
-    if place.facts.os == "darwin":
-        if place.own_user:
+    if remote.facts.os == "darwin":
+        if remote.own_user:
             raise MachineError(launchd.REFUSED_AGENT, hint="set `sudo: true`: the process still runs as its user")
         content = launchd.plist(service)
         mode = service.file_mode
@@ -126,10 +126,10 @@ def unit_steps(service: Service, place: Place) -> list[Step]:
             File(launchd.plist_path(service.label), content, mode=mode, owner="root", sudo=True, what="plist"),
             launchd.Allowed(service.label),
         ]
-    if place.facts.init != "systemd":
+    if remote.facts.init != "systemd":
         raise MachineError("there is no systemd on the host", hint="run an agent there under whatever starts services")
-    own_user, manager = place.own_user, place.manager
-    path = systemd.unit_path(service.name, place.machine, own_user=own_user)
+    own_user, manager = remote.own_user, remote.manager
+    path = systemd.unit_path(service.name, remote.machine, own_user=own_user)
     text = systemd.unit_text(service, own_user=own_user).encode()
     steps: list[Step] = []
     if own_user:
@@ -140,7 +140,7 @@ def unit_steps(service: Service, place: Place) -> list[Step]:
         systemd.Enabled(manager, service.name),
     ]
     if own_user:
-        steps.append(systemd.Lingering(place.machine.user))
+        steps.append(systemd.Lingering(remote.machine.user))
     return steps
 
 
@@ -149,19 +149,19 @@ def file_in(steps: list[Step]) -> bytes:
     return next(step.content for step in steps if isinstance(step, File))
 
 
-def removal_steps(key: str, place: Place) -> list[Step]:
+def removal_steps(key: str, remote: RemoteHost) -> list[Step]:
     """List the steps to no such process; its model files stay for others."""
-    name, layout = unit_name(key), place.layout
+    name, layout = unit_name(key), remote.layout
     notes: list[Step] = [
         NoFile(layout.secrets(key)),
         NoFile(layout.proved(key)),
         NoFile(layout.log(key)),
         NoFile(layout.record(key), what="no plan"),
     ]
-    if place.facts.os == "darwin":
+    if remote.facts.os == "darwin":
         label = Service(name=name, description="", argv=("/",)).label
         return [launchd.Gone(label), NoFile(launchd.plist_path(label), sudo=True, what="no plist"), *notes]
-    return [*systemd.removal_steps(name, place.machine, own_user=place.own_user), *notes]
+    return [*systemd.removal_steps(name, remote.machine, own_user=remote.own_user), *notes]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Started:
     """The process runs, started by this plan. What runs by the same plan under an older unit is left alone."""
 
     service: Service
-    place: Place
+    remote: RemoteHost
     seen: Seen | None
 
     @property
@@ -229,9 +229,9 @@ class Started:
 
     def do(self, machine: Machine) -> None:
         # The health check says whether it stays up; that takes longer than any step should.
-        if self.place.facts.os == "darwin":
+        if self.remote.facts.os == "darwin":
             launchd.Running(self.service.label, self.service.mark, self.service.stop_timeout_s, settle_s=0.0).do(
                 machine
             )
         else:
-            systemd.Running(self.place.manager, self.service.name, self.service.mark, settle_s=0.0).do(machine)
+            systemd.Running(self.remote.manager, self.service.name, self.service.mark, settle_s=0.0).do(machine)

@@ -51,11 +51,11 @@ class UnitWatch:
         self._told[key] = seen.unit
         return UnitChange("was changed" if seen.unit else "was deleted", start not in ("", seen.start), is_news)
 
-    def forget(self, key: str) -> None:
+    def forget_unit(self, key: str) -> None:
         self._known.pop(key, None)
         self._told.pop(key, None)
 
-    def clear(self) -> None:
+    def forget_all(self) -> None:
         """Trust nothing that was known, as after another connection."""
         self._known.clear()
         self._told.clear()

@@ -28,7 +28,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Asking:
+class AdmissionRequest:
     """A process that wants to start."""
 
     key: str
@@ -53,59 +53,61 @@ class Refusal:
     """It would not fit with nothing else on the host."""
 
 
-def decide(asking: Asking, taken: Mapping[str, Need], waiting: Iterable[Asking] = ()) -> Refusal | None:
+def decide(
+    request: AdmissionRequest, taken: Mapping[str, Need], waiting: Iterable[AdmissionRequest] = ()
+) -> Refusal | None:
     """Give None when the process may start, whatever its own `check` makes of the answer.
 
     `taken` is what each process has that runs or was admitted, `waiting` those that were refused before and still ask.
     Room in which a more important one of them fits is kept for it; one that does not fit holds up nobody.
     """
-    if asking.need is None:
+    if request.need is None:
         return Refusal(
             ProcessReason.MEMORY_UNKNOWN,
-            f"Nobody can tell how much memory the process will take: {asking.unknown or 'it names no model file'}. "
+            f"Nobody can tell how much memory the process will take: {request.unknown or 'it names no model file'}. "
             "Say it (spec.resources.memory), or take the risk with herdsman.dev/memory-check: off",
         )
-    others = {key: need for key, need in taken.items() if key != asking.key}
-    room = asking.bound.room
-    if not asking.need.within(room):
+    others = {key: need for key, need in taken.items() if key != request.key}
+    room = request.bound.room
+    if not request.need.within(room):
         return Refusal(
             ProcessReason.INSUFFICIENT_MEMORY,
-            f"Needs {asking.need} and may never have more than {room} here ({asking.bound.source}); "
+            f"Needs {request.need} and may never have more than {room} here ({request.bound.source}); "
             "choose a smaller context, cache type or quantization, another host, or a larger budget",
             hopeless=True,
         )
     free = room - total(others.values())
-    if not asking.need.within(free):
+    if not request.need.within(free):
         return Refusal(
             ProcessReason.INSUFFICIENT_MEMORY,
-            f"Needs {asking.need}; of {room} ({asking.bound.source}) {free} are free{_holders(others)}",
+            f"Needs {request.need}; of {room} ({request.bound.source}) {free} are free{_holders(others)}",
         )
-    for first in ahead_of(asking, waiting):
+    for first in ahead_of(request, waiting):
         if first.need is None or not first.need.within(free):
             continue
         free -= first.need
-        if not asking.need.within(free):
+        if not request.need.within(free):
             return Refusal(
                 ProcessReason.INSUFFICIENT_MEMORY,
-                f"Needs {asking.need}; the room that is free is kept for {first.key}, which asked for {first.need} "
-                f"{'with a higher priority' if first.priority > asking.priority else 'before'}",
+                f"Needs {request.need}; the room that is free is kept for {first.key}, which asked for {first.need} "
+                f"{'with a higher priority' if first.priority > request.priority else 'before'}",
             )
     return None
 
 
-def ahead_of(asking: Asking, waiting: Iterable[Asking]) -> list[Asking]:
+def ahead_of(request: AdmissionRequest, waiting: Iterable[AdmissionRequest]) -> list[AdmissionRequest]:
     """List those that wait and come first: more important, or as important and longer waiting."""
-    first = [each for each in waiting if each.key != asking.key and _rank(each) < _rank(asking)]
+    first = [each for each in waiting if each.key != request.key and _rank(each) < _rank(request)]
     return sorted(first, key=_rank)
 
 
-def in_turn(waiting: Iterable[Asking]) -> list[Asking]:
+def in_turn(waiting: Iterable[AdmissionRequest]) -> list[AdmissionRequest]:
     """Sort those that wait by whose turn it is."""
     return sorted(waiting, key=_rank)
 
 
-def _rank(asking: Asking) -> tuple[int, float, str]:
-    return -asking.priority, asking.since, asking.key
+def _rank(request: AdmissionRequest) -> tuple[int, float, str]:
+    return -request.priority, request.since, request.key
 
 
 def _holders(taken: Mapping[str, Need]) -> str:

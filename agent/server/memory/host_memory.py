@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server.memory.admission import Asking, Bound
+from agent.server.memory.admission import AdmissionRequest, Bound
 from agent.server.memory.budget import Budget, MemoryWishes, host_budget, process_budget
 from agent.server.memory.estimates import Estimator, Headers, Unknown
 from agent.server.memory.eviction import SKIPPED, Patience, Runner
@@ -177,7 +177,7 @@ class HostMemory:
             host=budget,
             total_bytes=self.machine.capacity.total_bytes,
         )
-        asking = Asking(
+        request = AdmissionRequest(
             key=key,
             need=need,
             bound=Bound(Need(room_bytes, budget.gpu_bytes or 0), source),
@@ -187,11 +187,11 @@ class HostMemory:
             unknown=unknown,
         )
         self.ledger.measure(self._footprints())
-        refusal = self.ledger.admit(asking, now=self._clock())
+        refusal = self.ledger.admit(request, now=self._clock())
         if refusal is None:
             return None
-        if asking.check != "enforce":
-            log = _log.warning if asking.check == "warn" else _log.debug
+        if request.check != "enforce":
+            log = _log.warning if request.check == "warn" else _log.debug
             log("Started a process against the memory check", process=key, reason=refusal.reason, why=refusal.message)
             return None
         return Hold(ProcessPhase.PENDING, refusal.reason, refusal.message)

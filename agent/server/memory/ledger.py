@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from agent.server.memory.admission import Asking, Refusal, decide, in_turn
+from agent.server.memory.admission import AdmissionRequest, Refusal, decide, in_turn
 from agent.server.memory.need import Need
 
 WAITING_S = 20.0
@@ -42,25 +42,25 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
-        self._waiting: dict[str, tuple[Asking, float]] = {}
+        self._waiting: dict[str, tuple[AdmissionRequest, float]] = {}
         """Who was refused, and when it last asked."""
 
-    def admit(self, asking: Asking, *, now: float) -> Refusal | None:
+    def admit(self, request: AdmissionRequest, *, now: float) -> Refusal | None:
         """Decide, and enter what is admitted. A refusal that the process's own check lets pass is returned, too."""
         with self._lock:
             self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= WAITING_S}
-            if asking.key in self._waiting:
-                asking = replace(asking, since=self._waiting[asking.key][0].since)
+            if request.key in self._waiting:
+                request = replace(request, since=self._waiting[request.key][0].since)
             taken = {key: entry.taken for key, entry in self._entries.items()}
-            refusal = decide(asking, taken, [each for each, _ in self._waiting.values()])
-            if refusal is not None and asking.check == "enforce":
+            refusal = decide(request, taken, [each for each, _ in self._waiting.values()])
+            if refusal is not None and request.check == "enforce":
                 if refusal.hopeless:
-                    self._waiting.pop(asking.key, None)
+                    self._waiting.pop(request.key, None)
                 else:
-                    self._waiting[asking.key] = (asking, now)
+                    self._waiting[request.key] = (request, now)
                 return refusal
-            self._waiting.pop(asking.key, None)
-            self._entries[asking.key] = Entry(asking.need or Need(), asking.priority, now)
+            self._waiting.pop(request.key, None)
+            self._entries[request.key] = Entry(request.need or Need(), request.priority, now)
             return refusal
 
     def adopt(self, key: str, need: Need, priority: int, *, now: float) -> None:

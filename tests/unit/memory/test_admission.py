@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent.contract import ProcessReason
-from agent.server.memory.admission import Asking, Bound, decide
+from agent.server.memory.admission import AdmissionRequest, Bound, decide
 from agent.server.memory.ledger import WAITING_S, Ledger
 from agent.server.memory.need import Need, total
 
@@ -29,9 +29,9 @@ def asking(
     check: Literal["enforce", "warn", "off"] = "enforce",
     since: float = 0.0,
     gpu_gib: float = 0,
-) -> Asking:
+) -> AdmissionRequest:
     need = Need(int(gib * GIB), int(gpu_gib * GIB)) if gib is not None else None
-    return Asking(key, need, Bound(room, "memoryBudget"), priority, check, since)
+    return AdmissionRequest(key, need, Bound(room, "memoryBudget"), priority, check, since)
 
 
 def test_what_fits_beside_what_runs_may_start() -> None:
@@ -164,7 +164,7 @@ class Accounts(RuleBasedStateMachine):
             ledger = Ledger()
             assert ledger.admit(replace(self.waiting(key), since=0), now=0) is None
 
-    def waiting(self, key: str) -> Asking:
+    def waiting(self, key: str) -> AdmissionRequest:
         return self.ledger._waiting[key][0]
 
 

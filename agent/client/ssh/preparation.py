@@ -1,0 +1,205 @@
+"""What has to be on a host over SSH before a process can start: its engine, files, port and Secrets; and may it start.
+
+Made by `processes` for each connection's host. Asks the host through the connection; begins downloads by `fetch`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from agent.client.port import HostRefused
+from agent.client.ssh.binaries import Binaries
+from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.facts import FactsIncomplete, read_facts
+from agent.client.ssh.fetch import Fetcher, FileState
+from agent.client.ssh.layout import Layout, LayoutInvalid, Record
+from agent.client.ssh.look import Seen
+from agent.client.ssh.machine import SshMachine
+from agent.client.ssh.ports import NoPortFree, free_port
+from agent.client.ssh.scripts import script
+from agent.client.ssh.secret_files import SecretFiles
+from agent.client.ssh.steps import RemoteHost, file_steps, files_of, secret_steps, service_of
+from agent.contract import ProcessPlan, ProcessReason
+from agent.processes.command_line import FileMissing
+from agent.processes.engines import SHARED
+from agent.processes.flags import unknown
+from agent.processes.secret_values import SecretApi, SecretUnavailable, SecretValues
+from agent.sources.source_policy import SourcePolicy
+from agent.steps.machine import MachineError
+from agent.steps.service import NotExpressible, Service
+from agent.steps.step import Step
+
+RUNTIME_AGAIN_S = 60.0
+"""How often a host without a wanted engine is asked for it anew."""
+
+
+class NotNow(HostRefused):
+    """A process cannot be brought into being now; why, in the words of a report."""
+
+
+class Preparation:
+    """What a start needs, for all processes of one host. Methods raise NotNow where a start has to wait."""
+
+    def __init__(
+        self,
+        connection: SshConnection,
+        machine: SshMachine,
+        *,
+        host: str,
+        policy: SourcePolicy | None,
+        secret_api: SecretApi | None,
+        refusal: Callable[[str, ProcessPlan], str],
+        on_connect: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_connect` is called when the host was asked anew what it is; the others are those of `SshProcesses`."""
+        self._host = host
+        self._connection = connection
+        self._machine = machine
+        self._policy = policy
+        self._refusal = refusal
+        self._on_connect = on_connect
+        self._clock = clock
+        self._remote: RemoteHost | None = None
+        self._remote_of = -1
+        self._facts_at = 0.0
+        self._fetcher: Fetcher | None = None
+        self._binaries: Binaries | None = None
+        self._retrying: set[str] = set()
+        """Keys whose failed fetch was begun again after its back-off."""
+        folder = connection.target.secrets
+        self._secrets = SecretValues(PurePosixPath(folder), SecretFiles(machine, folder).read, secret_api)
+
+    def remote_host(self, *, anew: bool = False) -> RemoteHost:
+        """Ask what the host is, once for each connection."""
+        if self._remote is None or anew or self._remote_of != self._connection.opened:
+            target = self._connection.target
+            text = self._connection.shell(script("facts"), what="asking what the host is", timeout_s=90.0)
+            try:
+                facts = read_facts(text)
+                layout = Layout.of(target.store, facts.home)
+            except (FactsIncomplete, LayoutInvalid) as error:
+                raise HostRefused("HostUnsuitable", f"{target.server.name}: {error}") from error
+            if not facts.address:
+                raise HostRefused("HostUnsuitable", f"{target.server.name} did not tell its address (SSH_CONNECTION)")
+            self._remote = RemoteHost(facts, self._machine.facts, layout, target.sudo)
+            self._remote_of = self._connection.opened
+            self._fetcher = Fetcher(self._connection, layout, self._policy)
+            self._binaries = Binaries(self._connection, facts)
+            self._on_connect()
+            self._facts_at = self._clock()
+        return self._remote
+
+    def file_steps(self, plan: ProcessPlan) -> list[Step]:
+        """List the steps to the plan's files."""
+        self.remote_host()
+        assert self._fetcher is not None
+        return file_steps(plan, self._fetcher)
+
+    def secret_steps(self, record: Record) -> list[Step]:
+        """List the steps to the file with the values of the plan's secret variables."""
+        try:
+            return secret_steps(record, self._secrets.of(record.key, record.plan), self.remote_host())
+        except (SecretUnavailable, MachineError) as error:
+            raise NotNow(ProcessReason.SECRET_UNAVAILABLE, str(error)) from None
+        except NotExpressible as error:
+            raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from None
+
+    def fetch(self, record: Record, attempts: int) -> FileState | None:
+        """Begin to fetch the files of a plan; return the state of the one that is not there yet, None when all are.
+
+        `attempts` counts the failed attempts of the process in a row: a failure that the host shows is raised before
+        it is tried again, so that the back-off comes first.
+        """
+        self.remote_host()
+        fetcher = self._fetcher
+        assert fetcher is not None
+        for plan in files_of(record.plan).values():
+            refused = fetcher.refusal(plan)
+            if refused is not None:
+                raise NotNow(*refused)
+            state = fetcher.state(plan)
+            if state.there:
+                wrong = fetcher.verify_local(plan, state.path)
+                if wrong is not None:
+                    raise NotNow(*wrong)
+                continue
+            if not state.running:
+                if state.failure is not None:
+                    self._wait_or_retry(record.key, state.failure, attempts)
+                fetcher.start(plan)
+            return state
+        return None
+
+    def _wait_or_retry(self, key: str, failure: tuple[str, str], attempts: int) -> None:
+        """Let a failure that the host shows have its back-off first; after that it may be tried again."""
+        if key in self._retrying or not attempts:
+            self._retrying.discard(key)
+            raise NotNow(*failure)
+        self._retrying.add(key)
+
+    def record(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
+        """Make the record of a plan; the port stays that of the record before, if there is one."""
+        before = seen.get(key)
+        if before is not None:
+            port = before.record.port
+        else:
+            port = self._port(key, {each.record.port for each in seen.values()})
+        return Record(key=key, plan=plan, generation=generation, port=port)
+
+    def with_free_port(self, record: Record, promised: set[int]) -> Record:
+        """Choose another port for a process whose own was taken while it did not run. `promised` belong to others."""
+        return record.model_copy(update={"port": self._port(record.key, promised, preferred=record.port)})
+
+    def _port(self, key: str, promised: set[int], *, preferred: int | None = None) -> int:
+        try:
+            return free_port(self._connection, key, promised, preferred=preferred)
+        except NoPortFree as error:
+            raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
+
+    def service(self, record: Record) -> Service:
+        """Build the unit of a process. Raises NotNow where the host has no engine that can run the plan."""
+        remote, plan = self.remote_host(), record.plan
+        name = plan.argv[0] if plan.argv else ""
+        assert self._binaries is not None
+        binary = self._binaries.find(name)
+        if not binary:
+            if self._clock() - self._facts_at > RUNTIME_AGAIN_S:
+                self.remote_host(anew=True)
+            raise NotNow(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on the host; install it there")
+        known = self._binaries.flags(plan, binary)
+        try:
+            service = service_of(record, remote, binary=binary, known_flags=known)
+        except (FileMissing, LayoutInvalid, NotExpressible) as error:
+            raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from error
+        strange = unknown(service.argv[1:], known)
+        if strange:
+            version = remote.facts.versions.get(name) or "of unknown version"
+            raise NotNow(ProcessReason.RUNTIME_TOO_OLD, f"{binary} ({version}) does not know {', '.join(strange)}")
+        return service
+
+    def check_runtime(self, plan: ProcessPlan) -> None:
+        """Refuse plans that only an agent can carry out. Raises NotNow."""
+        if plan.runtime in SHARED or plan.daemon_model is not None:
+            raise NotNow(
+                ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
+            )
+
+    def check_allowed(self, key: str, plan: ProcessPlan) -> None:
+        """Refuse to start what the host's owner does not allow. Raises NotNow."""
+        remote = self.remote_host()
+        why = self._refusal(key, plan)
+        if not why and remote.machine.is_root and not self._connection.target.allow_root:
+            why = (
+                f"user `{remote.machine.user}` of host `{self._host}` is root, and processes do not run as root: "
+                "connect as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set spec.ssh.allowRoot "
+                "(`allowRoot` in a static fleet)"
+            )
+        if why:
+            raise NotNow(ProcessReason.NOT_ALLOWED, why)
+
+    def forget_process(self, key: str) -> None:
+        """Drop what is remembered of the downloads of a process that is gone."""
+        self._retrying.discard(key)
