@@ -194,8 +194,8 @@ class Preparation:
         if not why and remote.machine.is_root and not self._connection.target.allow_root:
             why = (
                 f"user `{remote.machine.user}` of host `{self._host}` is root, and processes do not run as root: "
-                "connect as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set spec.ssh.allowRoot "
-                "(`allowRoot` in a static fleet)"
+                "connect as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set "
+                "spec.ssh.allowRoot (`allowRoot` in a static fleet)"
             )
         if why:
             raise NotNow(ProcessReason.NOT_ALLOWED, why)
