@@ -82,8 +82,19 @@ def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: b
     try:
         client.patch(kinds.CRDS, None, name, [unchanged, *changes], content_type=JSON_PATCH)
     except (Conflict, Invalid) as error:
-        # Somebody else changed it at the same moment; the next look comes soon.
-        log.info("The CRD was not told where conversions are made", crd=name, why=str(error))
+        if _version(client, name) == crd["metadata"]["resourceVersion"]:
+            log.warning("The API server refused where conversions are made", crd=name, why=str(error))
+        else:
+            # Somebody else changed it at the same moment; the next look comes soon.
+            log.info("The CRD was not told where conversions are made", crd=name, why=str(error))
         return False
     log.info("Told the CRD where conversions are made", crd=name)
     return True
+
+
+def _version(client: KubeClient, name: str) -> str:
+    """Return the resourceVersion of a CRD; empty where it is gone."""
+    try:
+        return str(client.get(kinds.CRDS, None, name)["metadata"]["resourceVersion"])
+    except NotFound:
+        return ""

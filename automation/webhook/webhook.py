@@ -70,7 +70,8 @@ class ConversionServer:
         self._check_every_s = check_every_s
         self._settle_s = settle_s
         self._clock = clock
-        self._path = f"/convert/{secrets.token_urlsafe(32)}"
+        # Where a CRD names a Service, the API server refuses a path with capital letters or underscores.
+        self._path = f"/convert/{secrets.token_hex(32)}"
         self._stop = threading.Event()
         self._server: ReviewServer | None = None
         self._threads: list[threading.Thread] = []

@@ -19,10 +19,9 @@ import pytest
 from automation.webhook.registration import CRDS
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from program.dialects.crds import crd_documents
-from tests.support import earlier_code
+from tests.support import conversions, earlier_code
 from tests.support.controlplane import Api
-from tests.support.definitions import established
+from tests.support.conversions import clients_of, is_converted
 from tests.support.loop import await_condition, eventually, model, service
 from tests.support.model_server import File, FileServer
 from tests.support.operator_pair import (
@@ -179,39 +178,11 @@ def test_a_downgrade_and_an_upgrade_by_one_commit_restart_nothing(
         assert asked == {"changed"}, "another release asks its engine for nothing that nobody changed"
 
 
-CONFIGS = "llminferenceserviceconfigs"
-
-
 @pytest.fixture(scope="module")
 def converted(pair: OperatorPods, node_api: Api, place: str) -> Iterator[str]:
     """The CRDs of KServe, and the path of an object in the version that is not stored."""
-    with established(node_api, crd_documents("kserve")):
-        path = f"/apis/serving.kserve.io/v1alpha1/namespaces/{place}/{CONFIGS}"
-        written = {
-            "apiVersion": "serving.kserve.io/v1alpha1",
-            "kind": "LLMInferenceServiceConfig",
-            "metadata": {"name": "mine"},
-            "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
-        }
-        # Before a leader has told the CRD where it converts, only the version that is stored is served.
-        eventually(lambda: node_api.request("GET", path)[0] == 200, what="v1alpha1 to be served", timeout_s=90)
-        status, answer = node_api.request("POST", path, written)
-        assert status == 201, f"{answer}\n{pair.told()}"
-        yield f"{path}/mine"
-
-
-def is_converted(api: Api, path: str) -> bool:
-    """Whether the API server gives the object in both versions, each with what it alone can say."""
-    status, old = api.request("GET", path)
-    new = api.get(path.replace("v1alpha1", "v1alpha2")) or {}
-    assert "criticality" not in new["spec"]["model"]
-    return status == 200 and old["spec"]["model"]["criticality"] == "Critical"
-
-
-def clients_of(api: Api) -> list[Json]:
-    """Where the API server has each CRD converted."""
-    found = [api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}") or {} for name in CRDS]
-    return [(each["spec"]["conversion"].get("webhook") or {}).get("clientConfig") or {} for each in found]
+    with conversions.written(node_api, place, pair.told) as path:
+        yield path
 
 
 def authorities_of(client_config: Json) -> list[bytes]:

@@ -1,0 +1,52 @@
+"""An object of KServe's in the version that is not stored, as a loop's webhook converts it for the API server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from automation.webhook.registration import CRDS
+from program.dialects.crds import crd_documents
+from tests.support.controlplane import Api
+from tests.support.definitions import established
+from tests.support.loop import eventually
+
+Json = dict[str, Any]
+
+CONFIGS = "llminferenceserviceconfigs"
+
+
+@contextlib.contextmanager
+def written(api: Api, namespace: str, told: Callable[[], str]) -> Iterator[str]:
+    """Have the CRDs of KServe and an object in v1alpha1 while the block lasts; gives the object's path.
+
+    `told` describes the operator for messages of failed tests.
+    """
+    with established(api, crd_documents("kserve")):
+        path = f"/apis/serving.kserve.io/v1alpha1/namespaces/{namespace}/{CONFIGS}"
+        config = {
+            "apiVersion": "serving.kserve.io/v1alpha1",
+            "kind": "LLMInferenceServiceConfig",
+            "metadata": {"name": "mine"},
+            "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
+        }
+        # Before a leader has told the CRD where it converts, only the version that is stored is served.
+        eventually(lambda: api.request("GET", path)[0] == 200, what="v1alpha1 to be served", timeout_s=90)
+        status, answer = api.request("POST", path, config)
+        assert status == 201, f"{answer}\n{told()}"
+        yield f"{path}/mine"
+
+
+def is_converted(api: Api, path: str) -> bool:
+    """Whether the API server gives the object in both versions, each with what it alone can say."""
+    status, old = api.request("GET", path)
+    new = api.get(path.replace("v1alpha1", "v1alpha2")) or {}
+    assert "criticality" not in new["spec"]["model"]
+    return status == 200 and old["spec"]["model"]["criticality"] == "Critical"
+
+
+def clients_of(api: Api) -> list[Json]:
+    """Where the API server has each CRD converted."""
+    found = [api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}") or {} for name in CRDS]
+    return [(each["spec"]["conversion"].get("webhook") or {}).get("clientConfig") or {} for each in found]
