@@ -13,9 +13,9 @@ from datetime import datetime
 
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.drift.drift_watch import DriftWatch
-from automation.engine.runs import EngineRuns
+from automation.engine.batches import Batcher
 from automation.reconcile.act import Actor
 from automation.reconcile.decide import (
     Case,
@@ -26,7 +26,7 @@ from automation.reconcile.decide import (
     decide_upkeep,
 )
 from automation.reconcile.desire import Wanted
-from automation.reconcile.removal import Removal
+from automation.reconcile.remover import Remover
 from automation.reconcile.report import Pass, Reporter
 from automation.reconcile.review import Reviewer
 from automation.reconcile.services import Services
@@ -44,16 +44,16 @@ class Controller:
 
     services: Mapping[str, Services]
     statuses: Mapping[str, StatusWriter]
-    world: World
+    cluster: ClusterCache
     options: RenderOptions
-    runs: EngineRuns
+    batcher: Batcher
     approval: Approval
     checks: Checks
     drift: DriftWatch
     reviewer: Reviewer
     actor: Actor
     reporter: Reporter
-    removal: Removal
+    removal: Remover
     release: Release
     requeue: Callable[[ServiceKey, float], None]
     clock: Callable[[], datetime]
@@ -80,7 +80,7 @@ class Controller:
         self.release.note_owned(key)
         cr = self.statuses[key.dialect].latest(cr)
         asked = services.asked(key, cr)
-        if (quiet_for_s := self.runs.quiet_for_s(key, asked, now=now)) > 0:
+        if (quiet_for_s := self.batcher.runs.quiet_for_s(key, asked, now=now)) > 0:
             # The engine is at work on just what is asked for: its objects appear one by one, and its outcome brings
             # the key back.
             self.requeue(key, quiet_for_s)
@@ -93,7 +93,7 @@ class Controller:
         with span("observe"):
             observed = services.observe(key, owner=cr["metadata"]["uid"])
         with span("want"):
-            options = self.options.model_copy(update={"installed": self.world.installed()})
+            options = self.options.model_copy(update={"installed": self.cluster.installed()})
             wanted = services.want(key, cr, observed, options)
         self.actor.act(key, cr, decide_moves(wanted), now=now)
         if not self._is_frozen(key, wanted):
@@ -117,8 +117,8 @@ class Controller:
                 asked=asked,
                 may_act=review.may_act,
                 now=now,
-                run=self.runs.run(key),
-                awaited=self.runs.awaited(key),
+                run=self.batcher.runs.run(key),
+                awaited=self.batcher.runs.awaited(key),
             ),
         )
         self.actor.act(key, cr, decision.actions, now=now)
@@ -160,4 +160,4 @@ class Controller:
         """Tell whether a replica runs on a host that renews no Lease."""
         placement = wanted.desired.host_placement if wanted.desired is not None else None
         hosts = placement.hosts if placement is not None else ()
-        return any(host is not None and not self.world.registry.has_lease(host) for host in hosts)
+        return any(host is not None and not self.cluster.registry.has_lease(host) for host in hosts)

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.engine.port import EngineFailed
 from automation.leadership.election import LeaseElector, LeaseTimes
 from automation.leadership.fencing import Fence
@@ -176,14 +176,14 @@ class Loop:
             models=self._model_queue,
             leadership=leadership,
         )
-        parts.world.start()
-        stack.callback(parts.world.stop)
-        if not self._wait_synced(parts.world, stop):
+        parts.cluster.start()
+        stack.callback(parts.cluster.stop)
+        if not self._wait_synced(parts.cluster, stop):
             return 1
         parts.start()
         self._synced.set()
-        self._enqueue_orphans(parts.world)
-        log.info("Started", services=len(parts.world.services.list()), models=len(parts.world.models.list()))
+        self._enqueue_orphans(parts.cluster)
+        log.info("Started", services=len(parts.cluster.services.list()), models=len(parts.cluster.models.list()))
         workers = [
             threading.Thread(target=self._work, args=(self._queue, parts.controller.reconcile), name=f"service-{n}")
             for n in range(self._settings.workers)
@@ -216,19 +216,19 @@ class Loop:
             raise LoopFailed("the leader lease was lost; another loop may be working now")
         return code
 
-    def _wait_synced(self, world: World, stop: threading.Event) -> bool:
+    def _wait_synced(self, cluster: ClusterCache, stop: threading.Event) -> bool:
         deadline = time.monotonic() + SYNC_TIMEOUT_S
-        while not world.wait_synced(0.2):
+        while not cluster.wait_synced(0.2):
             if stop.is_set() or self._lost.is_set():
                 return False
             if time.monotonic() > deadline:
-                waiting = [i.kind.plural for i in world.informers if not i.has_synced] or ["the APIs that are served"]
+                waiting = [i.kind.plural for i in cluster.informers if not i.has_synced] or ["the APIs that are served"]
                 raise LoopFailed(f"could not list {', '.join(waiting)} within {SYNC_TIMEOUT_S:.0f} s")
         return True
 
-    def _enqueue_orphans(self, world: World) -> None:
+    def _enqueue_orphans(self, cluster: ClusterCache) -> None:
         """Enqueue what the caches know but no custom resource does: deleted while no loop worked."""
-        for dialect, index in world.indexes.items():
+        for dialect, index in cluster.indexes.items():
             for namespace, service in index.services_with_objects():
                 self._queue.add(ServiceKey(dialect, namespace, service))
 

@@ -13,7 +13,7 @@ from math import ceil
 import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
-from automation.cache.cluster_cache import DIALECT, World
+from automation.cache.cluster_cache import DIALECT, ClusterCache
 from automation.cache.references import priority_class_of
 from automation.leadership.shards import WHOLE, Shard
 from automation.workqueue.debounce import Debounce, start_timer
@@ -40,7 +40,7 @@ class QuotaController:
     def __init__(
         self,
         client: KubeClient,
-        world: World,
+        cluster: ClusterCache,
         *,
         shard: Shard = WHOLE,
         later: Callable[[float, Callable[[], None]], None] = start_timer,
@@ -53,7 +53,7 @@ class QuotaController:
         self._shard = shard
         self._others: dict[ServiceKey, QuotaClaim] = {}
         self._client = client
-        self._world = world
+        self._cluster = cluster
         self._written: dict[QuotaName, tuple[str, int, Json]] = {}
         """Of each quota its uid, and the version and the status that were written last."""
         self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
@@ -61,14 +61,14 @@ class QuotaController:
 
     def start(self) -> None:
         """Count what runs already, then report now and after each change."""
-        self._world.quotas.now = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for key, claim in running_claims(self._world).items():
-            self._world.quotas.hold(key, claim)
+        self._cluster.quotas.now = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for key, claim in running_claims(self._cluster).items():
+            self._cluster.quotas.hold(key, claim)
         if self._shard.of > 1:
             self._hear_again()
         if not self._shard.is_first:
             return
-        self._world.quotas.on_changed = self._soon.ask
+        self._cluster.quotas.on_changed = self._soon.ask
         self.ask()
 
     def ask(self) -> None:
@@ -86,25 +86,25 @@ class QuotaController:
 
     def _hear_of_others(self) -> None:
         """Count what other loops admitted, as their Deployments show it; at the start that was counted above."""
-        if self._world.quotas.quotas():
-            claims = running_claims(self._world)
+        if self._cluster.quotas.quotas():
+            claims = running_claims(self._cluster)
             others = {key: claim for key, claim in claims.items() if not self._shard.has(key.namespace)}
             for key, claim in others.items():
                 if self._others.get(key) != claim:
-                    self._world.quotas.hold(key, claim)
+                    self._cluster.quotas.hold(key, claim)
             for key in self._others.keys() - others.keys():
-                self._world.quotas.release(key)
+                self._cluster.quotas.release(key)
             self._others = others
 
     def report(self) -> None:
         """Write each status that differs from the one that stands there."""
-        informer = self._world.optional.informer(kinds.GPU_QUOTAS)
+        informer = self._cluster.optional.informer(kinds.GPU_QUOTAS)
         if informer is None:
             return
-        quotas = self._world.quotas.quotas()
+        quotas = self._cluster.quotas.quotas()
         for gone in self._written.keys() - quotas.keys():
             del self._written[gone]
-        for name, usage in self._world.quotas.usages().items():
+        for name, usage in self._cluster.quotas.usages().items():
             if name not in quotas:
                 continue
             try:
@@ -167,26 +167,26 @@ def quota_status(quota: Quota, usage: QuotaUsage, current: Json, *, generation: 
     return status
 
 
-def running_claims(world: World) -> dict[ServiceKey, QuotaClaim]:
+def running_claims(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
     """Work out of the Deployments what each service holds that was admitted before the loop started.
 
     A pod's GPU memory stands nowhere in it: what the service says of it counts, and the book takes the service's word
     for the rest (`QuotaLedger.hold`).
     """
     found = {}
-    for deployment in world.deployments.list():
+    for deployment in cluster.deployments.list():
         metadata = deployment["metadata"]
         name = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
-        cr = world.services.get(metadata["namespace"], name)
+        cr = cluster.services.get(metadata["namespace"], name)
         if cr is not None and metadata["owner"] == cr["metadata"]["uid"]:
-            found[ServiceKey(DIALECT, metadata["namespace"], name)] = running_claim(world, cr, deployment)
+            found[ServiceKey(DIALECT, metadata["namespace"], name)] = running_claim(cluster, cr, deployment)
     return found
 
 
-def running_claim(world: World, cr: Json, deployment: Json) -> QuotaClaim:
+def running_claim(cluster: ClusterCache, cr: Json, deployment: Json) -> QuotaClaim:
     """Work out what one service holds by its Deployment, whoever made that."""
     metadata, spec = cr["metadata"], deployment["spec"]
-    made = world.index.objects(metadata["namespace"], metadata["name"]).values()
+    made = cluster.index.objects(metadata["namespace"], metadata["name"]).values()
     maxima = [o.get("max_replicas") or 0 for o in made]
     replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
     requests = spec["requests"]
@@ -196,7 +196,7 @@ def running_claim(world: World, cr: Json, deployment: Json) -> QuotaClaim:
         gpus=gpus * replicas,
         gpu_memory_bytes=_whole(resources.get("gpuMemory")) * replicas,
         memory_bytes=_whole(requests.get("memory")) * replicas,
-        priority=world.priority_value(priority_class_of(cr)) or 0,
+        priority=cluster.priority_value(priority_class_of(cr)) or 0,
         created=str(metadata.get("creationTimestamp", "")),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from automation.admission.quota_controller import running_claim
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.engine.batches import Batcher
 from automation.status.writer import StatusWriter
 from components import naming
@@ -36,14 +36,14 @@ class Release:
 
     def __init__(
         self,
-        world: World,
+        cluster: ClusterCache,
         batcher: Batcher,
         statuses: Callable[[ServiceKey], StatusWriter],
         *,
         forget: Callable[[ServiceKey], object],
         requeue: Callable[[ServiceKey, float], None],
     ) -> None:
-        self._world = world
+        self._cluster = cluster
         self._batcher = batcher
         self._statuses = statuses
         self._forget = forget
@@ -78,8 +78,8 @@ class Release:
 
     def _count(self, key: ServiceKey, cr: Json) -> None:
         """Count the resources of its Deployment against the quotas; no quota is checked."""
-        deployment = self._world.deployments.get(key.namespace, naming.deployment_name(key.name))
+        deployment = self._cluster.deployments.get(key.namespace, naming.deployment_name(key.name))
         if deployment is None or deployment["metadata"]["owner"] != cr["metadata"]["uid"]:
-            self._world.quotas.release(key)
+            self._cluster.quotas.release(key)
             return
-        self._world.quotas.hold(key, running_claim(self._world, cr, deployment))
+        self._cluster.quotas.hold(key, running_claim(self._cluster, cr, deployment))

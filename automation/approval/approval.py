@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from automation.adoption.ownership import is_ours
 from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_book import PolicyBook
-from automation.cache.cluster_cache import SPREAD_S, World
+from automation.cache.cluster_cache import SPREAD_S, ClusterCache
 from automation.cache.service_kinds import key_of, kind_of_cr
 from automation.engine.port import APPLY_FAILED, EngineFailed
 from automation.preview.changes import ServicePreview
@@ -89,7 +89,7 @@ def is_current(client: KubeClient, cr: Json) -> bool:
     return same and approved({"metadata": now}) == approved(cr)
 
 
-def every_service(world: World, enqueue: Callable[[ServiceKey, float], None]) -> None:
+def every_service(cluster: ClusterCache, enqueue: Callable[[ServiceKey, float], None]) -> None:
     """Enqueue all services, spread over time so that a thousand of them make no burst."""
-    for number, service in enumerate(world.every_service()):
+    for number, service in enumerate(cluster.every_service()):
         enqueue(key_of(service), number * SPREAD_S)

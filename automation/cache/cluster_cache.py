@@ -36,7 +36,7 @@ SPREAD_S = 0.02
 """When an API appears or goes, the services that use it come one after the other, this far apart."""
 
 
-class World:
+class ClusterCache:
     """All informers of the loop and what each change enqueues."""
 
     def __init__(

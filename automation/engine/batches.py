@@ -23,9 +23,10 @@ from automation.engine.port import (
     ServiceOutcome,
     Stack,
 )
+from automation.engine.runs import EngineRuns
 from automation.engine.sharding import CAPACITY, Sharding
 from automation.engine.state_loader import StateLoader
-from automation.engine.submissions import Asked, Parting, Submission, Submissions, Wish
+from automation.engine.submissions import Asked, Removal, Submission, Submissions, Upsert
 from automation.telemetry.tracing import span
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
@@ -95,6 +96,8 @@ class Batcher:
         self._unread: dict[str, EngineFailed] = {}
         self._changed = threading.Condition()
         self._book = Submissions()
+        self.runs = EngineRuns(self.newest)
+        """The last outcome for each service."""
         self._telling = 0
         self._stopping = False
         self._cancel = threading.Event()
@@ -112,11 +115,11 @@ class Batcher:
 
     def remove(self, key: ServiceKey) -> None:
         """Have all objects of a service deleted."""
-        self._add(key, Parting.REMOVE)
+        self._add(key, Removal.REMOVE)
 
     def release(self, key: ServiceKey) -> None:
         """Have a service forgotten that somebody else looks after from now on: its objects stay as they are."""
-        self._add(key, Parting.RELEASE)
+        self._add(key, Removal.RELEASE)
 
     def newest(self, key: ServiceKey) -> Submission | None:
         """The newest request for a service, as long as its outcome is not recorded (see `settle`)."""
@@ -130,6 +133,19 @@ class Batcher:
         """
         with self._changed:
             return self._book.settle(submission)
+
+    def record(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> float:
+        """Record the outcome of a request, and settle it.
+
+        Returns the seconds until a removal that failed is to be tried again; 0 for all else.
+        """
+        retry_in_s = 0.0
+        if submission.rendered is None:
+            retry_in_s = self.runs.removed(submission.key, error)
+        else:
+            self.runs.finished(submission, error, now=now)
+        self.settle(submission)
+        return retry_in_s
 
     def busy(self, key: ServiceKey) -> bool:
         """Whether a change of this service waits or is being made."""
@@ -213,10 +229,16 @@ class Batcher:
         return not self._book.waiting and not self._book.running and not self._telling
 
     def _add(
-        self, key: ServiceKey, wish: Wish, *, asked: Asked = (), mode: str = "Apply", now: datetime | None = None
+        self,
+        key: ServiceKey,
+        change: Upsert | Removal,
+        *,
+        asked: Asked = (),
+        mode: str = "Apply",
+        now: datetime | None = None,
     ) -> Submission:
         with self._changed:
-            submission = Submission(self._book.next_number(), key, wish, now or datetime.now(UTC), asked, mode)
+            submission = Submission(self._book.next_number(), key, change, now or datetime.now(UTC), asked, mode)
             if self._stopping:
                 return submission
             if self._sharding.knows(key.namespace):
@@ -281,9 +303,9 @@ class Batcher:
         batch = Batch(
             stack,
             apply=tuple(each.rendered for each in waiting.values() if each.rendered is not None),
-            remove=tuple(key for key, each in waiting.items() if each.wish is Parting.REMOVE),
+            remove=tuple(key for key, each in waiting.items() if each.change is Removal.REMOVE),
         )
-        released = tuple(key for key, each in waiting.items() if each.wish is Parting.RELEASE)
+        released = tuple(key for key, each in waiting.items() if each.change is Removal.RELEASE)
         started = time.monotonic()
         error: EngineFailed | None = None
         try:

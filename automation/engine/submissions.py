@@ -20,14 +20,15 @@ Asked = tuple[object, ...]
 """What a user asks for, as versions that are cheap to compare."""
 
 
-class Parting(Enum):
-    """How a service is taken out of the state."""
+class Removal(Enum):
+    """How the state drops a service."""
 
     REMOVE = "delete its objects"
     RELEASE = "let the state forget it; its objects stay"
 
 
-Wish = RenderedService | Parting
+Upsert = RenderedService
+"""A service to make, or to change, as rendered."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Submission:
     number: int
     """Grows with each request of a loop."""
     key: ServiceKey
-    wish: Wish
+    change: Upsert | Removal
     at: datetime
     asked: Asked = ()
     mode: str = "Apply"
@@ -46,7 +47,7 @@ class Submission:
     @property
     def rendered(self) -> RenderedService | None:
         """The service to make; None for one that is to be removed or released."""
-        return self.wish if isinstance(self.wish, RenderedService) else None
+        return self.change if isinstance(self.change, RenderedService) else None
 
     @property
     def fingerprint(self) -> str:

@@ -25,7 +25,7 @@ from automation.reconcile.actions import (
     RequeueAfter,
     UpdateSleep,
 )
-from automation.reconcile.removal import Removal
+from automation.reconcile.remover import Remover
 from automation.serving.sleep import Sleep
 from automation.status.event_recorder import EventRecorder
 from automation.telemetry.tracing import span
@@ -57,7 +57,7 @@ class Actor:
     batcher: Batcher
     approval: Approval
     drift: DriftWatch
-    removal: Removal
+    removal: Remover
     recorder: EventRecorder
     pods: PodActor
     requeue: Callable[[ServiceKey, float], None]

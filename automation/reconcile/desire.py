@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from automation.approval.modes import Mode, mode_of
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.hosted import without_agent
 from automation.reconcile.node_paths import check_node_paths
@@ -53,7 +53,7 @@ class Wanted:
 
 
 def want(
-    world: World,
+    cluster: ClusterCache,
     key: ServiceKey,
     cr: Json,
     model_cr: Json | None,
@@ -64,16 +64,16 @@ def want(
 ) -> Wanted:
     """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
     try:
-        _check_name(world, key, cr)
-        mode = mode_of(cr, world.namespace_annotations(key.namespace))
+        _check_name(cluster, key, cr)
+        mode = mode_of(cr, cluster.namespace_annotations(key.namespace))
         if model_cr is None or not model_is_ready(model_cr):
             # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
             return Wanted()
-        draft = _draft(world, key, cr)
+        draft = _draft(cluster, key, cr)
         parsed = parse_service(cr, model_of(model_cr), draft=draft)
         check_node_paths(_node_paths(parsed), options.node_path_roots)
-        desired, hosts = world.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
-        claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(world, key)
+        desired, hosts = cluster.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
+        claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(cluster, key)
         own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
         sleeps: State = ""
         if mode != "Apply":
@@ -86,7 +86,7 @@ def want(
         unsupported = (
             *unsupported_fields(cr, desired),
             *unsupported_by_cluster(desired, options),
-            *without_agent(world.registry, desired),
+            *without_agent(cluster.registry, desired),
         )
         if sleep is not None:
             unsupported = (*unsupported, *sleep.unsupported(desired))
@@ -124,18 +124,18 @@ def model_is_ready(model_cr: Json) -> bool:
     return bool(known_status(model_cr).get("phase") == "Ready")
 
 
-def _has_own_claim(world: World, key: ServiceKey) -> bool:
-    claim = world.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
+def _has_own_claim(cluster: ClusterCache, key: ServiceKey) -> bool:
+    claim = cluster.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
     return claim is not None and not claim["metadata"]["deleting"]
 
 
-def _draft(world: World, key: ServiceKey, cr: Json) -> DesiredModel | None:
+def _draft(cluster: ClusterCache, key: ServiceKey, cr: Json) -> DesiredModel | None:
     """Resolve the draft Model. One that is not Ready holds the service as its main Model does; a missing one is told by
     the parser, which knows whether the engine uses it."""
     name = draft_reference(cr)
     if not name or name == cr["spec"].get("modelRef"):
         return None
-    found = world.models.get(key.namespace, name)
+    found = cluster.models.get(key.namespace, name)
     if found is None:
         return None
     if not model_is_ready(found):
@@ -148,18 +148,18 @@ def _draft(world: World, key: ServiceKey, cr: Json) -> DesiredModel | None:
     return model_of(found)
 
 
-def _check_name(world: World, key: ServiceKey, cr: Json) -> None:
+def _check_name(cluster: ClusterCache, key: ServiceKey, cr: Json) -> None:
     """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
 
     Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
     """
-    if _has_service(world, key.namespace, key.name):
+    if _has_service(cluster, key.namespace, key.name):
         return
-    for rival in world.index.rivals(key.namespace, key.name):
-        other = world.services.get(key.namespace, rival)
+    for rival in cluster.index.rivals(key.namespace, key.name):
+        other = cluster.services.get(key.namespace, rival)
         if other is None:
             continue
-        if _has_service(world, key.namespace, rival) or _age_key(other) < _age_key(cr):
+        if _has_service(cluster, key.namespace, rival) or _age_key(other) < _age_key(cr):
             raise SpecInvalid(
                 field="metadata.name",
                 reason="NameTaken",
@@ -168,8 +168,8 @@ def _check_name(world: World, key: ServiceKey, cr: Json) -> None:
             )
 
 
-def _has_service(world: World, namespace: str, name: str) -> bool:
-    return ("Service", naming.service_name(name)) in world.index.objects(namespace, name)
+def _has_service(cluster: ClusterCache, namespace: str, name: str) -> bool:
+    return ("Service", naming.service_name(name)) in cluster.index.objects(namespace, name)
 
 
 def problem_of(error: DesiredError, *, terminal: bool) -> Problem:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from automation.approval.modes import Mode, mode_of
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.cache.dialect_cache import ANY, DialectCaches, Reference
 from automation.cache.service_kinds import is_part_of_another
 from automation.engine.submissions import Asked
@@ -75,15 +75,15 @@ class NotingLookup:
             raise NotYet(reason=API_UNAVAILABLE, why=f"{reference.kind.full_name} cannot be listed: {why}")
 
 
-class DescribedServices:
+class DialectServices:
     """The services of one dialect that describe their pods themselves. Thread-safe for different services."""
 
     status_mark = "Reconciling"
 
-    def __init__(self, world: World, caches: DialectCaches) -> None:
+    def __init__(self, cluster: ClusterCache, caches: DialectCaches) -> None:
         self.kind = caches.kind
         self.shared_conditions = frozenset({"Ready"}) if caches.name == "kserve" else frozenset()
-        self._world = world
+        self._cluster = cluster
         self._caches = caches
         self._parsed_from: dict[ServiceKey, frozenset[Reference]] = {}
 
@@ -106,7 +106,7 @@ class DescribedServices:
 
     def is_ours(self, cr: Json) -> bool:
         """Whether this loop looks after a service. What llmaz made for a Playground is that one's alone."""
-        return not is_part_of_another(cr) and self._world.is_ours(cr, held=self._is_held(cr))
+        return not is_part_of_another(cr) and self._cluster.is_ours(cr, held=self._is_held(cr))
 
     def _is_held(self, cr: Json) -> bool:
         """Tell whether the peer's controller has, or had, this service in its hands."""
@@ -121,13 +121,13 @@ class DescribedServices:
         return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
 
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
-        return observe_described(self._world, self._caches.index, key, owner=owner)
+        return observe_described(self._cluster, self._caches.index, key, owner=owner)
 
     def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
-        look, registry = NotingLookup(self._caches, key, for_spec=True), self._world.registry
+        look, registry = NotingLookup(self._caches, key, for_spec=True), self._cluster.registry
         mode: Mode = "Apply"
         try:
-            mode = mode_of(cr, self._world.namespace_annotations(key.namespace))
+            mode = mode_of(cr, self._cluster.namespace_annotations(key.namespace))
             parsed = self._dialect.parse(cr, look)
             check_node_paths(parsed.node_paths, options.node_path_roots)
             desired, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
@@ -166,7 +166,7 @@ class DescribedServices:
         return described_facts(
             observed,
             wanted,
-            registry=self._world.registry,
+            registry=self._cluster.registry,
             applying=applying,
             objects_exist=objects_exist,
             problem=problem,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from automation.cache.cluster_cache import World, models_of
+from automation.cache.cluster_cache import ClusterCache, models_of
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Wanted, want
@@ -22,14 +22,14 @@ from program.dialects.llmkube.service_status import service_status
 
 
 class LlmkubeServices:
-    """The InferenceServices of the caches of `World`."""
+    """The InferenceServices of the caches of `ClusterCache`."""
 
     kind = kinds.INFERENCE_SERVICES
     status_mark = "Ready"
     shared_conditions: frozenset[str] = frozenset()
 
-    def __init__(self, world: World, sleep: Sleep | None = None) -> None:
-        self._world = world
+    def __init__(self, cluster: ClusterCache, sleep: Sleep | None = None) -> None:
+        self._cluster = cluster
         self._sleep = sleep
 
     def ready(self) -> bool:
@@ -39,13 +39,13 @@ class LlmkubeServices:
         """These caches are filled before the first pass."""
 
     def get(self, namespace: str, name: str) -> Json | None:
-        return self._world.services.get(namespace, name)
+        return self._cluster.services.get(namespace, name)
 
     def listed(self) -> list[Json]:
-        return self._world.services.list()
+        return self._cluster.services.list()
 
     def is_ours(self, cr: Json) -> bool:
-        return self._world.is_ours(cr)
+        return self._cluster.is_ours(cr)
 
     def asked(self, key: ServiceKey, cr: Json) -> Asked:
         metadata = cr["metadata"]
@@ -54,10 +54,10 @@ class LlmkubeServices:
         return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), versions
 
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
-        return observe(self._world, key, owner=owner)
+        return observe(self._cluster, key, owner=owner)
 
     def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
-        return want(self._world, key, cr, self._model(key, cr), observed, options=options, sleep=self._sleep)
+        return want(self._cluster, key, cr, self._model(key, cr), observed, options=options, sleep=self._sleep)
 
     def facts(
         self,
@@ -82,7 +82,7 @@ class LlmkubeServices:
             problem=problem,
             unsupported=wanted.unsupported,
             quota=quota,
-            registry=self._world.registry,
+            registry=self._cluster.registry,
             hosts=wanted.hosts,
             now=now,
         )
@@ -104,10 +104,10 @@ class LlmkubeServices:
         return (*story(before, status, facts), *(advice(cr) if edited else ()))
 
     def made_kinds(self) -> frozenset[str]:
-        return self._world.watched_kinds()
+        return self._cluster.watched_kinds()
 
     def references(self, cr: Json) -> tuple[Json, ...]:
-        return self._world.models_of(cr)
+        return self._cluster.models_of(cr)
 
     def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:  # noqa: ARG002 - the protocol's names
         """LLMKube has no webhook and no finalizer."""
@@ -117,8 +117,8 @@ class LlmkubeServices:
         """Nothing is remembered here."""
 
     def _model(self, key: ServiceKey, cr: Json) -> Json | None:
-        return self._world.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
+        return self._cluster.models.get(key.namespace, str(cr["spec"].get("modelRef", "")))
 
     def _drafts(self, key: ServiceKey, cr: Json) -> tuple[Json | None, ...]:
         names = sorted(models_of(cr) - {cr["spec"].get("modelRef")})
-        return tuple(self._world.models.get(key.namespace, name) for name in names)
+        return tuple(self._cluster.models.get(key.namespace, name) for name in names)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.cache.references import priority_class_of
 from automation.cache.service_index import ServiceIndex
 from automation.cache.trim import LABEL_COMPONENT
@@ -75,39 +75,39 @@ class Observed:
         return str(((self.deployment or {}).get("spec") or {}).get("scaled_by", ""))
 
 
-def observe(world: World, key: ServiceKey, *, owner: str | None) -> Observed:
+def observe(cluster: ClusterCache, key: ServiceKey, *, owner: str | None) -> Observed:
     """Collect all that the caches know of the service `key`.
 
     An object counts as live for it when the custom resource with the uid `owner` controls it (None: one that is gone).
     What merely carries the service's label is somebody else's.
     """
-    objects = world.index.objects(key.namespace, key.name)
+    objects = cluster.index.objects(key.namespace, key.name)
     live = _live(objects, owner)
-    claim = world.claims.get(key.namespace, naming.CACHE_CLAIM)
+    claim = cluster.claims.get(key.namespace, naming.CACHE_CLAIM)
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
-    pods = tuple(_as_left(world, pod) for pod in world.index.pods(key.namespace, key.name) if not is_foreign(pod))
+    pods = tuple(_as_left(cluster, pod) for pod in cluster.index.pods(key.namespace, key.name) if not is_foreign(pod))
     processes = {obj["spec"]["replica"]: obj for (kind, _), obj in objects.items() if kind == "HostProcess"}
-    cr = world.services.get(key.namespace, key.name) or {}
+    cr = cluster.services.get(key.namespace, key.name) or {}
     return Observed(
         live=live,
         claim_exists=claim is not None and not claim["metadata"]["deleting"],
         deployment=deployment,
         pods=pods,
         host_processes=processes,
-        endpoint_slices=_endpoint_slices(world, key, {0, *processes}),
+        endpoint_slices=_endpoint_slices(cluster, key, {0, *processes}),
         autoscaler=_first(objects, "HorizontalPodAutoscaler", "ScaledObject", owner=owner),
         route=_first(objects, "HTTPRoute", "Ingress", owner=owner),
-        cache_claim=_unbound_claim(world, key.namespace, deployment) if deployment else None,
-        queue=world.scheduling.place(key),
-        never_fits=world.scheduling.never_fits(key),
-        preemption=world.scheduling.preemption(key),
-        priority_value=_priority(world, cr, pods),
-        available_memory_bytes=world.scheduling.largest_memory_bytes((cr.get("spec") or {}).get("nodeSelector")),
-        namespace_terminating=world.is_terminating(key.namespace),
+        cache_claim=_unbound_claim(cluster, key.namespace, deployment) if deployment else None,
+        queue=cluster.scheduling.place(key),
+        never_fits=cluster.scheduling.never_fits(key),
+        preemption=cluster.scheduling.preemption(key),
+        priority_value=_priority(cluster, cr, pods),
+        available_memory_bytes=cluster.scheduling.largest_memory_bytes((cr.get("spec") or {}).get("nodeSelector")),
+        namespace_terminating=cluster.is_terminating(key.namespace),
     )
 
 
-def observe_described(world: World, index: ServiceIndex, key: ServiceKey, *, owner: str | None) -> Observed:
+def observe_described(cluster: ClusterCache, index: ServiceIndex, key: ServiceKey, *, owner: str | None) -> Observed:
     """Collect the same of a service of another dialect, which describes its pods itself."""
     objects = index.objects(key.namespace, key.name)
     processes = {obj["spec"]["replica"]: obj for (kind, _), obj in objects.items() if kind == "HostProcess"}
@@ -118,17 +118,17 @@ def observe_described(world: World, index: ServiceIndex, key: ServiceKey, *, own
         and obj["metadata"]["owner"] == owner
         and not obj["metadata"]["deleting"]
     }
-    pods = tuple(_as_left(world, pod) for pod in index.pods(key.namespace, key.name))
+    pods = tuple(_as_left(cluster, pod) for pod in index.pods(key.namespace, key.name))
     return Observed(
         live=_live(objects, owner),
         claim_exists=True,
         deployment=None,
         pods=pods,
         host_processes=processes,
-        endpoint_slices=_endpoint_slices(world, key, {0, *processes}),
+        endpoint_slices=_endpoint_slices(cluster, key, {0, *processes}),
         sets=sets,
         autoscaler=_first(objects, "HorizontalPodAutoscaler", "ScaledObject", owner=owner),
-        namespace_terminating=world.is_terminating(key.namespace),
+        namespace_terminating=cluster.is_terminating(key.namespace),
     )
 
 
@@ -149,19 +149,19 @@ def _live(objects: Mapping[tuple[str, str], Json], owner: str | None) -> tuple[L
     )
 
 
-def _endpoint_slices(world: World, key: ServiceKey, replicas: Iterable[int]) -> dict[int, Json]:
+def _endpoint_slices(cluster: ClusterCache, key: ServiceKey, replicas: Iterable[int]) -> dict[int, Json]:
     names = ((number, naming.endpoint_slice_name(key.name, number, key.dialect)) for number in replicas)
-    found = ((number, world.endpoint_slices.get(key.namespace, name)) for number, name in names)
+    found = ((number, cluster.endpoint_slices.get(key.namespace, name)) for number, name in names)
     return {number: each for number, each in found if each is not None}
 
 
-def _as_left(world: World, pod: Json) -> Json:
+def _as_left(cluster: ClusterCache, pod: Json) -> Json:
     """Take from a pod on a lost node what its kubelet said before: that its containers are ready, what they answered.
 
     When a node falls silent, Kubernetes changes the pod's Ready alone; ContainersReady stays as it was.
     """
     gone = not pod["ready"] or pod["metadata"]["deleting"]
-    trouble = world.node_trouble(pod["node"]) if gone else ""
+    trouble = cluster.node_trouble(pod["node"]) if gone else ""
     if not trouble:
         return pod
     engine = {field: value for field, value in pod["engine"].items() if field not in ("healthy", "completed")}
@@ -176,21 +176,21 @@ def _first(objects: Mapping[tuple[str, str], Json], *wanted: str, owner: str | N
     return None
 
 
-def _unbound_claim(world: World, namespace: str, deployment: Json) -> ClaimFacts | None:
+def _unbound_claim(cluster: ClusterCache, namespace: str, deployment: Json) -> ClaimFacts | None:
     for name in deployment["spec"]["claims"]:
-        claim = world.claims.get(namespace, name)
+        claim = cluster.claims.get(namespace, name)
         phase = claim["status"]["phase"] if claim is not None else ""
         if phase != "Bound":
             return ClaimFacts(name=name, found=claim is not None, phase=phase)
     return None
 
 
-def _priority(world: World, cr: Json, pods: tuple[Json, ...]) -> int | None:
+def _priority(cluster: ClusterCache, cr: Json, pods: tuple[Json, ...]) -> int | None:
     """The value that the pods have; before there are any, that of the class which they will name."""
     values = [pod["priority"] for pod in pods if not pod["metadata"]["deleting"]]
     if values:
         return int(max(values))
-    return world.priority_value(priority_class_of(cr)) if cr else None
+    return cluster.priority_value(priority_class_of(cr)) if cr else None
 
 
 def service_facts(

@@ -9,11 +9,11 @@ from datetime import datetime
 import structlog
 
 from automation.approval.approval import modes_now
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.port import ServiceOutcome
-from automation.engine.runs import CACHE_LAG_S, EngineRuns
+from automation.engine.runs import CACHE_LAG_S
 from automation.engine.submissions import Submission
 from automation.history.recorder import RevisionRecorder
 from automation.reconcile.services import Services
@@ -33,9 +33,8 @@ class Outcomes:
     """One per loop. The Batcher calls it, in threads of its own."""
 
     client: KubeClient
-    world: World
+    cluster: ClusterCache
     batcher: Batcher
-    runs: EngineRuns
     services: Mapping[str, Services]
     drift: DriftWatch
     recorder: EventRecorder
@@ -50,7 +49,7 @@ class Outcomes:
         A service that is being deleted is in no mode. Raises EngineFailed when the API server cannot be asked.
         """
         crs = {each.key: self.services[each.key.dialect].get(each.key.namespace, each.key.name) for each in submissions}
-        now_in = modes_now(self.client, namespace, crs, controller_class=self.world.controller_class)
+        now_in = modes_now(self.client, namespace, crs, controller_class=self.cluster.controller_class)
         found = [each for each in submissions if now_in[each.key] != each.mode]
         for submission in found:
             if self.batcher.settle(submission):
@@ -67,8 +66,7 @@ class Outcomes:
         if submission.rendered is None:
             self._record_removal(submission, outcome)
             return
-        self.runs.finished(submission, outcome.error, now=now)
-        self.batcher.settle(submission)
+        self.batcher.record(submission, outcome.error, now=now)
         repaired = self.drift.settled(key)
         services = self.services[key.dialect]
         cr = services.get(key.namespace, key.name)
@@ -81,8 +79,7 @@ class Outcomes:
     def _record_removal(self, submission: Submission, outcome: ServiceOutcome) -> None:
         """Record how the removal or release of a service went. Nothing but the queue brings its key back."""
         key = submission.key
-        retry_in_s = self.runs.removed(key, outcome.error)
-        self.batcher.settle(submission)
+        retry_in_s = self.batcher.record(submission, outcome.error, now=self.clock())
         if retry_in_s > 0:
             log.warning("Could not remove or release a service", service=str(key), error=str(outcome.error))
         # Once the caches have followed, what the engine did not know is looked for.

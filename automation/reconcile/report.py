@@ -11,7 +11,7 @@ import structlog
 from automation.approval.approval import Approval
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
-from automation.engine.runs import QUIET_S, EngineRuns, problem_of_run, refused_by
+from automation.engine.runs import QUIET_S, problem_of_run, refused_by
 from automation.reconcile.act import Acted
 from automation.reconcile.desire import Wanted
 from automation.reconcile.observe import Observed, memory_facts
@@ -50,7 +50,6 @@ class Reporter:
 
     services: Mapping[str, Services]
     statuses: Mapping[str, StatusWriter]
-    runs: EngineRuns
     batcher: Batcher
     drift: DriftWatch
     approval: Approval
@@ -62,7 +61,11 @@ class Reporter:
         """Write the status once, and only if it says something new. Raises ApiError."""
         key, cr = found.key, found.cr
         facts = self.facts(found)
-        if facts.problem is None and not facts.rollout.timed_out and self.runs.quiet_for_s(key, now=found.now) > 0:
+        if (
+            facts.problem is None
+            and not facts.rollout.timed_out
+            and self.batcher.runs.quiet_for_s(key, now=found.now) > 0
+        ):
             self.requeue(key, QUIET_S)
             return
         self._write(key, cr, found.wanted.desired, facts, now=found.now)
@@ -70,7 +73,10 @@ class Reporter:
     def facts(self, found: Pass) -> ServiceFacts:
         """Gather all that the status is made of."""
         key, review, desired, observed = found.key, found.review, found.wanted.desired, found.observed
-        run, fingerprint = self.runs.run(key), review.rendered.fingerprint if review.rendered is not None else ""
+        run, fingerprint = (
+            self.batcher.runs.run(key),
+            review.rendered.fingerprint if review.rendered is not None else "",
+        )
         refused = refused_by(run, fingerprint) if review.rendered is not None else ()
         failed = problem_of_run(run, fingerprint) if review.rendered is not None else None
         facts = self.services[key.dialect].facts(

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from automation.admission.quota import claim_of, claim_without_model
 from automation.approval.approval import Approval
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.reconcile.desire import Wanted
 from automation.reconcile.observe import Observed
 from automation.serving.checks import Checks
@@ -45,7 +45,7 @@ class Review:
 class Reviewer:
     """One per loop; thread-safe for different services."""
 
-    world: World
+    cluster: ClusterCache
     checks: Checks
     approval: Approval
 
@@ -59,11 +59,11 @@ class Reviewer:
         modes = self.approval.modes
         frozen = modes.is_frozen(key, wanted.mode)
         replicas = self.checks.prove(key, cr, desired, observed, now=now, may_replace=not frozen)
-        labels = self.world.namespace_labels(key.namespace)
+        labels = self.cluster.namespace_labels(key.namespace)
         verdict = self.approval.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
         problem = wanted.problem or terminating(key, observed) or verdict.problem
         claim = claim_of(desired, priority=observed.priority_value or 0, created=_created(cr))
-        quota = self.world.quotas.decide(key, claim)
+        quota = self.cluster.quotas.decide(key, claim)
         if problem is not None or quota is not None:
             modes.settled(key, wanted.mode)
         gate = OPEN
@@ -85,7 +85,7 @@ class Reviewer:
         if key.dialect != naming.LLMKUBE:
             return None
         claim = claim_without_model(cr, priority=observed.priority_value or 0, created=_created(cr))
-        return self.world.quotas.decide_without_model(key, claim)
+        return self.cluster.quotas.decide_without_model(key, claim)
 
 
 def terminating(key: ServiceKey, observed: Observed) -> Problem | None:

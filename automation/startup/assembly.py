@@ -21,7 +21,7 @@ from automation.admission.quota_controller import QuotaController
 from automation.approval.approval import Approval, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_book import PolicyBook
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.certificates.watch import CertificateWatch
 from automation.controller import Controller
@@ -90,7 +90,7 @@ class Leadership:
 class Parts:
     """What a leading loop works with."""
 
-    world: World
+    cluster: ClusterCache
     engine: PulumiEngine
     batcher: Batcher
     controller: Controller
@@ -120,7 +120,7 @@ def assemble(
     stack.callback(recorder.stop)
     ignored = IgnoredFields()
     engine = _engine(client, stack, settings, leadership, ignored)
-    world = World(
+    cluster = ClusterCache(
         client,
         namespaces=settings.namespaces,
         on_relist=metrics.on_relist,
@@ -134,17 +134,17 @@ def assemble(
     )
     shard = leadership.shard
     of_services = ServiceCollector(
-        services=lambda: [each for each in world.services.list() if shard.has(each["metadata"]["namespace"])],
-        models=lambda: [each for each in world.models.list() if shard.has(each["metadata"]["namespace"])],
-        quotas=world.quotas.listed if shard.is_first else list,
+        services=lambda: [each for each in cluster.services.list() if shard.has(each["metadata"]["namespace"])],
+        models=lambda: [each for each in cluster.models.list() if shard.has(each["metadata"]["namespace"])],
+        quotas=cluster.quotas.listed if shard.is_first else list,
     )
     of_dialects = DialectCollector(
-        lambda: [each for each in world.dialects.services() if shard.has(each[1]["metadata"]["namespace"])]
+        lambda: [each for each in cluster.dialects.services() if shard.has(each[1]["metadata"]["namespace"])]
     )
     for collector in (
         of_services,
         of_dialects,
-        *((HostCollector(world.registry.allocations),) if shard.is_first else ()),
+        *((HostCollector(cluster.registry.allocations),) if shard.is_first else ()),
     ):
         metrics.registry.register(collector)
         stack.callback(metrics.registry.unregister, collector)
@@ -156,7 +156,7 @@ def assemble(
         return outcomes.withdrawn(namespace, submissions)
 
     def on_known(namespace: str, held: frozenset[ServiceKey]) -> None:
-        if world.namespaces.get(None, namespace) is None:
+        if cluster.namespaces.get(None, namespace) is None:
             gone_namespaces.gone(namespace)
         for key in held:
             of_dialect = controller.services.get(key.dialect)
@@ -178,7 +178,7 @@ def assemble(
     )
     gone_namespaces = GoneNamespaces(client, batcher.forget_namespace)
     stack.callback(gone_namespaces.stop)
-    world.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
+    cluster.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
     sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
@@ -189,7 +189,7 @@ def assemble(
     history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
     stack.callback(history.stop)
     policies = PolicyBook(
-        settings.policies, requeue=services.add_after, changed=lambda: every_service(world, services.add_after)
+        settings.policies, requeue=services.add_after, changed=lambda: every_service(cluster, services.add_after)
     )
     stack.callback(policies.close)
     stack.callback(policies.register(metrics.registry))
@@ -198,7 +198,7 @@ def assemble(
     controller, outcomes = make_controller(
         client,
         approval=Approval(policies, modes),
-        world=world,
+        cluster=cluster,
         batcher=batcher,
         checks=checks,
         options=render_options(settings),
@@ -217,7 +217,7 @@ def assemble(
         marks=LookMarks(_work_root(settings, shard) / "looks"),
     )
     stack.callback(probe.close)
-    model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, world, probe, models, shard)
+    model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, cluster, probe, models, shard)
 
     # Before the caches are filled: the API server asks the webhook for objects that are stored in another version.
     _convert(client, stack, settings, shard)
@@ -225,15 +225,15 @@ def assemble(
     def start() -> None:
         gone_namespaces.start()
         history.renew(namespaces=settings.namespaces, has=shard.has)
-        quotas = QuotaController(client, world, shard=shard)
-        configs = KserveConfigs(client, world, namespaces=settings.namespaces, shard=shard)
+        quotas = QuotaController(client, cluster, shard=shard)
+        configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
         quotas.start()
         configs.start()
 
         def again(delay_s: Callable[[], float]) -> None:
-            for key in world.every_key():
+            for key in cluster.every_key():
                 services.add_after(key, delay_s())
-            for obj in world.models.list():
+            for obj in cluster.models.list():
                 models.add_after(ModelKey(obj["metadata"]["namespace"], obj["metadata"]["name"]), delay_s())
             quotas.ask()
             configs.ask_all()
@@ -250,31 +250,31 @@ def assemble(
             return
         lost_hosts = LostHosts(
             client,
-            liveness=world.registry.liveness,
-            leases=world.hosts,
-            slices=world.endpoint_slices,
+            liveness=cluster.registry.liveness,
+            leases=cluster.hosts,
+            slices=cluster.endpoint_slices,
             conditions=HostConditions(client, record=recorder.record),
             active=leadership.fence.holds,
         )
-        world.registry.on_change.append(lost_hosts.host_changed)
+        cluster.registry.on_change.append(lost_hosts.host_changed)
         lost_hosts.start()
         stack.callback(lost_hosts.stop)
         endpoints = HostEndpoints(
             client,
-            liveness=world.registry.liveness,
+            liveness=cluster.registry.liveness,
             namespaces=settings.namespaces,
-            pod_ranges=lambda: (cidr for node in world.nodes.list() for cidr in node["podRanges"]),
+            pod_ranges=lambda: (cidr for node in cluster.nodes.list() for cidr in node["podRanges"]),
             active=leadership.fence.holds,
         )
-        world.registry.on_change.append(endpoints.host_lives_or_not)
+        cluster.registry.on_change.append(endpoints.host_lives_or_not)
         endpoints.start()
         stack.callback(endpoints.stop)
         stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
 
     def faults() -> Iterable[Fault]:
-        return itertools.chain(world.faults(), prefetcher.jobs.faults())
+        return itertools.chain(cluster.faults(), prefetcher.jobs.faults())
 
-    return Parts(world, engine, batcher, controller, model_controller, probe, start, faults)
+    return Parts(cluster, engine, batcher, controller, model_controller, probe, start, faults)
 
 
 def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Shard) -> None:
@@ -331,7 +331,7 @@ def _models(
     settings: Settings,
     metrics: Metrics,
     recorder: EventRecorder,
-    world: World,
+    cluster: ClusterCache,
     probe: ModelProbe,
     queue: WorkQueue[ModelKey],
     shard: Shard,
@@ -341,7 +341,7 @@ def _models(
 
     transfers = TransferWatch(client, changed=requeue)
     stack.callback(transfers.close)
-    world.on_pod = lambda old, new: (
+    cluster.on_pod = lambda old, new: (
         transfers.pod_changed(old, new) if shard.has((new or old or {})["metadata"]["namespace"]) else None
     )
     prefetcher = Prefetcher(
@@ -357,9 +357,9 @@ def _models(
     stack.callback(prefetcher.jobs.stop)
     controller = ModelController(
         client=client,
-        models=world.models,
-        claims=world.claims,
-        nodes=world.nodes,
+        models=cluster.models,
+        claims=cluster.claims,
+        nodes=cluster.nodes,
         probe=probe,
         requeue=requeue,
         recorder=recorder,
@@ -367,6 +367,6 @@ def _models(
         prefetcher=prefetcher,
         on_written=metrics.on_model_status,
         on_gone=metrics.forget_model,
-        ours=world.model_is_ours,
+        ours=cluster.model_is_ours,
     )
     return controller, prefetcher

@@ -7,19 +7,18 @@ from datetime import UTC, datetime
 
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
-from automation.cache.cluster_cache import DIALECT, World
+from automation.cache.cluster_cache import DIALECT, ClusterCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
-from automation.engine.runs import EngineRuns
 from automation.history.recorder import RevisionRecorder
 from automation.reconcile.act import Actor
 from automation.reconcile.act_on_pods import PodActor
-from automation.reconcile.dialect_services import DescribedServices
+from automation.reconcile.dialect_services import DialectServices
 from automation.reconcile.llmkube_services import LlmkubeServices
 from automation.reconcile.outcomes import Outcomes
-from automation.reconcile.removal import Removal
+from automation.reconcile.remover import Remover
 from automation.reconcile.report import Reporter
 from automation.reconcile.review import Reviewer
 from automation.reconcile.services import Services
@@ -39,7 +38,7 @@ Requeue = Callable[[ServiceKey, float], None]
 def make_controller(
     client: KubeClient,
     *,
-    world: World,
+    cluster: ClusterCache,
     batcher: Batcher,
     checks: Checks,
     options: RenderOptions,
@@ -58,8 +57,8 @@ def make_controller(
         return datetime.now(UTC)
 
     services: Mapping[str, Services] = {
-        DIALECT: LlmkubeServices(world, sleep),
-        **{name: DescribedServices(world, caches) for name, caches in world.dialects.caches.items()},
+        DIALECT: LlmkubeServices(cluster, sleep),
+        **{name: DialectServices(cluster, caches) for name, caches in cluster.dialects.caches.items()},
     }
     on_written = {DIALECT: metrics.on_service_status}
     statuses = {
@@ -73,7 +72,6 @@ def make_controller(
         )
         for name, each in services.items()
     }
-    runs = EngineRuns(batcher.newest)
     drift = DriftWatch(client, requeue=requeue, ignored=ignored)
 
     def forget(key: ServiceKey) -> None:
@@ -85,14 +83,14 @@ def make_controller(
         checks.forget(key)
         approval.forget(key)
         sleep.forget(key)
-        world.quotas.release(key)
-        world.registry.release(key)
+        cluster.quotas.release(key)
+        cluster.registry.release(key)
         drift.forget(key)
         history.forget(key)
-        runs.forget(key)
+        batcher.runs.forget(key)
 
-    removal = Removal(client, batcher, services, forget=forget)
-    release = Release(world, batcher, lambda key: statuses[key.dialect], forget=forget, requeue=requeue)
+    removal = Remover(client, batcher, services, forget=forget)
+    release = Release(cluster, batcher, lambda key: statuses[key.dialect], forget=forget, requeue=requeue)
     actor = Actor(
         client=client,
         batcher=batcher,
@@ -108,19 +106,19 @@ def make_controller(
     controller = Controller(
         services=services,
         statuses=statuses,
-        world=world,
+        cluster=cluster,
         options=options,
-        runs=runs,
+        batcher=batcher,
         approval=approval,
         checks=checks,
         drift=drift,
-        reviewer=Reviewer(world, checks, approval),
+        reviewer=Reviewer(cluster, checks, approval),
         actor=actor,
-        reporter=Reporter(services, statuses, runs, batcher, drift, approval, checks, recorder, requeue),
+        reporter=Reporter(services, statuses, batcher, drift, approval, checks, recorder, requeue),
         removal=removal,
         release=release,
         requeue=requeue,
         clock=clock,
     )
-    outcomes = Outcomes(client, world, batcher, runs, services, drift, recorder, requeue, clock, history)
+    outcomes = Outcomes(client, cluster, batcher, services, drift, recorder, requeue, clock, history)
     return controller, outcomes

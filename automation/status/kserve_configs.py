@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.cache.dialect_cache import ANY, KSERVE_NAMESPACE
 from automation.leadership.shards import WHOLE, Shard
 from automation.status.ownership import written_by_another
@@ -43,15 +43,15 @@ class KserveConfigs:
     def __init__(
         self,
         client: KubeClient,
-        world: World,
+        cluster: ClusterCache,
         *,
         namespaces: tuple[str, ...] = (),
         shard: Shard = WHOLE,
     ) -> None:
         """`namespaces` are those that the loop works in (none: all), `shard` the part of them that is its own."""
         self._client = client
-        self._world = world
-        self._caches = world.dialects.caches[DIALECT]
+        self._cluster = cluster
+        self._caches = cluster.dialects.caches[DIALECT]
         self._namespaces = frozenset(namespaces)
         self._shard = shard
         self._writer = StatusWriter(
@@ -160,7 +160,7 @@ class KserveConfigs:
     def _is_ours(self, config: Json) -> bool:
         """Whose a config is follows the rule of services: what KServe's controller has marked is taken only if told."""
         held = is_held_by_peer(config) or written_by_another(config.get("status"), MARK)
-        return self._world.is_ours(config, held=held)
+        return self._cluster.is_ours(config, held=held)
 
     def _problem(self, config: Json) -> DesiredError | None:
         """Check a config once for each generation: that costs most, and no service changes it."""

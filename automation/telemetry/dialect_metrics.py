@@ -1,7 +1,7 @@
 """Metrics of the services of other dialects than LLMKube's, read from the loop's caches at the moment of a scrape.
 
 Registered beside `service_metrics`, whose families have LLMKube's phases. Here the conditions are all there is: Ready,
-or what an unready service waits for (Reconciling: for the world, Stalled: for an edit), or neither for one that is
+or what an unready service waits for (Reconciling: for other objects, Stalled: for an edit), or neither for one that is
 stopped. What a peer's controller looks after, and says other things of, is left to its own metrics.
 """
 

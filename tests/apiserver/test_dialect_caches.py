@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.cache.dialect_cache import DialectCaches, Reference
 from automation.reconcile.dialect_services import NotingLookup
 from kubeapi import kinds
@@ -31,11 +31,11 @@ def client() -> Iterator[KubeClient]:
 
 
 class Eyes:
-    """A World over all namespaces, and the keys that it enqueued."""
+    """A ClusterCache over all namespaces, and the keys that it enqueued."""
 
     def __init__(self, client: KubeClient) -> None:
         self.keys: list[ServiceKey] = []
-        self.world = World(
+        self.cluster = ClusterCache(
             client,
             namespaces=(),
             enqueue=self.keys.append,
@@ -43,14 +43,14 @@ class Eyes:
             enqueue_model=lambda namespace, name: None,
             api_check_s=0.3,
         )
-        for apis in self.world.dialects.apis:
+        for apis in self.cluster.dialects.apis:
             apis._retry_s = 0.2
-        self.world.start()
-        assert self.world.wait_synced(20)
+        self.cluster.start()
+        assert self.cluster.wait_synced(20)
 
     @property
     def llmaz(self) -> DialectCaches:
-        return self.world.dialects.caches["llmaz"]
+        return self.cluster.dialects.caches["llmaz"]
 
     def hears_of(self, key: ServiceKey) -> None:
         eventually(lambda: key in self.keys, what=f"{key} to be enqueued")
@@ -61,7 +61,7 @@ class Eyes:
 def eyes(client: KubeClient) -> Iterator[Eyes]:
     made = Eyes(client)
     yield made
-    made.world.stop()
+    made.cluster.stop()
 
 
 def crds(client: KubeClient) -> None:
@@ -189,4 +189,4 @@ def test_an_object_of_a_kind_that_cannot_be_listed_is_not_taken_for_missing(clie
             eventually(lambda: kinds.LEADER_WORKER_SETS in caches.apis.served, what="the kind to be followed")
             assert look(kinds.LEADER_WORKER_SETS, "default", "chat") is None
         finally:
-            eyes.world.stop()
+            eyes.cluster.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automation.approval.approval import modes_now
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey
@@ -51,7 +51,7 @@ def test_a_service_whose_namespace_names_another_controller_by_now_is_in_no_mode
 
 def test_a_namespace_that_is_not_seen_yet_is_asked_for_its_controller(client: KubeClient, namespace: str) -> None:
     client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"annotations": {CONTROLLER: "kserve"}}})
-    caches = World(client, namespaces=(), enqueue=lambda _: None, enqueue_model=lambda _, __: None)
+    caches = ClusterCache(client, namespaces=(), enqueue=lambda _: None, enqueue_model=lambda _, __: None)
     assert not caches.is_ours(cr(namespace))
     assert caches.is_ours(cr(namespace, **{CONTROLLER: "herdsman"}))
     assert caches.is_ours(cr("no-such-namespace"))

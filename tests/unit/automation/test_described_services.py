@@ -12,7 +12,7 @@ from automation.cache.dialect_trim import described_pod, scaler, whole, workload
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.desire import Wanted
 from automation.reconcile.dialect_facts import described_facts
-from automation.reconcile.dialect_services import DescribedServices
+from automation.reconcile.dialect_services import DialectServices
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import ObjectName
 from automation.status.dialect_event_log import described_story
@@ -193,5 +193,5 @@ def test_an_object_that_is_looked_up_keeps_its_own_fields_and_whose_it_is() -> N
 def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json, taken: bool) -> None:
     world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
     caches: Any = SimpleNamespace(name=dialect, kind=DIALECT_KINDS[dialect])
-    services = DescribedServices(world, caches)
+    services = DialectServices(world, caches)
     assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken

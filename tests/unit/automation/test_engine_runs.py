@@ -14,7 +14,7 @@ from automation.engine.runs import (
     problem_of_run,
     refused_by,
 )
-from automation.engine.submissions import Asked, Parting, Submission
+from automation.engine.submissions import Asked, Removal, Submission
 from components.rendered import RenderedService
 from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey
@@ -54,7 +54,7 @@ def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> No
 
 
 def test_a_removal_is_no_reason_to_be_quiet() -> None:
-    runs = EngineRuns({KEY: Submission(1, KEY, Parting.REMOVE, NOW)}.get)
+    runs = EngineRuns({KEY: Submission(1, KEY, Removal.REMOVE, NOW)}.get)
     assert runs.quiet_for_s(KEY, now=NOW) <= 0 and not runs.awaited(KEY)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.hosts.hosted import age_s
 from automation.serving import idleness
 from automation.serving.completion_check import judge
@@ -59,17 +59,17 @@ def test_a_heartbeat_that_is_no_time_counts_as_none(text: str) -> None:
 def test_an_object_that_gets_the_label_of_another_service_leaves_the_first() -> None:
     enqueued: list[ServiceKey] = []
     client = KubeClient(Access(lambda: Endpoint("http://127.0.0.1:1")))
-    world = World(client, namespaces=(), enqueue=enqueued.append, enqueue_model=lambda *_: None)
+    cluster = ClusterCache(client, namespaces=(), enqueue=enqueued.append, enqueue_model=lambda *_: None)
     of_svc = remembered("p")
     labels = {**of_svc["metadata"]["labels"], naming.LABEL_SERVICE: "other"}
     of_other: dict[str, Any] = {**of_svc, "metadata": {**of_svc["metadata"], "labels": labels}}
-    world._pod_changed(None, of_svc)
-    world._on_object("Service")(None, {"metadata": of_svc["metadata"]})
+    cluster._pod_changed(None, of_svc)
+    cluster._on_object("Service")(None, {"metadata": of_svc["metadata"]})
     enqueued.clear()
-    world._pod_changed(of_svc, of_other)
-    world._on_object("Service")({"metadata": of_svc["metadata"]}, {"metadata": of_other["metadata"]})
-    assert world.index.pods("ns", "svc") == [] and world.index.pods("ns", "other") == [of_other]
-    assert world.index.services_with_objects() == [("ns", "other")]
+    cluster._pod_changed(of_svc, of_other)
+    cluster._on_object("Service")({"metadata": of_svc["metadata"]}, {"metadata": of_other["metadata"]})
+    assert cluster.index.pods("ns", "svc") == [] and cluster.index.pods("ns", "other") == [of_other]
+    assert cluster.index.services_with_objects() == [("ns", "other")]
     assert {key.name for key in enqueued} == {"svc", "other"}, "both hear of it"
     client.close()
 

@@ -23,7 +23,7 @@ from program.desired.keys import ServiceKey
 log = structlog.get_logger(__name__)
 
 
-class Removal:
+class Remover:
     """One per loop; thread-safe for different services. `forget` makes the controller's parts forget a service."""
 
     def __init__(

@@ -11,7 +11,7 @@ import pytest
 
 from automation.admission.quota import QuotaClaim, QuotaName
 from automation.admission.quota_controller import QuotaController, running_claims
-from automation.cache.cluster_cache import World
+from automation.cache.cluster_cache import ClusterCache
 from automation.cache.optional_apis import OptionalApis
 from automation.leadership.shards import Shard
 from automation.reconcile.observe import observe
@@ -36,28 +36,28 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 
 class Eyes:
-    """A World over one namespace, and what it enqueued."""
+    """A ClusterCache over one namespace, and what it enqueued."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.enqueued: list[str] = []
-        self.world = World(
+        self.cluster = ClusterCache(
             client,
             namespaces=(namespace,),
             enqueue=lambda key: self.enqueued.append(key.name),
             enqueue_model=lambda namespace, name: None,
         )
         # The same object, only that a minute of it is a second.
-        self.world.optional._check_every_s = 1.0
-        self.world.optional._retry_s = 0.2
-        self.world.start()
-        assert self.world.wait_synced(20)
+        self.cluster.optional._check_every_s = 1.0
+        self.cluster.optional._retry_s = 0.2
+        self.cluster.start()
+        assert self.cluster.wait_synced(20)
 
 
 @pytest.fixture
 def eyes(client: KubeClient, namespace: str) -> Iterator[Eyes]:
     made = Eyes(client, namespace)
     yield made
-    made.world.stop()
+    made.cluster.stop()
 
 
 def extension(kind: Kind) -> Json:
@@ -106,31 +106,31 @@ def owned_by(cr: Json, kind: Kind, name: str) -> Json:
 def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind(
     client: KubeClient, namespace: str, eyes: Eyes
 ) -> None:
-    world, kind = eyes.world, kinds.SCALED_OBJECTS
-    assert kind.full_name not in world.installed()
-    assert "ScaledObject" not in world.watched_kinds()
+    cluster, kind = eyes.cluster, kinds.SCALED_OBJECTS
+    assert kind.full_name not in cluster.installed()
+    assert "ScaledObject" not in cluster.watched_kinds()
     cr = service(client, namespace, "idle", autoscaling={"minReplicas": 1, "maxReplicas": 2})
     key = ServiceKey("llmkube", namespace, "idle")
-    eventually(lambda: world.services.get(namespace, "idle"), what="the service in the cache")
+    eventually(lambda: cluster.services.get(namespace, "idle"), what="the service in the cache")
     client.apply(kinds.CRDS, None, extension(kind), field_manager="tests", force=True)
     try:
-        eventually(lambda: kind.full_name in world.installed(), what="KEDA to be noticed")
-        assert "ScaledObject" in world.watched_kinds()
+        eventually(lambda: kind.full_name in cluster.installed(), what="KEDA to be noticed")
+        assert "ScaledObject" in cluster.watched_kinds()
         client.create(kind, namespace, owned_by(cr, kind, "idle"))
         eventually(
-            lambda: ("ScaledObject", "idle") in world.index.objects(namespace, "idle"), what="the object in the index"
+            lambda: ("ScaledObject", "idle") in cluster.index.objects(namespace, "idle"), what="the object in the index"
         )
-        seen = observe(world, key, owner=cr["metadata"]["uid"])
+        seen = observe(cluster, key, owner=cr["metadata"]["uid"])
         assert [live.name.kind for live in seen.live] == ["ScaledObject"]
         assert seen.autoscaler is not None
         eyes.enqueued.clear()
     finally:
         client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
-    eventually(lambda: kind.full_name not in world.installed(), what="KEDA to be missed", timeout_s=30)
+    eventually(lambda: kind.full_name not in cluster.installed(), what="KEDA to be missed", timeout_s=30)
     # Its cache is emptied after that, and last everybody is told.
     eventually(lambda: "idle" in eyes.enqueued, what="the service to be enqueued")
-    eventually(lambda: not world.index.objects(namespace, "idle"), what="the object to leave the index")
-    assert world.optional.informer(kind) is None
+    eventually(lambda: not cluster.index.objects(namespace, "idle"), what="the object to leave the index")
+    assert cluster.optional.informer(kind) is None
     # Nothing asks for what is gone: only the look, once a second here, goes on.
     time.sleep(0.5)
     before = client.requests_total
@@ -169,14 +169,14 @@ def quota(name: str, **spec: Any) -> Json:
 
 
 def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, namespace: str, eyes: Eyes) -> None:
-    world, name = eyes.world, QuotaName(namespace, "team")
+    cluster, name = eyes.cluster, QuotaName(namespace, "team")
     key = ServiceKey("llmkube", namespace, "a")
-    controller = QuotaController(client, world)
+    controller = QuotaController(client, cluster)
     controller.start()
     client.create(kinds.GPU_QUOTAS, namespace, quota("team", namespaceRef=namespace, gpuCount=2))
-    eventually(lambda: name in world.quotas.usages(), what="the quota to be known")
-    assert world.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None
-    denied = world.quotas.decide(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
+    eventually(lambda: name in cluster.quotas.usages(), what="the quota to be known")
+    assert cluster.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None
+    denied = cluster.quotas.decide(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
     assert denied is not None
     assert f"GPUQuota {namespace}/team: GPUs: 1 asked, 2 of 2 used by others" in denied.message
 
@@ -191,14 +191,14 @@ def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, name
     assert client.get(kinds.GPU_QUOTAS, namespace, "team")["metadata"]["resourceVersion"] == version
     client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 1}})
     eventually(lambda: status()["conditions"][0]["reason"] == "OverUsed", what="the over-use in the status")
-    assert world.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None, "what runs goes on"
+    assert cluster.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None, "what runs goes on"
     eyes.enqueued.clear()
     client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 3}})
     eventually(lambda: "b" in eyes.enqueued, what="the one that waits to be enqueued")
 
 
 def test_a_quota_that_is_made_again_gets_a_status_again(client: KubeClient, namespace: str, eyes: Eyes) -> None:
-    QuotaController(client, eyes.world).start()
+    QuotaController(client, eyes.cluster).start()
 
     def status() -> Json:
         return client.get(kinds.GPU_QUOTAS, namespace, "team").get("status") or {}
@@ -213,22 +213,22 @@ def test_a_quota_that_is_made_again_gets_a_status_again(client: KubeClient, name
     before = client.get(kinds.GPU_QUOTAS, namespace, "team")
     client.replace(kinds.GPU_QUOTAS, namespace, {**before, "status": {}}, subresource="status")
     eventually(lambda: not status(), what="the status to be emptied", timeout_s=5)
-    eyes.world.quotas.on_changed()
+    eyes.cluster.quotas.on_changed()
     eventually(lambda: status().get("usedGPUCount") == 0, what="the status to be written again")
 
 
 def test_a_failure_does_not_end_hearing_of_the_other_loops(client: KubeClient, namespace: str, eyes: Eyes) -> None:
     timers: list[Callable[[], None]] = []
-    controller = QuotaController(client, eyes.world, shard=Shard(0, 2), later=lambda _, call: timers.append(call))
+    controller = QuotaController(client, eyes.cluster, shard=Shard(0, 2), later=lambda _, call: timers.append(call))
     client.create(kinds.GPU_QUOTAS, namespace, quota("team", namespaceRef=namespace, gpuCount=2))
     name = QuotaName(namespace, "team")
-    eventually(lambda: name in eyes.world.quotas.usages(), what="the quota to be known")
+    eventually(lambda: name in eyes.cluster.quotas.usages(), what="the quota to be known")
     controller.start()
     for _ in range(3):
         timers.pop()()
     labels = {naming.LABEL_SERVICE: "odd"}
     broken: Any = {"metadata": {"namespace": namespace, "name": "odd", "labels": labels}}
-    next(iter(eyes.world.deployments._reflectors)).objects[(namespace, "odd")] = broken
+    next(iter(eyes.cluster.deployments._reflectors)).objects[(namespace, "odd")] = broken
     client.apply(
         kinds.INFERENCE_SERVICES,
         namespace,
@@ -240,13 +240,13 @@ def test_a_failure_does_not_end_hearing_of_the_other_loops(client: KubeClient, n
         },
         field_manager="tests",
     )
-    eventually(lambda: eyes.world.services.get(namespace, "odd"), what="the service")
+    eventually(lambda: eyes.cluster.services.get(namespace, "odd"), what="the service")
     timers.pop()()
     assert len(timers) == 1, "the next look is set all the same"
 
 
 def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, namespace: str, eyes: Eyes) -> None:
-    world = eyes.world
+    cluster = eyes.cluster
     cr = service(client, namespace, "old", priority="high", resources={"gpuMemory": "8Gi"})
     body = owned_by(cr, kinds.DEPLOYMENTS, "old")
     labels = {"app": "old"}
@@ -260,28 +260,28 @@ def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, n
         },
     }
     client.create(kinds.DEPLOYMENTS, namespace, body)
-    eventually(lambda: world.index.objects(namespace, "old"), what="the Deployment in the index")
-    eventually(lambda: world.services.get(namespace, "old"), what="its service in the cache")
-    claim = running_claims(world)[ServiceKey("llmkube", namespace, "old")]
+    eventually(lambda: cluster.index.objects(namespace, "old"), what="the Deployment in the index")
+    eventually(lambda: cluster.services.get(namespace, "old"), what="its service in the cache")
+    claim = running_claims(cluster)[ServiceKey("llmkube", namespace, "old")]
     assert (claim.gpus, claim.memory_bytes, claim.gpu_memory_bytes) == (6, 3 * 2**30, 24 * 2**30)
 
 
 def test_a_namespace_that_is_being_deleted_is_known_as_such(client: KubeClient, eyes: Eyes, namespace: str) -> None:
     service(client, namespace, "left")
-    eventually(lambda: eyes.world.services.get(namespace, "left"), what="the service in the cache")
+    eventually(lambda: eyes.cluster.services.get(namespace, "left"), what="the service in the cache")
     holding = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "holds", "finalizers": ["example.org/holds"]},
     }
     client.create(kinds.CONFIG_MAPS, namespace, holding)
-    assert not observe(eyes.world, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
+    assert not observe(eyes.cluster, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
     eyes.enqueued.clear()
     client.delete(kinds.NAMESPACES, None, namespace)
     try:
-        eventually(lambda: eyes.world.is_terminating(namespace), what="the namespace to be seen terminating")
+        eventually(lambda: eyes.cluster.is_terminating(namespace), what="the namespace to be seen terminating")
         eventually(lambda: "left" in eyes.enqueued, what="its service to be enqueued")
-        assert observe(eyes.world, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
+        assert observe(eyes.cluster, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
     finally:
         client.patch(kinds.CONFIG_MAPS, namespace, "holds", {"metadata": {"finalizers": None}})
 
@@ -296,13 +296,13 @@ def test_a_priority_is_the_value_of_its_class(client: KubeClient, namespace: str
     }
     service(client, namespace, "chat", priorityClassName=name)
     key = ServiceKey("llmkube", namespace, "chat")
-    eventually(lambda: eyes.world.services.get(namespace, "chat"), what="the service in the cache")
-    assert observe(eyes.world, key, owner="x").priority_value is None
+    eventually(lambda: eyes.cluster.services.get(namespace, "chat"), what="the service in the cache")
+    assert observe(eyes.cluster, key, owner="x").priority_value is None
     eyes.enqueued.clear()
     client.create(kinds.PRIORITY_CLASSES, None, body)
     try:
         eventually(lambda: "chat" in eyes.enqueued, what="the service to be enqueued")
-        assert observe(eyes.world, key, owner="x").priority_value == 4321
+        assert observe(eyes.cluster, key, owner="x").priority_value == 4321
     finally:
         client.delete(kinds.PRIORITY_CLASSES, None, name)
 
@@ -314,27 +314,27 @@ def test_an_optional_api_that_answers_500_stops_nothing_and_is_used_once_it_answ
         service(client, namespace, autoscaling={"minReplicas": 0, "maxReplicas": 2})
         eyes = Eyes(client, namespace)
         try:
-            assert kinds.SCALED_OBJECTS not in eyes.world.optional.served
-            assert "conversion webhook" in eyes.world.optional.trouble(kinds.SCALED_OBJECTS)
+            assert kinds.SCALED_OBJECTS not in eyes.cluster.optional.served
+            assert "conversion webhook" in eyes.cluster.optional.trouble(kinds.SCALED_OBJECTS)
             # What a loop before this one rendered with KEDA is rendered with KEDA.
-            assert kinds.SCALED_OBJECTS.full_name in eyes.world.installed()
-            assert "ScaledObject" not in eyes.world.watched_kinds()
-            (fault,) = [each for each in eyes.world.faults() if "ScaledObject" in each.what]
+            assert kinds.SCALED_OBJECTS.full_name in eyes.cluster.installed()
+            assert "ScaledObject" not in eyes.cluster.watched_kinds()
+            (fault,) = [each for each in eyes.cluster.faults() if "ScaledObject" in each.what]
             assert not fault.restart_helps
             eventually(lambda: eyes.enqueued, what="the service to be looked at")
             eyes.enqueued.clear()
             mend()
-            eventually(lambda: kinds.SCALED_OBJECTS in eyes.world.optional.served, what="the kind to be followed")
+            eventually(lambda: kinds.SCALED_OBJECTS in eyes.cluster.optional.served, what="the kind to be followed")
             eventually(lambda: eyes.enqueued == ["svc"], what="the service that uses it to be looked at")
-            assert not eyes.world.optional.trouble(kinds.SCALED_OBJECTS)
+            assert not eyes.cluster.optional.trouble(kinds.SCALED_OBJECTS)
         finally:
-            eyes.world.stop()
+            eyes.cluster.stop()
 
 
 def test_while_quotas_cannot_be_read_nobody_gets_more_than_they_hold(client: KubeClient, namespace: str) -> None:
     eyes = Eyes(client, namespace)
-    eyes.world.stop()
-    quotas, why = eyes.world.quotas, ["ServerError (500): conversion webhook failed"]
+    eyes.cluster.stop()
+    quotas, why = eyes.cluster.quotas, ["ServerError (500): conversion webhook failed"]
     quotas.unreadable = lambda: why[0]
     runs, new = ServiceKey("llmkube", namespace, "runs"), ServiceKey("llmkube", namespace, "new")
     quotas.hold(runs, QuotaClaim(gpus=1))
