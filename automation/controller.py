@@ -25,7 +25,7 @@ from automation.reconcile.decide import (
     decide_preparation,
     decide_upkeep,
 )
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.remover import Remover
 from automation.reconcile.report import Pass, Reporter
 from automation.reconcile.review import Reviewer
@@ -94,26 +94,26 @@ class Controller:
             observed = services.observe(key, owner=cr["metadata"]["uid"])
         with span("want"):
             options = self.options.model_copy(update={"installed": self.cluster.installed()})
-            wanted = services.want(key, cr, observed, options)
-        self.actor.act(key, cr, decide_moves(wanted), now=now)
-        if not self._is_frozen(key, wanted):
+            desired = services.desire(key, cr, observed, options)
+        self.actor.act(key, cr, decide_moves(desired), now=now)
+        if not self._is_frozen(key, desired):
             self.actor.act(key, cr, services.patches(key, cr), now=now)
 
-        review = self.reviewer.review(key, cr, wanted, observed, now=now)
-        frozen = self._is_frozen(key, wanted)
-        before = (*review.replicas.actions, *decide_preparation(wanted, may_act=review.may_act, frozen=frozen))
+        review = self.reviewer.review(key, cr, desired, observed, now=now)
+        frozen = self._is_frozen(key, desired)
+        before = (*review.replicas.actions, *decide_preparation(desired, may_act=review.may_act, frozen=frozen))
         acted = self.actor.act(key, cr, before, now=now)
-        wanted = replace(wanted, unsupported=(*wanted.unsupported, *acted.unsupported))
+        desired = replace(desired, unsupported=(*desired.unsupported, *acted.unsupported))
 
         decision = self._decide(
             cr,
-            wanted,
+            desired,
             Case(
                 key=key,
-                rendered=review.rendered if wanted.desired is not None else None,
+                rendered=review.rendered if desired.service is not None else None,
                 observed=observed,
                 known=services.made_kinds(),
-                mode=wanted.mode,
+                mode=desired.mode,
                 asked=asked,
                 may_act=review.may_act,
                 now=now,
@@ -122,42 +122,42 @@ class Controller:
             ),
         )
         self.actor.act(key, cr, decision.actions, now=now)
-        if wanted.retry_after_s is not None:
-            self.requeue(key, wanted.retry_after_s)
-        self.reporter.report(Pass(key, cr, wanted, observed, review, acted, decision.complete, now))
+        if desired.retry_after_s is not None:
+            self.requeue(key, desired.retry_after_s)
+        self.reporter.report(Pass(key, cr, desired, observed, review, acted, decision.complete, now))
 
-        if wanted.desired is not None and not self._is_frozen(key, wanted):
-            upkeep = decide_upkeep(wanted.desired, observed, silent_host=self._has_silent_host(wanted))
-            if wanted.desired.host_placement is None and wanted.desired.workloads is None:
-                expired = self.checks.expired(key, wanted.desired, observed, review.replicas.proofs, now=now)
+        if desired.service is not None and not self._is_frozen(key, desired):
+            upkeep = decide_upkeep(desired.service, observed, silent_host=self._has_silent_host(desired))
+            if desired.service.host_placement is None and desired.service.workloads is None:
+                expired = self.checks.expired(key, desired.service, observed, review.replicas.proofs, now=now)
                 upkeep = (*upkeep, *expired)
             self.actor.act(key, self.statuses[key.dialect].latest(cr), upkeep, now=now)
 
-    def _decide(self, cr: Json, wanted: Wanted, case: Case) -> Decision:
+    def _decide(self, cr: Json, desired: Desired, case: Case) -> Decision:
         """Decide, and ask what the decision needs to know. Raises ApiError."""
         while True:
             decision = decide_change(case)
             if decision.question is None:
                 return decision
-            case = self._answer(cr, wanted, case, decision)
+            case = self._answer(cr, desired, case, decision)
 
-    def _answer(self, cr: Json, wanted: Wanted, case: Case, decision: Decision) -> Case:
+    def _answer(self, cr: Json, desired: Desired, case: Case, decision: Decision) -> Case:
         assert case.rendered is not None
-        assert wanted.desired is not None
+        assert desired.service is not None
         live = case.observed.live
         if decision.question == "drift":
             last = case.run.as_last() if case.run is not None else None
             drift = self.drift.consider(case.plan, case.rendered, live, last=last, known=case.known, now=case.now)
             return replace(case, drift=drift)
         rendered = case.drift.rendered if case.drift is not None else case.rendered
-        held = self.approval.modes.holds(case.key, cr, case.mode, wanted.desired, rendered, live)
+        held = self.approval.modes.holds(case.key, cr, case.mode, desired.service, rendered, live)
         return replace(case, held=held)
 
-    def _is_frozen(self, key: ServiceKey, wanted: Wanted) -> bool:
-        return self.approval.modes.is_frozen(key, wanted.mode)
+    def _is_frozen(self, key: ServiceKey, desired: Desired) -> bool:
+        return self.approval.modes.is_frozen(key, desired.mode)
 
-    def _has_silent_host(self, wanted: Wanted) -> bool:
+    def _has_silent_host(self, desired: Desired) -> bool:
         """Tell whether a replica runs on a host that renews no Lease."""
-        placement = wanted.desired.host_placement if wanted.desired is not None else None
+        placement = desired.service.host_placement if desired.service is not None else None
         hosts = placement.hosts if placement is not None else ()
         return any(host is not None and not self.cluster.registry.has_lease(host) for host in hosts)

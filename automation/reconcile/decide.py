@@ -20,7 +20,7 @@ from automation.reconcile.actions import (
     RequeueAfter,
     UpdateSleep,
 )
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import Plan, make_plan
 from automation.serving.pod_release import unprotect_ready_pods
@@ -113,28 +113,28 @@ def decide_change(case: Case) -> Decision:
     return Decision((ApplyObjects(case.drift, case.asked, case.mode),), complete=stands)
 
 
-def decide_preparation(wanted: Wanted, *, may_act: bool, frozen: bool) -> tuple[Action, ...]:
+def decide_preparation(desired: Desired, *, may_act: bool, frozen: bool) -> tuple[Action, ...]:
     """Decide what must be there before the objects are applied: certificates. Frozen: nothing may be touched."""
-    desired = wanted.desired
-    workloads = desired.workloads if desired is not None and not desired.suspended else None
-    if not may_act or frozen or desired is None or workloads is None or workloads.certificate is None:
+    service = desired.service
+    workloads = service.workloads if service is not None and not service.suspended else None
+    if not may_act or frozen or service is None or workloads is None or workloads.certificate is None:
         return ()
-    return RequeueAfter(CERTIFICATE_RECHECK_S), EnsureCertificate(workloads.certificate, desired)
+    return RequeueAfter(CERTIFICATE_RECHECK_S), EnsureCertificate(workloads.certificate, service)
 
 
-def decide_moves(wanted: Wanted) -> tuple[Action, ...]:
+def decide_moves(desired: Desired) -> tuple[Action, ...]:
     """Record an Event for each replica that moved to another host."""
-    moved = wanted.hosts.moved if wanted.hosts is not None and wanted.mode == "Apply" else ()
+    moved = desired.hosts.moved if desired.hosts is not None and desired.mode == "Apply" else ()
     return tuple(RecordEvent("Normal", "Moved", message) for message in moved)
 
 
-def decide_upkeep(desired: DesiredService, observed: Observed, *, silent_host: bool) -> tuple[Action, ...]:
+def decide_upkeep(service: DesiredService, observed: Observed, *, silent_host: bool) -> tuple[Action, ...]:
     """Decide what is done for replicas that run: whether the service sleeps, which pods may be moved.
 
     `silent_host` says that a replica runs on a host without a Lease.
     """
-    if desired.host_placement is not None:
+    if service.host_placement is not None:
         return (RequeueAfter(HOSTED_RECHECK_S),) if silent_host else ()
-    if desired.workloads is not None:
+    if service.workloads is not None:
         return ()
-    return UpdateSleep(desired, observed), *unprotect_ready_pods(desired, observed.pods)
+    return UpdateSleep(service, observed), *unprotect_ready_pods(service, observed.pods)

@@ -36,10 +36,10 @@ DRAFT_RECHECK_S = 300.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Desired:
     """What a pass wants. Nothing at all while the service's Model is missing or not Ready."""
 
-    desired: DesiredService | None = None
+    service: DesiredService | None = None
     rendered: RenderedService | None = None
     hosts: PlacementDecision | None = None
     """Where its replicas run; None in pods."""
@@ -52,7 +52,7 @@ class Wanted:
     retry_after_s: float | None = None
 
 
-def want(
+def desire(
     cluster: ClusterCache,
     key: ServiceKey,
     cr: Json,
@@ -61,38 +61,38 @@ def want(
     *,
     options: RenderOptions,
     sleep: Sleep | None = None,
-) -> Wanted:
+) -> Desired:
     """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
     try:
         _check_name(cluster, key, cr)
         mode = mode_of(cr, cluster.namespace_annotations(key.namespace))
         if model_cr is None or not model_is_ready(model_cr):
             # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
-            return Wanted()
+            return Desired()
         draft = _draft(cluster, key, cr)
         parsed = parse_service(cr, model_of(model_cr), draft=draft)
         check_node_paths(_node_paths(parsed), options.node_path_roots)
-        desired, hosts = cluster.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
+        service, hosts = cluster.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
         claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(cluster, key)
-        own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(desired, observed)}
+        own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(service, observed)}
         sleeps: State = ""
         if mode != "Apply":
             # It stays asleep, or awake, as it is.
             sleeps = "asleep" if asleep_mark(observed.deployment) is not None else ""
         elif sleep is not None:
-            sleeps = sleep.state(key, desired, observed)
-        sleeps = sleeps or hosted_sleep(desired, observed)
-        rendered = render(desired, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
+            sleeps = sleep.state(key, service, observed)
+        sleeps = sleeps or hosted_sleep(service, observed)
+        rendered = render(service, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
         unsupported = (
-            *unsupported_fields(cr, desired),
-            *unsupported_by_cluster(desired, options),
-            *without_agent(cluster.registry, desired),
+            *unsupported_fields(cr, service),
+            *unsupported_by_cluster(service, options),
+            *without_agent(cluster.registry, service),
         )
         if sleep is not None:
-            unsupported = (*unsupported, *sleep.unsupported(desired))
+            unsupported = (*unsupported, *sleep.unsupported(service))
         retry_after_s = hosts.retry_after_s if hosts is not None else None
-        return Wanted(
-            desired,
+        return Desired(
+            service,
             rendered,
             hosts=hosts,
             mode=mode,
@@ -101,16 +101,16 @@ def want(
             retry_after_s=retry_after_s,
         )
     except SpecInvalid as error:
-        return Wanted(problem=problem_of(error, terminal=True))
+        return Desired(problem=problem_of(error, terminal=True))
     except NotYet as error:
-        return Wanted(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+        return Desired(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
 
 
-def _node_paths(desired: DesiredService) -> tuple[tuple[str, str], ...]:
+def _node_paths(service: DesiredService) -> tuple[tuple[str, str], ...]:
     """Name the files of nodes that pods read. A host has rules of its own (`agent run --allowed-host-path-roots`)."""
-    if desired.host_placement is not None:
+    if service.host_placement is not None:
         return ()
-    models = [each for each in (desired.model, desired.draft) if each is not None]
+    models = [each for each in (service.model, service.draft) if each is not None]
     files = [each for each in models if each.source.kind is SourceKind.FILE]
     return tuple((f"Model/{each.name} spec.source", each.source.path) for each in files)
 

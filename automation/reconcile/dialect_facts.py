@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 from automation.hosts.hosted import hosted_facts
 from automation.hosts.registry import HostRegistry
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed, autoscaler_facts, is_behind, pod_facts
 from automation.reconcile.plan import ObjectName
 from components.deployment import is_stopped
@@ -18,7 +18,7 @@ from program.desired.workloads import PodSet
 
 def described_facts(
     observed: Observed,
-    wanted: Wanted,
+    desired: Desired,
     *,
     registry: HostRegistry,
     applying: bool,
@@ -28,22 +28,22 @@ def described_facts(
     now: datetime,
 ) -> ServiceFacts:
     """Gather them. What exists of a service that cannot be parsed is told all the same."""
-    desired = wanted.desired
+    service = desired.service
     common: dict[str, Any] = {
         "objects_exist": objects_exist,
         "applying": applying,
         "problem": problem,
-        "unsupported": wanted.unsupported,
+        "unsupported": desired.unsupported,
         "quota": quota,
     }
-    if desired is not None and desired.host_placement is not None:
-        target = 0 if is_stopped(desired) else desired.replicas
-        placed = desired.host_placement.hosts[: max(1, target)]
+    if service is not None and service.host_placement is not None:
+        target = 0 if is_stopped(service) else service.replicas
+        placed = service.host_placement.hosts[: max(1, target)]
         hosted, ready = hosted_facts(
-            registry, placed, observed.host_processes, observed.endpoint_slices, wanted.hosts, now=now
+            registry, placed, observed.host_processes, observed.endpoint_slices, desired.hosts, now=now
         )
         return ServiceFacts(desired_replicas=target, replicas=target, ready_replicas=ready, hosted=hosted, **common)
-    sets = desired.workloads.pods if desired is not None and desired.workloads is not None else ()
+    sets = service.workloads.pods if service is not None and service.workloads is not None else ()
     workloads = tuple(_of_set(each, observed) for each in sets)
     named = {(each.kind, each.name) for each in workloads}
     left = (_of_live("", name, live) for name, live in sorted(observed.sets.items()) if name not in named)
@@ -67,8 +67,8 @@ def _of_set(pods: PodSet, observed: Observed) -> WorkloadFacts:
     kind: Literal["Deployment", "LeaderWorkerSet"] = "LeaderWorkerSet" if pods.group is not None else "Deployment"
     live = observed.sets.get(ObjectName(kind, pods.name))
     if live is None:
-        wanted = 1 if pods.replicas is None else pods.replicas
-        return WorkloadFacts(part=pods.part, kind=kind, name=pods.name, wanted_replicas=wanted)
+        target = 1 if pods.replicas is None else pods.replicas
+        return WorkloadFacts(part=pods.part, kind=kind, name=pods.name, wanted_replicas=target)
     found = _of_live(pods.part, ObjectName(kind, pods.name), live)
     if pods.replicas is not None and pods.scaler is None:
         # The spec is the truth at once; the object follows in a moment.

@@ -1,4 +1,4 @@
-"""Answers the controller for a dialect of `program.dialects.registry`: caches in, wanted and status out.
+"""Answers the controller for a dialect of `program.dialects.registry`: caches in, desired state and status out.
 
 The dialect itself is pure; what it looks up is noted here, so that a change of any of it brings the service back.
 """
@@ -18,7 +18,7 @@ from automation.cache.service_kinds import is_part_of_another
 from automation.engine.submissions import Asked
 from automation.hosts.hosted import without_agent
 from automation.reconcile.actions import PatchObject
-from automation.reconcile.desire import Wanted, problem_of
+from automation.reconcile.desire import Desired, problem_of
 from automation.reconcile.dialect_facts import described_facts
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed, observe_described
@@ -123,29 +123,29 @@ class DialectServices:
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
         return observe_described(self._cluster, self._caches.index, key, owner=owner)
 
-    def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
+    def desire(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Desired:
         look, registry = NotingLookup(self._caches, key, for_spec=True), self._cluster.registry
         mode: Mode = "Apply"
         try:
             mode = mode_of(cr, self._cluster.namespace_annotations(key.namespace))
             parsed = self._dialect.parse(cr, look)
             check_node_paths(parsed.node_paths, options.node_path_roots)
-            desired, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
-            rendered = render(desired, options)
+            service, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+            rendered = render(service, options)
             unsupported = (
                 *parsed.unsupported,
-                *unsupported_by_cluster(desired, options),
-                *without_agent(registry, desired),
+                *unsupported_by_cluster(service, options),
+                *without_agent(registry, service),
             )
             retry_after_s = hosts.retry_after_s if hosts is not None else None
-            return Wanted(
-                desired, rendered, hosts=hosts, mode=mode, unsupported=unsupported, retry_after_s=retry_after_s
+            return Desired(
+                service, rendered, hosts=hosts, mode=mode, unsupported=unsupported, retry_after_s=retry_after_s
             )
         except SpecInvalid as error:
-            return Wanted(problem=problem_of(error, terminal=True), mode=mode)
+            return Desired(problem=problem_of(error, terminal=True), mode=mode)
         except NotYet as error:
             problem = problem_of(error, terminal=False)
-            return Wanted(problem=problem, mode=mode, retry_after_s=error.retry_after_s)
+            return Desired(problem=problem, mode=mode, retry_after_s=error.retry_after_s)
         finally:
             self._parsed_from[key] = frozenset(look.seen)
             self._caches.needs(key, frozenset(look.seen))
@@ -154,7 +154,7 @@ class DialectServices:
         self,
         key: ServiceKey,
         cr: Json,
-        wanted: Wanted,
+        desired: Desired,
         observed: Observed,
         *,
         applying: bool,
@@ -165,7 +165,7 @@ class DialectServices:
     ) -> ServiceFacts:
         return described_facts(
             observed,
-            wanted,
+            desired,
             registry=self._cluster.registry,
             applying=applying,
             objects_exist=objects_exist,
@@ -175,11 +175,11 @@ class DialectServices:
         )
 
     def status(
-        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+        self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> Json:
         look = NotingLookup(self._caches, key, for_spec=False)
         try:
-            return self._dialect.status(cr, desired, facts, look, now=now)
+            return self._dialect.status(cr, service, facts, look, now=now)
         finally:
             self._caches.needs(key, frozenset(look.seen), "status")
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from automation.cache.cluster_cache import ClusterCache, models_of
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
-from automation.reconcile.desire import Wanted, want
+from automation.reconcile.desire import Desired, desire
 from automation.reconcile.observe import Observed, observe, service_facts
 from automation.serving.sleep import Sleep
 from automation.status.event_log import Entry, advice, story
@@ -56,14 +56,14 @@ class LlmkubeServices:
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
         return observe(self._cluster, key, owner=owner)
 
-    def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
-        return want(self._cluster, key, cr, self._model(key, cr), observed, options=options, sleep=self._sleep)
+    def desire(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Desired:
+        return desire(self._cluster, key, cr, self._model(key, cr), observed, options=options, sleep=self._sleep)
 
     def facts(
         self,
         key: ServiceKey,
         cr: Json,
-        wanted: Wanted,
+        desired: Desired,
         observed: Observed,
         *,
         applying: bool,
@@ -74,16 +74,16 @@ class LlmkubeServices:
     ) -> ServiceFacts:
         return service_facts(
             observed,
-            desired=wanted.desired,
+            desired=desired.service,
             cr=cr,
             model=self._model(key, cr),
             applying=applying,
             objects_exist=objects_exist,
             problem=problem,
-            unsupported=wanted.unsupported,
+            unsupported=desired.unsupported,
             quota=quota,
             registry=self._cluster.registry,
-            hosts=wanted.hosts,
+            hosts=desired.hosts,
             now=now,
         )
 
@@ -91,12 +91,12 @@ class LlmkubeServices:
         self,
         key: ServiceKey,  # noqa: ARG002 - an InferenceService's status follows from its facts alone
         cr: Json,
-        desired: DesiredService | None,
+        service: DesiredService | None,
         facts: ServiceFacts,
         *,
         now: datetime,
     ) -> Json:
-        return service_status(cr, desired, facts, now=now)
+        return service_status(cr, service, facts, now=now)
 
     def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
         before = cr.get("status")

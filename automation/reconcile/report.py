@@ -13,7 +13,7 @@ from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.runs import QUIET_S, problem_of_run, refused_by
 from automation.reconcile.act import Acted
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed, memory_facts
 from automation.reconcile.review import Review
 from automation.reconcile.services import Services
@@ -35,7 +35,7 @@ class Pass:
 
     key: ServiceKey
     cr: Json
-    wanted: Wanted
+    desired: Desired
     observed: Observed
     review: Review
     acted: Acted
@@ -68,11 +68,11 @@ class Reporter:
         ):
             self.requeue(key, QUIET_S)
             return
-        self._write(key, cr, found.wanted.desired, facts, now=found.now)
+        self._write(key, cr, found.desired.service, facts, now=found.now)
 
     def facts(self, found: Pass) -> ServiceFacts:
         """Gather all that the status is made of."""
-        key, review, desired, observed = found.key, found.review, found.wanted.desired, found.observed
+        key, review, service, observed = found.key, found.review, found.desired.service, found.observed
         run, fingerprint = (
             self.batcher.runs.run(key),
             review.rendered.fingerprint if review.rendered is not None else "",
@@ -82,7 +82,7 @@ class Reporter:
         facts = self.services[key.dialect].facts(
             key,
             found.cr,
-            found.wanted,
+            found.desired,
             observed,
             # A further try for what was refused is no news of a service that stands.
             applying=self.batcher.busy(key) and not (refused and found.complete),
@@ -91,8 +91,8 @@ class Reporter:
             quota=review.quota,
             now=found.now,
         )
-        facts = counted(facts, asked_pods(desired, observed.pods), review.replicas.proofs)
-        if desired is None:
+        facts = counted(facts, asked_pods(service, observed.pods), review.replicas.proofs)
+        if service is None:
             return facts
         more: dict[str, object] = {
             "rollout": review.rollout,
@@ -100,20 +100,20 @@ class Reporter:
             "drift": self.drift.problems(key, now=found.now),
             "advice": review.advice,
             "pending": self.approval.modes.pending(key),
-            "sleep": found.wanted.sleep,
-            "memory": memory_facts(desired, observed),
-            "acceleration": self.checks.acceleration(key, found.cr, desired, observed),
+            "sleep": found.desired.sleep,
+            "memory": memory_facts(service, observed),
+            "acceleration": self.checks.acceleration(key, found.cr, service, observed),
         }
-        if found.wanted.sleep and desired.host_placement is not None:
+        if found.desired.sleep and service.host_placement is not None:
             # Their endpoints are ready, because their hosts take requests for them; no replica runs.
             more["ready_replicas"] = 0
         return facts.model_copy(update=more)
 
     def _write(
-        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+        self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> None:
         services, before = self.services[key.dialect], cr.get("status")
-        status = services.status(key, cr, desired, facts, now=now)
+        status = services.status(key, cr, service, facts, now=now)
         if status == before or not self.statuses[key.dialect].write(cr, status):
             return
         was, phase = (before or {}).get("phase"), status.get("phase")

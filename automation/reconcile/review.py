@@ -12,7 +12,7 @@ from datetime import datetime
 from automation.admission.quota import claim_of, claim_without_model
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
 from automation.serving.checks import Checks
 from automation.serving.replicas import ReplicaReview
@@ -49,26 +49,26 @@ class Reviewer:
     checks: Checks
     approval: Approval
 
-    def review(self, key: ServiceKey, cr: Json, wanted: Wanted, observed: Observed, *, now: datetime) -> Review:
+    def review(self, key: ServiceKey, cr: Json, desired: Desired, observed: Observed, *, now: datetime) -> Review:
         """Review what one pass wants. Raises ApiError."""
-        desired, rendered = wanted.desired, wanted.rendered
-        if desired is None or rendered is None:
-            problem = wanted.problem or terminating(key, observed)
+        service, rendered = desired.service, desired.rendered
+        if service is None or rendered is None:
+            problem = desired.problem or terminating(key, observed)
             return Review(problem=problem, quota=self._quota_without_model(key, cr, observed) if not problem else None)
-        rendered, rollout = self.checks.rolled_back(key, cr, desired, rendered, observed)
+        rendered, rollout = self.checks.rolled_back(key, cr, service, rendered, observed)
         modes = self.approval.modes
-        frozen = modes.is_frozen(key, wanted.mode)
-        replicas = self.checks.prove(key, cr, desired, observed, now=now, may_replace=not frozen)
+        frozen = modes.is_frozen(key, desired.mode)
+        replicas = self.checks.prove(key, cr, service, observed, now=now, may_replace=not frozen)
         labels = self.cluster.namespace_labels(key.namespace)
-        verdict = self.approval.policies.verdict(key, cr, desired, rendered, namespace_labels=labels)
-        problem = wanted.problem or terminating(key, observed) or verdict.problem
-        claim = claim_of(desired, priority=observed.priority_value or 0, created=_created(cr))
+        verdict = self.approval.policies.verdict(key, cr, service, rendered, namespace_labels=labels)
+        problem = desired.problem or terminating(key, observed) or verdict.problem
+        claim = claim_of(service, priority=observed.priority_value or 0, created=_created(cr))
         quota = self.cluster.quotas.decide(key, claim)
         if problem is not None or quota is not None:
-            modes.settled(key, wanted.mode)
+            modes.settled(key, desired.mode)
         gate = OPEN
-        if rollout.rolled_back is None and not modes.waits(key, cr, wanted.mode):
-            gate = self.checks.gate(key, cr, desired, rendered, observed, now=now)
+        if rollout.rolled_back is None and not modes.waits(key, cr, desired.mode):
+            gate = self.checks.gate(key, cr, service, rendered, observed, now=now)
             rollout = rollout.model_copy(update={k: getattr(gate.facts, k) for k in ("deferred", "timed_out")})
         return Review(
             rendered=rendered,

@@ -1,4 +1,4 @@
-"""What the controller asks of a dialect: the services themselves, what is wanted, what there is to say of them.
+"""What the controller asks of a dialect: the services themselves, what is desired, what there is to say of them.
 
 `llmkube_services` answers for InferenceServices, `dialect_services` for the dialects of `program.dialects.registry`.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
 from automation.status.event_log import Entry
 from components.render import RenderOptions
@@ -60,7 +60,7 @@ class Services(Protocol):
         """Collect what exists for a service; see `automation.reconcile.observe.observe`."""
         ...
 
-    def want(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Wanted:
+    def desire(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Desired:
         """Work out what a pass wants."""
         ...
 
@@ -68,7 +68,7 @@ class Services(Protocol):
         self,
         key: ServiceKey,
         cr: Json,
-        wanted: Wanted,
+        desired: Desired,
         observed: Observed,
         *,
         applying: bool,
@@ -81,7 +81,7 @@ class Services(Protocol):
         ...
 
     def status(
-        self, key: ServiceKey, cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
+        self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> Json:
         """Make the status; the very dict of `cr` when that says all of it already."""
         ...

@@ -32,7 +32,7 @@ from automation.reconcile.decide import (
     decide_preparation,
     decide_upkeep,
 )
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import LiveObject, ObjectName, Plan
 from components import naming
@@ -183,7 +183,7 @@ def test_a_service_stands_without_an_accessory_that_was_refused() -> None:
 
 def test_certificates_are_issued_before_the_pods_that_serve_with_them() -> None:
     desired = with_certificate()
-    wanted = Wanted(desired)
+    wanted = Desired(desired)
     assert desired.workloads is not None and desired.workloads.certificate is not None
     expected = (RequeueAfter(CERTIFICATE_RECHECK_S), EnsureCertificate(desired.workloads.certificate, desired))
     assert decide_preparation(wanted, may_act=True, frozen=False) == expected
@@ -191,8 +191,8 @@ def test_certificates_are_issued_before_the_pods_that_serve_with_them() -> None:
     assert decide_preparation(wanted, may_act=True, frozen=True) == ()
     suspended = replace(wanted, desired=desired.model_copy(update={"suspended": True}))
     assert decide_preparation(suspended, may_act=True, frozen=False) == ()
-    assert decide_preparation(Wanted(service()), may_act=True, frozen=False) == ()
-    assert decide_preparation(Wanted(), may_act=True, frozen=False) == ()
+    assert decide_preparation(Desired(service()), may_act=True, frozen=False) == ()
+    assert decide_preparation(Desired(), may_act=True, frozen=False) == ()
 
 
 def with_certificate() -> Any:
@@ -202,10 +202,10 @@ def with_certificate() -> Any:
 
 
 def test_a_replica_that_moved_is_an_event() -> None:
-    wanted = Wanted(hosts=Placement(moved=("replica 0 moved from a to b",)))
+    wanted = Desired(hosts=Placement(moved=("replica 0 moved from a to b",)))
     assert decide_moves(wanted) == (RecordEvent("Normal", "Moved", "replica 0 moved from a to b"),)
     assert decide_moves(replace(wanted, mode="Paused")) == ()
-    assert decide_moves(Wanted()) == ()
+    assert decide_moves(Desired()) == ()
 
 
 def test_what_runs_is_looked_after() -> None:

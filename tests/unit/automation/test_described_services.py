@@ -10,7 +10,7 @@ import pytest
 
 from automation.cache.dialect_trim import described_pod, scaler, whole, workload
 from automation.hosts.registry import HostRegistry
-from automation.reconcile.desire import Wanted
+from automation.reconcile.desire import Desired
 from automation.reconcile.dialect_facts import described_facts
 from automation.reconcile.dialect_services import DialectServices
 from automation.reconcile.observe import Observed
@@ -41,7 +41,7 @@ def facts(*pods: PodSet, live: tuple[Json, ...] = (), problem: Problem | None = 
     service = described(Workloads(pods=pods))
     sets = {ObjectName("Deployment", each["metadata"]["name"]): each for each in live}
     observed = Observed(live=(), claim_exists=True, deployment=None, pods=(), sets=sets)
-    wanted = Wanted(desired=service if problem is None else None)
+    wanted = Desired(service=service if problem is None else None)
     return described_facts(
         observed,
         wanted,
