@@ -189,7 +189,7 @@ def test_certificates_are_issued_before_the_pods_that_serve_with_them() -> None:
     assert decide_preparation(wanted, may_act=True, frozen=False) == expected
     assert decide_preparation(wanted, may_act=False, frozen=False) == ()
     assert decide_preparation(wanted, may_act=True, frozen=True) == ()
-    suspended = replace(wanted, desired=desired.model_copy(update={"suspended": True}))
+    suspended = replace(wanted, service=desired.model_copy(update={"suspended": True}))
     assert decide_preparation(suspended, may_act=True, frozen=False) == ()
     assert decide_preparation(Desired(service()), may_act=True, frozen=False) == ()
     assert decide_preparation(Desired(), may_act=True, frozen=False) == ()
