@@ -14,7 +14,6 @@ from datetime import datetime
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
-from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.reconcile.act import Actor
 from automation.reconcile.decide import (
@@ -49,7 +48,6 @@ class Controller:
     batcher: Batcher
     approval: Approval
     checks: Checks
-    drift: DriftWatch
     reviewer: Reviewer
     actor: Actor
     reporter: Reporter
@@ -135,23 +133,9 @@ class Controller:
 
     def _decide(self, cr: Json, desired: Desired, case: Case) -> Decision:
         """Decide, and ask what the decision needs to know. Raises ApiError."""
-        while True:
-            decision = decide_change(case)
-            if decision.question is None:
-                return decision
-            case = self._answer(cr, desired, case, decision)
-
-    def _answer(self, cr: Json, desired: Desired, case: Case, decision: Decision) -> Case:
-        assert case.rendered is not None
-        assert desired.service is not None
-        live = case.observed.live
-        if decision.question == "drift":
-            last = case.run.as_last() if case.run is not None else None
-            drift = self.drift.consider(case.plan, case.rendered, live, last=last, known=case.known, now=case.now)
-            return replace(case, drift=drift)
-        rendered = case.drift.rendered if case.drift is not None else case.rendered
-        held = self.approval.modes.holds(case.key, cr, case.mode, desired.service, rendered, live)
-        return replace(case, held=held)
+        while (decision := decide_change(case)).question is not None:
+            case = self.reviewer.answer(decision.question, cr, desired, case)
+        return decision
 
     def _is_frozen(self, key: ServiceKey, desired: Desired) -> bool:
         return self.approval.modes.is_frozen(key, desired.mode)

@@ -6,12 +6,14 @@ that two services which are reviewed at once do not both get the last GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from automation.admission.quota import claim_of, claim_without_model
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
+from automation.drift.drift_watch import DriftWatch
+from automation.reconcile.decide import Case, Question
 from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
 from automation.serving.checks import Checks
@@ -48,6 +50,7 @@ class Reviewer:
     cluster: ClusterCache
     checks: Checks
     approval: Approval
+    drift: DriftWatch
 
     def review(self, key: ServiceKey, cr: Json, desired: Desired, observed: Observed, *, now: datetime) -> Review:
         """Review what one pass wants. Raises ApiError."""
@@ -79,6 +82,19 @@ class Reviewer:
             advice=verdict.advice,
             may_act=problem is None and quota is None and gate.open,
         )
+
+    def answer(self, question: Question, cr: Json, desired: Desired, case: Case) -> Case:
+        """Find out what a decision needs to know, by requests to the API server. Raises ApiError."""
+        assert case.rendered is not None
+        assert desired.service is not None
+        live = case.observed.live
+        if question == "drift":
+            last = case.run.as_last() if case.run is not None else None
+            drift = self.drift.consider(case.plan, case.rendered, live, last=last, known=case.known, now=case.now)
+            return replace(case, drift=drift)
+        rendered = case.drift.rendered if case.drift is not None else case.rendered
+        held = self.approval.modes.holds(case.key, cr, case.mode, desired.service, rendered, live)
+        return replace(case, held=held)
 
     def _quota_without_model(self, key: ServiceKey, cr: Json, observed: Observed) -> Problem | None:
         """Count the GPUs of an InferenceService that waits for its Model: they are asked for already."""
